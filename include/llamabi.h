@@ -221,13 +221,13 @@ const char *llama_status_string(llama_status s);
 /// scale.
 #define LLAMA_DTYPE_FP8 7
 
-/// 4-bit integers with minima and with scales of two levels. The CPU keeps Q4_K of GGUF files in
-/// this form, exactly. `llama_info` reports it. As an option it is `LLAMA_E_UNSUPPORTED`, because
+/// 4-bit integers with minima and with scales of two levels. Q4_K of GGUF files is kept in this
+/// form, exactly. `llama_info` reports it. As an option it is `LLAMA_E_UNSUPPORTED`, because
 /// AUTO keeps weights that are stored so.
 #define LLAMA_DTYPE_K4 8
 
-/// 8-bit integers with scales of two levels. The CPU keeps Q6_K and Q3_K in this form, exactly. The
-/// rest is as with K4.
+/// 8-bit integers with scales of two levels. Q6_K and Q3_K are kept in this form, exactly. The rest
+/// is as with K4.
 #define LLAMA_DTYPE_K8 9
 
 /// Something failed.

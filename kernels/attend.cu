@@ -11,6 +11,7 @@
 #define QUERIES 4
 
 DEVICE uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+DEVICE uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 // Shared memory, in floats: [4][256] weights of keys | [4] max | [4] sum | [8] flags |
 // [4][head_stride] queries | [4][head_stride] result | [4 warps][4][head_stride] partial results.
@@ -67,11 +68,12 @@ template <class T> struct Eight<T, true> {
     DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
 };
 
-// Attends to keys first .. first + n (n <= 256) for the H queries in l.q. Query h sees the keys
-// before end[h]. Leaves three results for each query: in l.max the largest score (times 1 / ln 2),
+// Attends to keys first .. first + n (n <= 256) for the H queries in l.q. Query h sees the keys from
+// begin[h] to before end[h]; both ascend with h. Keys before begin[0] are not read. Leaves three
+// results for each query: in l.max the largest score (times 1 / ln 2),
 // in l.sum the sum of the weights, in l.o the weighted sum of the values.
 template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys,
-    uint32_t first, uint32_t n, const uint32_t (&end)[H], float scale) {
+    uint32_t first, uint32_t n, const uint32_t (&begin)[H], const uint32_t (&end)[H], float scale) {
     constexpr int U = 8 / sizeof(T); // keys in flight
     const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, stride = keys.head_stride;
     uint32_t width = 2;
@@ -80,19 +82,25 @@ template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T
     // The warp's first key of a step. A warp skips keys beyond the end all together.
     const uint32_t warp_key = warp * (32 / width);
     const bool has = e0 < stride;
+    // The first key that is read, and where the loops over keys start. Whichever rows share a block,
+    // a key has the same lanes, and a lane has its keys in the same order; keys that a row does not
+    // see add zero.
+    const uint32_t least = begin[0] > first ? begin[0] - first : 0,
+                   start = least / larger(U * step, 32) * larger(U * step, 32);
 
     float q[H][8];
     UNROLL
     for (int h = 0; h < H; h++) UNROLL
     for (int e = 0; e < 8; e++) q[h][e] = has ? l.q[h * stride + e0 + e] : 0;
-    for (uint32_t i = 0; i < n; i += U * step) {
+    for (uint32_t i = start; i < n; i += U * step) {
         Eight<T> raw[U] = {};
         float unit[U];
         UNROLL
         for (int u = 0; u < U; u++) {
             uint32_t key = i + u * step + own;
-            if (has && key < n) raw[u].load(keys.k + keys.at(first + key) + e0);
-            unit[u] = keys.unit(keys.k, first + key, key < n);
+            const bool read = key >= least && key < n;
+            if (has && read) raw[u].load(keys.k + keys.at(first + key) + e0);
+            unit[u] = keys.unit(keys.k, first + key, read);
         }
         UNROLL
         for (int u = 0; u < U; u++) {
@@ -107,8 +115,9 @@ template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T
                 for (int e = 0; e < 8; e++) s = fmaf(q[h][e], k[e], s);
                 s = group_sum(s, width);
                 if (lane % width == 0 && key < n)
-                    l.p[h * GPU_CHUNK + key] =
-                        first + key < end[h] ? s * unit[u] * scale * 1.44269504f : -INFINITY_F;
+                    l.p[h * GPU_CHUNK + key] = first + key >= begin[h] && first + key < end[h]
+                                                   ? s * unit[u] * scale * 1.44269504f
+                                                   : -INFINITY_F;
             }
         }
     }
@@ -119,10 +128,10 @@ template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T
     // NaN, but the sum becomes NaN.
     if (warp < H) {
         float *p = l.p + warp * GPU_CHUNK, max = -INFINITY_F, sum = 0;
-        for (uint32_t key = lane; key < n; key += 32) max = fmaxf(max, p[key]);
+        for (uint32_t key = start + lane; key < n; key += 32) max = fmaxf(max, p[key]);
         max = group_max(max, 32);
         const float base = max == -INFINITY_F ? 0 : max;
-        for (uint32_t key = lane; key < n; key += 32) {
+        for (uint32_t key = start + lane; key < n; key += 32) {
             p[key] = exp2_fast(p[key] - base);
             sum += p[key];
         }
@@ -134,14 +143,15 @@ template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T
     }
     block_sync();
     float o[H][8] = {};
-    for (uint32_t i = 0; i < n; i += U * step) {
+    for (uint32_t i = start; i < n; i += U * step) {
         Eight<T> raw[U] = {};
         float unit[U];
         UNROLL
         for (int u = 0; u < U; u++) {
             uint32_t key = i + u * step + own;
-            if (has && key < n) raw[u].load(keys.v + keys.at(first + key) + e0);
-            unit[u] = keys.unit(keys.v, first + key, key < n);
+            const bool read = key >= least && key < n;
+            if (has && read) raw[u].load(keys.v + keys.at(first + key) + e0);
+            unit[u] = keys.unit(keys.v, first + key, read);
         }
         UNROLL
         for (int u = 0; u < U; u++) {
@@ -188,10 +198,10 @@ DEVICE void attend_group(const AttendParams &p, const Layout &l, int32_t row, ui
     block_sync();
     Keys<T> keys(
         p.k_pages, p.v_pages, p.pages + p.row_pages[row], kv_head, p.n_kv_heads, p.head_stride);
-    uint32_t end[H];
+    uint32_t begin[H], end[H];
     UNROLL
-    for (int h = 0; h < H; h++) end[h] = n_keys;
-    attend_chunk<T, H>(l, keys, first, n, end, p.scale);
+    for (int h = 0; h < H; h++) begin[h] = first_key(n_keys, p.window), end[h] = n_keys;
+    attend_chunk<T, H>(l, keys, first, n, begin, end, p.scale);
     const uint32_t width = p.head_stride + 4;
     for (uint32_t i = t; i < H * width; i += 128) {
         uint32_t h = i / width, d = i % width;
@@ -212,8 +222,10 @@ template <class T> DEVICE void attend(const AttendParams &p) {
     wait_for_last();
     const int32_t row = p.rows[blockIdx.z];
     if (row < 0) return;
-    const uint32_t n_splits = (uint32_t)p.positions[row] / GPU_CHUNK + 1;
-    if (blockIdx.y >= n_splits) return;
+    const uint32_t n_keys = (uint32_t)p.positions[row] + 1,
+                   n_splits = (n_keys - 1) / GPU_CHUNK + 1,
+                   first_split = first_key(n_keys, p.window) / GPU_CHUNK;
+    if (blockIdx.y < first_split || blockIdx.y >= n_splits) return;
     Layout l(shared, p.head_stride);
     if (group == 1)
         attend_group<T, 1>(p, l, row, kv_head);
@@ -227,7 +239,7 @@ template <class T> DEVICE void attend(const AttendParams &p) {
     block_sync();
     if (t == 0) {
         uint32_t *counter = p.counters + (size_t)blockIdx.z * p.n_kv_heads + kv_head;
-        bool is_last = atomic_add(counter, 1) == n_splits - 1;
+        bool is_last = atomic_add(counter, 1) == n_splits - first_split - 1;
         if (is_last) *counter = 0;
         l.flags[0] = is_last;
     }
@@ -240,10 +252,10 @@ template <class T> DEVICE void attend(const AttendParams &p) {
         const float *part =
             p.partial + ((size_t)blockIdx.z * p.n_heads + head) * p.max_splits * width;
         float max = -INFINITY_F, sum = 0, o = 0;
-        for (uint32_t s = 0; s < n_splits; s++)
+        for (uint32_t s = first_split; s < n_splits; s++)
             max = fmaxf(max, load_fenced(part + s * width + p.head_stride));
         if (max == -INFINITY_F) max = 0;
-        for (uint32_t s = 0; s < n_splits; s++) {
+        for (uint32_t s = first_split; s < n_splits; s++) {
             float weight = exp2_fast(load_fenced(part + s * width + p.head_stride) - max);
             sum = fmaf(load_fenced(part + s * width + p.head_stride + 1), weight, sum);
             o = fmaf(load_fenced(part + s * width + d), weight, o);
@@ -269,9 +281,12 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
     }
     block_sync();
     Keys<T> keys(p.k_pages, p.v_pages, p.pages + tile.pages, kv_head, p.n_kv_heads, p.head_stride);
-    uint32_t end[QUERIES];
+    uint32_t begin[QUERIES], end[QUERIES];
     UNROLL
-    for (int j = 0; j < QUERIES; j++) end[j] = tile.position + j + 1;
+    for (uint32_t j = 0; j < QUERIES; j++) {
+        end[j] = tile.position + j + 1;
+        begin[j] = first_key(end[j], p.window);
+    }
 
     // This thread computes numbers t, t + 128, ... of the result [4][head_stride <= 256].
     constexpr int OWN = QUERIES * GPU_MAX_HEAD_DIM / 128;
@@ -279,19 +294,20 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
     UNROLL
     for (int c = 0; c < OWN; c++) o[c] = sum[c] = 0, max[c] = -INFINITY_F;
     const uint32_t n_keys = tile.position + tile.n;
-    for (uint32_t first = 0; first < n_keys; first += GPU_CHUNK) {
-        attend_chunk<T, QUERIES>(l, keys, first, smaller(n_keys - first, GPU_CHUNK), end, p.scale);
+    for (uint32_t first = begin[0] / GPU_CHUNK * GPU_CHUNK; first < n_keys; first += GPU_CHUNK) {
+        attend_chunk<T, QUERIES>(
+            l, keys, first, smaller(n_keys - first, GPU_CHUNK), begin, end, p.scale);
         UNROLL
         for (int c = 0; c < OWN; c++) {
             uint32_t i = t + c * 128, j = i / p.head_stride;
             if (i >= QUERIES * p.head_stride) break;
             // A chunk that a row does not see changes nothing, because its factor `now` is
             // exp2(-inf) = 0.
-            float larger = fmaxf(max[c], l.max[j]), base = larger == -INFINITY_F ? 0 : larger;
+            float most = fmaxf(max[c], l.max[j]), base = most == -INFINITY_F ? 0 : most;
             float before = exp2_fast(max[c] - base), now = exp2_fast(l.max[j] - base);
             o[c] = o[c] * before + l.o[i] * now;
             sum[c] = sum[c] * before + l.sum[j] * now;
-            max[c] = larger;
+            max[c] = most;
         }
         block_sync();
     }

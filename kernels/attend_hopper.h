@@ -42,6 +42,10 @@ template <class T, uint32_t B> struct HopperAttention {
     // The parity of the barrier phase for tile j: how often its stage has been used before, modulo
     // 2.
     DEVICE_MEMBER static uint32_t round_of(uint32_t j) { return j / STAGES & 1; }
+    // The first key that any of the rows sees, and the number of the tile that has it. Tiles of keys
+    // are counted from that one on.
+    DEVICE_MEMBER uint32_t begin() const { return first_key(tile.position + 1, h.p.window); }
+    DEVICE_MEMBER uint32_t first_tile() const { return begin() / KEYS; }
 
     DEVICE_MEMBER void run() const {
         const uint32_t t = threadIdx.x, workers = tile.n > 64 ? 2 : 1;
@@ -74,15 +78,17 @@ template <class T, uint32_t B> struct HopperAttention {
         const TensorMap &map = values ? h.v : h.k;
         const uint32_t lane = threadIdx.x % 32, half = lane / PAGES,
                        at = half * HALF + lane % PAGES * BOX;
-        const uint32_t n_keys = tile.position + tile.n, n_tiles = (n_keys + KEYS - 1) / KEYS;
+        const uint32_t n_keys = tile.position + tile.n, before = first_tile(),
+                       n_tiles = (n_keys + KEYS - 1) / KEYS - before;
         const uint32_t kv_head = blockIdx.x / (h.p.n_heads / h.p.n_kv_heads);
         for (uint32_t j = 0; j < n_tiles; j++) {
-            const uint32_t key = j * KEYS + lane % PAGES * GPU_PAGE, stage = j % STAGES;
+            const uint32_t key = (before + j) * KEYS + lane % PAGES * GPU_PAGE, stage = j % STAGES;
             unsigned char *to = values ? values_of(j) : keys_of(j);
-            // For boxes beyond the last page, the row is beyond the end of the map, which reads as
-            // zeros.
+            // For boxes beyond the last page and before the window, the row is beyond the end of the
+            // map, which reads as zeros.
             const uint32_t row =
-                key < n_keys ? h.first + (h.p.pages[tile.pages + key / GPU_PAGE] * h.p.n_kv_heads +
+                key < n_keys && key + GPU_PAGE > begin()
+                             ? h.first + (h.p.pages[tile.pages + key / GPU_PAGE] * h.p.n_kv_heads +
                                              kv_head) *
                                              GPU_PAGE
                              : h.end;
@@ -118,7 +124,7 @@ template <class T, uint32_t B> struct HopperAttention {
                        own = t / 32 * 16 + lane / 4;
         const uint32_t first = worker * 64, n = tile.n - first < 64 ? tile.n - first : 64,
                        position = tile.position + first;
-        const uint32_t n_tiles = (position + n - 1) / KEYS + 1;
+        const uint32_t before = first_tile(), n_tiles = (position + n - 1) / KEYS + 1 - before;
         unsigned char *queries = shared + worker * QUERIES;
         int32_t row[2];
         UNROLL
@@ -140,7 +146,7 @@ template <class T, uint32_t B> struct HopperAttention {
         score(s, queries, keys_of(0));
         wgmma_wait<0>(s);
         if (t == 0) barrier_arrive(b.keys_read);
-        weigh(s, max, sum, fade, 0, position, own, column, scale);
+        weigh(s, max, sum, fade, before * KEYS, position, own, column, scale, p.window);
         if (n_tiles > 1) barrier_wait(b.keys + 1, 0);
         round(w, s);
         for (uint32_t j = 1; j < n_tiles; j++) {
@@ -156,7 +162,8 @@ template <class T, uint32_t B> struct HopperAttention {
 #ifndef PLANT_KEYS_FREED_EARLY
             if (t == 0) barrier_arrive(b.keys_read + j % STAGES);
 #endif
-            weigh(s, max, sum, fade, j * KEYS, position, own, column, scale);
+            weigh(
+                s, max, sum, fade, (before + j) * KEYS, position, own, column, scale, p.window);
 #ifdef PLANT_ROUNDED_EARLY
             round(w, s);
 #endif
@@ -243,7 +250,7 @@ template <class T, uint32_t B> struct HopperAttention {
     // the sums so far are to be multiplied.
     DEVICE_MEMBER static void weigh(float (&s)[KEYS / 2], float (&max)[2], float (&sum)[2],
         float (&fade)[2], uint32_t key, uint32_t position, uint32_t own, uint32_t column,
-        float scale) {
+        float scale, uint32_t window) {
         // The causal mask is only needed where the first row of the warp does not see all of these
         // keys.
         if (key + KEYS - 1 > position + own / 16 * 16) {
@@ -256,6 +263,14 @@ template <class T, uint32_t B> struct HopperAttention {
             UNROLL
             for (int32_t i = 0; i < (int32_t)KEYS / 2; i++)
                 if (i / 4 * 8 + i % 2 >= sees + beyond + i / 2 % 2 * 8) s[i] = -INFINITY_F;
+        }
+        // So is that of the window, where the last row of the warp does not see all of them.
+        if (first_key(position + own / 16 * 16 + 16, window) > key) {
+            UNROLL
+            for (uint32_t i = 0; i < KEYS / 2; i++)
+                if (key + column + i / 4 * 8 + i % 2 <
+                    first_key(position + own + i / 2 % 2 * 8 + 1, window))
+                    s[i] = -INFINITY_F;
         }
         float larger[2] = {max[0], max[1]}, base[2];
         UNROLL

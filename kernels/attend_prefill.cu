@@ -39,6 +39,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     const AttendTile tile = p.tiles[blockIdx.y];
     if (tile.n == 0) return;
     const uint32_t n_keys = tile.position + tile.n, n_tiles = (n_keys + KEYS - 1) / KEYS;
+    // The first key that any of the rows sees, and its tile.
+    const uint32_t begin = first_key(tile.position + 1, p.window), first_tile = begin / KEYS;
     const uint32_t sixteens = p.head_stride / 16;
 
     // The offset of chunk `chunk` (8 numbers) of a row. It is swizzled so that ldmatrix reads from
@@ -57,8 +59,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             uint32_t row = (t + i * 128) / CHUNKS, chunk = (t + i * 128) % CHUNKS,
                      key = j * KEYS + row;
             // Positions beyond the end may never have been written. They are read as zeros, because
-            // 0 * NaN would be NaN.
-            bool valid = key < n_keys && chunk * 8 < p.head_stride;
+            // 0 * NaN would be NaN. So are those that no row sees.
+            bool valid = key >= begin && key < n_keys && chunk * 8 < p.head_stride;
             size_t head = valid ? p.pages[tile.pages + key / GPU_PAGE] * page_stride + base : 0;
             const C *k = (const C *)p.k_pages + head, *v = (const C *)p.v_pages + head;
             unsigned char *to = stage + offset_of(row, chunk);
@@ -73,7 +75,7 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
         }
         cp_commit();
     };
-    load(0);
+    load(first_tile);
 
     // The fragments of the queries. This lane has rows g and g + 8 of the warp's sixteen rows.
     const bool active = warp * 16 < tile.n;
@@ -99,7 +101,11 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     float o[B / 8][4] = {}, max[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {0, 0};
     const float scale = p.scale * 1.44269504f; // 1 / ln 2: exp2 computes the weights
     const uint32_t first_row = tile.position + warp * 16;
-    for (uint32_t j = 0; j < n_tiles; j++) {
+    // The first key that the warp's first row sees, and those of this lane's rows.
+    const uint32_t seen = first_key(first_row + 1, p.window),
+                   from[2] = {first_key(first_row + g + 1, p.window),
+                       first_key(first_row + g + 9, p.window)};
+    for (uint32_t j = first_tile; j < n_tiles; j++) {
         if (j + 1 < n_tiles) {
             load(j + 1);
             cp_wait<1>();
@@ -109,7 +115,7 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
         block_sync();
         const unsigned char *k_tile = shared + j % 2 * 2 * HALF_STAGE,
                             *v_tile = k_tile + HALF_STAGE;
-        if (active && j * KEYS <= first_row + 15) {
+        if (active && j * KEYS <= first_row + 15 && j * KEYS + KEYS > seen) {
             float s[KEYS / 8][4] = {};
             UNROLL
             for (uint32_t i = 0; i < B / 16; i++) {
@@ -127,8 +133,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             UNROLL
             for (uint32_t i = 0; i < KEYS / 8; i++) UNROLL
             for (uint32_t e = 0; e < 4; e++) {
-                uint32_t key = j * KEYS + i * 8 + c + e % 2;
-                s[i][e] = key <= first_row + g + e / 2 * 8 ? s[i][e] * scale : -INFINITY_F;
+                uint32_t key = j * KEYS + i * 8 + c + e % 2, own = first_row + g + e / 2 * 8;
+                s[i][e] = key - from[e / 2] <= own - from[e / 2] ? s[i][e] * scale : -INFINITY_F;
                 larger[e / 2] = fmaxf(larger[e / 2], s[i][e]);
             }
             UNROLL

@@ -20,21 +20,24 @@ template <class W> DEVICE void embed(const EmbedParams &p) {
     }
 }
 
-// The same for an int8 table. The embedding is in int8 where it is also the head (tied weights).
-DEVICE void embed_quantised(const EmbedParams &p) {
+// The same for a quantised table. The embedding is quantised where it is also the head (tied
+// weights), or where a GGUF file has it so.
+template <class Q> DEVICE void embed_quantised(const EmbedParams &p) {
     start_next();
     int32_t token = p.tokens[blockIdx.x];
     if (token < 0) return;
-    const unsigned char *codes = row_of<Int8>(p.table, p.w_stride, (uint32_t)token);
-    const f16 *scales = (const f16 *)(codes + code_bytes<Int8>(p.dim));
+    const unsigned char *codes = row_of<Q>(p.table, p.w_stride, (uint32_t)token);
     float *to = p.x + (size_t)blockIdx.x * p.x_stride;
     for (uint32_t i = threadIdx.x * 4; i < p.dim; i += blockDim.x * 4) {
         float v[4];
-        const uint32_t word = word_of<Int8>(codes, i);
-        Int8::decode(v, &word, 0, nullptr);
+        const uint32_t word = word_of<Q>(codes, i);
+        Q::decode(v, &word, 0, nullptr);
+        typename Q::Scale scale;
+        Q::load_scale(scale, codes + code_bytes<Q>(p.dim), i, blocks_of(p.dim));
+        Q::apply(v, scale);
         UNROLL
         for (int e = 0; e < 4; e++)
-            if (i + e < p.dim) to[i + e] = v[e] * to_float(scales[i / 32]);
+            if (i + e < p.dim) to[i + e] = v[e];
     }
 }
 
@@ -43,4 +46,7 @@ DEVICE void embed_quantised(const EmbedParams &p) {
 KERNEL(embed_f32) { embed<float>(p); }
 KERNEL(embed_f16) { embed<f16>(p); }
 KERNEL(embed_bf16) { embed<bf16>(p); }
-KERNEL(embed_int8) { embed_quantised(p); }
+KERNEL(embed_int8) { embed_quantised<Int8>(p); }
+KERNEL(embed_int4) { embed_quantised<Int4>(p); }
+KERNEL(embed_k4) { embed_quantised<K4>(p); }
+KERNEL(embed_k8) { embed_quantised<K8>(p); }

@@ -12,7 +12,8 @@
 //
 // Batch invariance: every kernel computes an output in the same order, for any number of rows.
 // - Each warp w of eight runs the mmas over lines w, w + 8, .. in turn. For quantised weights, the
-//   sum of each step starts from zero, is scaled, and is added in float32.
+//   sum of each step (k8: of each half of a step) starts from zero, is scaled, and is added in
+//   float32; before that, for k4, the step's minimum times its sum of activations is subtracted.
 // - The sums of warps 2i and 2i + 1 are added, for i = 0 .. 3.
 // - These four sums are added in ascending order.
 // The columns of an mma do not affect each other. A row is rounded to 16 bits either as prepare.cu
@@ -42,7 +43,7 @@ DEVICE float norm_scale(const float *shares, uint32_t width, float eps) {
 template <class W> struct FloatLine {
     using T = W;
     static constexpr uint32_t STEPS = 2, START = 8, GAP = 4;
-    static constexpr bool SCALED = false;
+    static constexpr bool SCALED = false, SIXTEENS = false, MINIMA = false;
     Words4 pieces[2][2]; // [row][step]
 
     DEVICE_MEMBER static uint32_t codes(uint32_t) { return 0; }
@@ -65,7 +66,7 @@ template <class W> struct FloatLine {
 template <class Q> struct QuantisedLine {
     using T = f16;
     static constexpr uint32_t STEPS = Q::STEPS, START = 4, GAP = 16;
-    static constexpr bool SCALED = true;
+    static constexpr bool SCALED = true, SIXTEENS = Q::SIXTEENS, MINIMA = Q::MINIMA;
     Words4 pieces[2][2]; // [row][half of 32 columns]
     typename Q::LineScales scales[2];
 
@@ -77,8 +78,7 @@ template <class Q> struct QuantisedLine {
             UNROLL
             for (uint32_t h = 0; h < 2; h++)
                 pieces[i][h] = load_stream(rows[i] + line * 128 + h * 64 + threadIdx.x % 4 * 16);
-            Q::load_scales(
-                scales[i], rows[i] + codes + line * (uint32_t)sizeof(typename Q::LineScales));
+            Q::load_scales(scales[i], rows[i] + codes, line, codes / (Q::LINES * 128));
         }
     }
     DEVICE_MEMBER void fragments(uint32_t (&a)[2][4], uint32_t step, const uint32_t *table) const {
@@ -90,9 +90,23 @@ template <class Q> struct QuantisedLine {
             a[h][i] = pairs[0], a[h][2 + i] = pairs[1];
         }
     }
-    DEVICE_MEMBER float scale(uint32_t row, uint32_t step) const {
-        const uint32_t group = step * 32 / Q::GROUP;
-        return to_float(f16{(uint16_t)(scales[row].w[group / 2] >> group % 2 * 16)});
+    // sums[e] += the scale of a step times part[e]; `half` is for formats in which each sixteen
+    // columns have a scale.
+    DEVICE_MEMBER void add(
+        float (&sums)[4], const float (&part)[4], uint32_t step, uint32_t half) const {
+        UNROLL
+        for (uint32_t e = 0; e < 4; e++) {
+            if constexpr (Q::SIXTEENS)
+                sums[e] = fmaf(Q::scale_of(scales[e / 2], step, half), part[e], sums[e]);
+            else
+                sums[e] = fmaf(Q::scale_of(scales[e / 2], step), part[e], sums[e]);
+        }
+    }
+    // sums[e] -= the minimum of a step times the sum of the activations, in x[e].
+    DEVICE_MEMBER void subtract(float (&sums)[4], const float (&x)[4], uint32_t step) const {
+        UNROLL
+        for (uint32_t e = 0; e < 4; e++)
+            sums[e] = fmaf(-Q::minimum_of(scales[e / 2], step), x[e], sums[e]);
     }
 };
 template <class W, bool> struct LineOf {
@@ -108,15 +122,26 @@ template <class W> using Line = typename LineOf<W, QUANTISED<W>>::type;
 template <class L> DEVICE void multiply_step(
     float (&sums)[4], const L &weights, const uint32_t (&a)[2][4], uint32_t step, const Words4 &b) {
     using T = typename L::T;
+    if constexpr (L::MINIMA) {
+        // Each row of this operand is ones, so each row of the product is the sums of activations.
+        const uint32_t ones[4] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
+        float x[4] = {};
+        mma(x, ones, b.w[0], b.w[1], T());
+        mma(x, ones, b.w[2], b.w[3], T());
+        weights.subtract(sums, x, step);
+    }
     float part[4] = {};
     float (&to)[4] = L::SCALED ? part : sums;
     mma(to, a[0], b.w[0], b.w[1], T());
-    mma(to, a[1], b.w[2], b.w[3], T());
-    if constexpr (L::SCALED) {
-        UNROLL
-        for (uint32_t e = 0; e < 4; e++)
-            sums[e] = fmaf(weights.scale(e / 2, step), part[e], sums[e]);
+    if constexpr (L::SIXTEENS) {
+        float other[4] = {};
+        mma(other, a[1], b.w[2], b.w[3], T());
+        weights.add(sums, part, step, 0);
+        weights.add(sums, other, step, 1);
+        return;
     }
+    mma(to, a[1], b.w[2], b.w[3], T());
+    if constexpr (L::SCALED) weights.add(sums, part, step, 0);
 }
 DEVICE Words4 words_of(const float (&v)[4]) {
     return Words4{{as_bits(v[0]), as_bits(v[1]), as_bits(v[2]), as_bits(v[3])}};

@@ -1,5 +1,5 @@
-// The first half of the feed-forward: multiplies the normed row by gate and by up, then computes
-// silu(gate) * up.
+// The first half of the feed-forward: multiplies the normed row by gate and by up, adds their
+// biases, then computes silu(gate) * up.
 #include "gpu.h"
 
 // Stores the output in column j of a row.
@@ -7,6 +7,15 @@ DEVICE void put_one(const FfnUpParams &p, int32_t row, uint32_t j, float value) 
     with_type(p.h_type, [&](auto type) {
         from_float(((decltype(type) *)p.h)[(size_t)row * p.h_stride + j], value);
     });
+}
+
+// The output of column j from its two sums.
+DEVICE float output_of(const FfnUpParams &p, uint32_t j, float gate, float up) {
+    if (p.bias) {
+        gate += load_const_float(p.bias + j);
+        up += load_const_float(p.bias + p.ffn_dim + j);
+    }
+    return silu(gate) * up;
 }
 
 DEVICE void ffn_up_float(const FfnUpParams &p) {
@@ -25,7 +34,7 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
         float sums[2][R];
         norm_dot2<R>(sums, gate, up, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
-        if (f.row >= 0) put_one(p, f.row, j, silu(f.a) * f.b);
+        if (f.row >= 0) put_one(p, f.row, j, output_of(p, j, f.a, f.b));
     });
 }
 
@@ -47,9 +56,10 @@ template <bool PERMUTED> struct GatePairs {
     DEVICE_MEMBER void put(int32_t row, uint32_t j, float gate, float up) const {
         if (row < 0 || column(j) >= p.ffn_dim) return;
         if constexpr (PERMUTED)
-            from_float(((f16 *)p.h)[(size_t)row * p.h_stride + first + j], silu(gate) * up);
+            from_float(((f16 *)p.h)[(size_t)row * p.h_stride + first + j],
+                output_of(p, column(j), gate, up));
         else
-            put_one(p, row, first + j, silu(gate) * up);
+            put_one(p, row, first + j, output_of(p, first + j, gate, up));
     }
 };
 
@@ -68,12 +78,13 @@ template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
 // Stores the outputs in columns j and j + 1 of a row.
 DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair up) {
     if (row < 0 || j >= p.ffn_dim) return;
-    const float a = silu(gate.x) * up.x, b = silu(gate.y) * up.y;
-    if (j + 1 < p.ffn_dim)
+    const float a = output_of(p, j, gate.x, up.x);
+    if (j + 1 < p.ffn_dim) {
+        const float b = output_of(p, j + 1, gate.y, up.y);
         with_type(p.h_type, [&](auto type) {
             store_pair((decltype(type) *)p.h + (size_t)row * p.h_stride + j, a, b);
         });
-    else
+    } else
         put_one(p, row, j, a);
 }
 
@@ -124,14 +135,14 @@ template <class T> DEVICE void put_sums(const FfnUpParams &p) {
     T *h = (T *)p.h + (size_t)row * p.h_stride + j;
     if (p.ffn_dim % 4) { // then `up` is not aligned to 16 bytes
         for (uint32_t e = 0; e < 4 && j + e < p.ffn_dim; e++)
-            from_float(h[e], silu(gate[e]) * up[e]);
+            from_float(h[e], output_of(p, j + e, gate[e], up[e]));
         return;
     }
     float g[4], u[4];
     fresh4(g, gate);
     fresh4(u, up);
     UNROLL
-    for (int e = 0; e < 4; e++) u[e] *= silu(g[e]);
+    for (uint32_t e = 0; e < 4; e++) u[e] = output_of(p, j + e, g[e], u[e]);
     store8(h, Words2{{pair_of(u[0], u[1], T()), pair_of(u[2], u[3], T())}});
 }
 
@@ -142,12 +153,16 @@ KERNEL(ffn_up_int8) { ffn_up<Int8, false>(p); }
 KERNEL(ffn_up_int4) { ffn_up<Int4, false>(p); }
 KERNEL(ffn_up_nf4) { ffn_up<Nf4, false>(p); }
 KERNEL(ffn_up_fp8) { ffn_up<Fp8, false>(p); }
+KERNEL(ffn_up_k4) { ffn_up<K4, false>(p); }
+KERNEL(ffn_up_k8) { ffn_up<K8, false>(p); }
 KERNEL(ffn_up_batch_f16) { ffn_up<f16, true>(p); }
 KERNEL(ffn_up_batch_bf16) { ffn_up<bf16, true>(p); }
 KERNEL(ffn_up_batch_int8) { ffn_up<Int8, true>(p); }
 KERNEL(ffn_up_batch_int4) { ffn_up<Int4, true>(p); }
 KERNEL(ffn_up_batch_nf4) { ffn_up<Nf4, true>(p); }
 KERNEL(ffn_up_batch_fp8) { ffn_up<Fp8, true>(p); }
+KERNEL_WIDE(ffn_up_batch_k4) { ffn_up<K4, true>(p); }
+KERNEL(ffn_up_batch_k8) { ffn_up<K8, true>(p); }
 KERNEL(ffn_up_prefill_f32) { ffn_up_prefill<float>(p); }
 KERNEL(ffn_up_prefill_f16) { ffn_up_prefill<f16>(p); }
 KERNEL(ffn_up_prefill_bf16) { ffn_up_prefill<bf16>(p); }
@@ -155,6 +170,8 @@ KERNEL(ffn_up_prefill_int8) { ffn_up_prefill<Int8>(p); }
 KERNEL(ffn_up_prefill_int4) { ffn_up_prefill<Int4>(p); }
 KERNEL(ffn_up_prefill_nf4) { ffn_up_prefill<Nf4>(p); }
 KERNEL(ffn_up_prefill_fp8) { ffn_up_prefill<Fp8>(p); }
+KERNEL(ffn_up_prefill_k4) { ffn_up_prefill<K4>(p); }
+KERNEL(ffn_up_prefill_k8) { ffn_up_prefill<K8>(p); }
 KERNEL(ffn_up_epilogue_f16) { put_sums<f16>(p); }
 KERNEL(ffn_up_epilogue_bf16) { put_sums<bf16>(p); }
 #ifdef HOPPER

@@ -51,7 +51,7 @@ template <class W> struct FloatTiles {
     DEVICE_MEMBER void fill(unsigned char *, uint32_t) {}
 };
 
-// Tiles of quantised weights. A tile has code times scale, rounded to f16. Thread t decodes piece t
+// Tiles of quantised weights. A tile has code times scale (k4: less the minimum), rounded to f16. Thread t decodes piece t
 // % 8 of the lines of four weight rows. The pieces of the next line wait in shared memory that only
 // this thread accesses. The pieces of the current line are in registers; the codes of the next step
 // are always in word 0.
@@ -63,7 +63,7 @@ template <class Q> struct QuantisedTiles {
     const unsigned char *w;
     uint32_t from[4]; // in units of 16 bytes; ~0 where the row does not exist
     Words4 pieces[4];
-    f16 scale[4]; // of the next step that `fill` decodes
+    typename Q::Scale scale[4]; // of the next step that `fill` decodes
     uint32_t k;
 
     template <class WeightRow> DEVICE_MEMBER QuantisedTiles(unsigned char *shared, const void *w,
@@ -82,10 +82,12 @@ template <class Q> struct QuantisedTiles {
     }
     DEVICE_MEMBER void fetch_scales(uint32_t step) {
         UNROLL
-        for (uint32_t i = 0; i < 4; i++)
-            scale[i] = from[i] != ~0u && step * 32 < k
-                           ? ((const f16 *)(row(i) + code_bytes<Q>(k)))[step * 32 / Q::GROUP]
-                           : f16{0};
+        for (uint32_t i = 0; i < 4; i++) {
+            scale[i] = {};
+            if (from[i] != ~0u && step * 32 < k)
+                Q::load_scale(scale[i], row(i) + code_bytes<Q>(k),
+                    step * 32 + threadIdx.x % 8 * 4, blocks_of(k));
+        }
     }
     DEVICE_MEMBER void fetch_line(uint32_t line) {
         UNROLL
@@ -112,8 +114,9 @@ template <class Q> struct QuantisedTiles {
             float v[4];
             f16 h[4];
             Q::decode(v, pieces[i].w, 0, table);
+            Q::apply(v, scale[i]);
             UNROLL
-            for (int e = 0; e < 4; e++) from_float(h[e], v[e] * to_float(scale[i]));
+            for (int e = 0; e < 4; e++) from_float(h[e], v[e]);
             store8(tile + swizzle64(threadIdx.x / 8 + i * 32, piece / 2) + piece % 2 * 8,
                 Words2{{h[0].bits | (uint32_t)h[1].bits << 16,
                     h[2].bits | (uint32_t)h[3].bits << 16}});

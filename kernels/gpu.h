@@ -62,7 +62,8 @@ struct f16 {
 #define KERNEL(name) KERNEL_BY(name, 2)
 
 // A kernel of which one block runs on an SM, so a thread has up to 255 registers. It suits kernels
-// that hide latency by keeping many loads in flight rather than by switching warps.
+// that hide latency by keeping many loads in flight rather than by switching warps, and those that
+// would spill registers otherwise (OP_batch_k4, qkv_batch_k8, logits_batch_int4).
 #define KERNEL_WIDE(name) KERNEL_BY(name, 1)
 
 #define KERNEL_BY(name, BLOCKS)                                                                    \
@@ -347,6 +348,11 @@ DEVICE void fresh4(float *v, const float *p) {
 DEVICE void store_pair(float *to, float a, float b) { to[0] = a, to[1] = b; }
 template <class T> DEVICE void store_pair(T *to, float a, float b) {
     *(uint32_t *)to = pair_of(a, b, T());
+}
+
+// The first key that a row sees; n is the number of keys up to its own. `window` is as in params.h.
+DEVICE uint32_t first_key(uint32_t n, uint32_t window) {
+    return window == 0 || n <= window ? 0 : n - window;
 }
 
 // Calls `body` with a number of the given type: GPU_F32, GPU_F16 or GPU_BF16.

@@ -62,6 +62,12 @@ KERNEL(logits_f32) { logits_float(p); }
 KERNEL(logits_f16) { logits<f16, false>(p); }
 KERNEL(logits_bf16) { logits<bf16, false>(p); }
 KERNEL(logits_int8) { logits<Int8, false>(p); }
+KERNEL(logits_int4) { logits<Int4, false>(p); }
+KERNEL(logits_k4) { logits<K4, false>(p); }
+KERNEL(logits_k8) { logits<K8, false>(p); }
 KERNEL(logits_batch_f16) { logits<f16, true>(p); }
 KERNEL(logits_batch_bf16) { logits<bf16, true>(p); }
 KERNEL(logits_batch_int8) { logits<Int8, true>(p); }
+KERNEL_WIDE(logits_batch_int4) { logits<Int4, true>(p); }
+KERNEL_WIDE(logits_batch_k4) { logits<K4, true>(p); }
+KERNEL(logits_batch_k8) { logits<K8, true>(p); }

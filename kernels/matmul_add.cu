@@ -1,4 +1,4 @@
-// x += w y + bias, for the output projection and the feed-forward's second matrix.
+// x += scale * (w y + bias), for the output projection and the feed-forward's second matrix.
 #include "gpu.h"
 
 // Four warps share the K of two weight rows, because K is the long side of these matrices. A block
@@ -37,7 +37,7 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
             float sum = p.bias ? p.bias[n + i] : 0;
             UNROLL
             for (int s = 0; s < 4; s++) sum += parts[((group * 4 + s) * 2 + i) * R + lane];
-            x[n + i] += sum;
+            x[n + i] += p.scale * sum;
         }
     });
 }
@@ -55,11 +55,11 @@ DEVICE Found find_pair(const MatmulAddParams &p, int32_t row, uint32_t n) {
 }
 DEVICE void add_pair(const MatmulAddParams &p, const Found &found, uint32_t n, Pair sums) {
     if (!found.x) return;
-    found.x[0] =
-        as_float(found.before.w[0]) + (sums.x + (p.bias ? load_const_float(p.bias + n) : 0));
+    found.x[0] = as_float(found.before.w[0]) +
+                 p.scale * (sums.x + (p.bias ? load_const_float(p.bias + n) : 0));
     if (n + 1 < p.n)
         found.x[1] = as_float(found.before.w[1]) +
-                     (sums.y + (p.bias ? load_const_float(p.bias + n + 1) : 0));
+                     p.scale * (sums.y + (p.bias ? load_const_float(p.bias + n + 1) : 0));
 }
 
 // Two neighbouring rows of w are a pair; n0 is the block's first row (see Pairs in few.h).
@@ -143,12 +143,16 @@ KERNEL(matmul_add_int8) { matmul_add<Int8, false>(p); }
 KERNEL(matmul_add_int4) { matmul_add<Int4, false>(p); }
 KERNEL(matmul_add_nf4) { matmul_add<Nf4, false>(p); }
 KERNEL(matmul_add_fp8) { matmul_add<Fp8, false>(p); }
+KERNEL(matmul_add_k4) { matmul_add<K4, false>(p); }
+KERNEL(matmul_add_k8) { matmul_add<K8, false>(p); }
 KERNEL(matmul_add_batch_f16) { matmul_add<f16, true>(p); }
 KERNEL(matmul_add_batch_bf16) { matmul_add<bf16, true>(p); }
 KERNEL(matmul_add_batch_int8) { matmul_add<Int8, true>(p); }
 KERNEL(matmul_add_batch_int4) { matmul_add<Int4, true>(p); }
 KERNEL(matmul_add_batch_nf4) { matmul_add<Nf4, true>(p); }
 KERNEL(matmul_add_batch_fp8) { matmul_add<Fp8, true>(p); }
+KERNEL_WIDE(matmul_add_batch_k4) { matmul_add<K4, true>(p); }
+KERNEL(matmul_add_batch_k8) { matmul_add<K8, true>(p); }
 KERNEL(matmul_add_prefill_f32) { matmul_add_prefill<float>(p); }
 KERNEL(matmul_add_prefill_f16) { matmul_add_prefill<f16>(p); }
 KERNEL(matmul_add_prefill_bf16) { matmul_add_prefill<bf16>(p); }
@@ -156,6 +160,8 @@ KERNEL(matmul_add_prefill_int8) { matmul_add_prefill<Int8>(p); }
 KERNEL(matmul_add_prefill_int4) { matmul_add_prefill<Int4>(p); }
 KERNEL(matmul_add_prefill_nf4) { matmul_add_prefill<Nf4>(p); }
 KERNEL(matmul_add_prefill_fp8) { matmul_add_prefill<Fp8>(p); }
+KERNEL(matmul_add_prefill_k4) { matmul_add_prefill<K4>(p); }
+KERNEL(matmul_add_prefill_k8) { matmul_add_prefill<K8>(p); }
 #ifdef HOPPER
 // clang-format off: one kernel a line, because kernels/test.sh removes lines that begin with
 // KERNEL.

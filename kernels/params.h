@@ -30,10 +30,12 @@
 //   type       The type of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16, or one of the
 //              quantised types below. Everything else is float32.
 //
-// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8): a row holds its codes and then
+// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8, GPU_K4, GPU_K8): a row holds its codes and then
 // its scales, as quant.h says, for K padded to GPU_BLOCK_K. w_stride is counted in units of 16
 // bytes and is a multiple of 4. The scales of padding are zero. A prefill product with quantised
-// weights takes f16 activations, and its shared memory is 66048 bytes instead of 49152.
+// weights takes f16 activations, and its shared memory is 66048 bytes instead of 49152. The entries
+// below leave k4 and k8 out: these have the kernels of int4 and int8, but none for compute
+// capability 9.0 alone.
 //
 // Products of decode rows:
 //   - f32 weights: a block takes up to 8 rows and computes in float32.
@@ -52,8 +54,8 @@
 //     512 * R bytes for each block. The counters must be ZERO before the first launch; each launch
 //     leaves them at zero.
 //     OP_TYPE        grid.y ceil(n_rows / 8),
-//                    shared GPU_FEW_SHARED + 4096 * steps; steps: f16 and bf16 2, int8 and fp8 4,
-//                    int4 and nf4 8; matmul_add: GPU_TABLE_BYTES + 4096
+//                    shared GPU_FEW_SHARED + 4096 * steps; steps: f16 and bf16 2, int8, k8 and fp8
+//                    4, int4, k4 and nf4 8; matmul_add: GPU_TABLE_BYTES + 4096
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
 //                    shared GPU_TABLE_BYTES + R / 8 *
 //                    ((quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
@@ -93,6 +95,8 @@ enum {
     GPU_INT4 = 4,
     GPU_NF4 = 5,
     GPU_FP8 = 6,
+    GPU_K4 = 7,
+    GPU_K8 = 8,
 
     GPU_PAGE = 16,   // positions of a page
     GPU_CHUNK = 256, // keys of one split in decode attention
@@ -140,7 +144,7 @@ typedef struct {
 #define GPU_NO_SLOT    0xffffffffu
 #define GPU_NO_HISTORY 0xffffffffu
 
-// ---- embed_{f32,f16,bf16,int8}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is
+// ---- embed_{f32,f16,bf16,int8,int4}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is
 // padding. grid (n_rows), block 128, shared 0. The kernel's type is the table's.
 typedef struct {
     float *x;              // [n_rows, x_stride] out
@@ -199,6 +203,11 @@ typedef struct {
     float eps;
     uint32_t splits; // qkv_batch
     uint32_t first, n;
+    // Whether append finishes the rows, because heads of q and k have norms. q, k and v are then
+    // stored as they are before norms and RoPE, and k_pages and v_pages are `fresh` of AppendParams
+    // and fresh + kv_dim, whatever the type of the cache.
+    uint32_t raw;
+    uint32_t zero;
 } QkvParams;
 
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 only: as qkv_prefill, but x and w are read
@@ -223,28 +232,40 @@ typedef struct {
     TensorMap w;     // for f16 and bf16 weights only
     QkvParams p;     // p.x is not read; p.w is read only if w has no map
     uint32_t groups; // warpgroups that multiply: 2 or 1
-    uint32_t zeros[23];
+    uint32_t zeros[21];
 } QkvHopperParams;
 
 // ---- qkv_epilogue: the epilogue of qkv_prefill alone, after a library (cuBLASLt) has computed the
 // sums. Takes QkvParams. x points to the sums: float32, [n_rows, x_stride]. norm and w are not
 // read. grid (ceil(n / 2048), n_rows), block 256, shared 0.
 
-// ---- append_{int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 .. n_rows to
-// their slots, as codes with scales. grid (2 * n_kv_heads, n_rows), block 32, shared 0.
+// ---- append_{f32,f16,bf16,int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 ..
+// n_rows to their slots; in 8-bit caches, as codes with scales. grid (2 * n_kv_heads, n_rows),
+// block 32, shared 0. With q_norm and k_norm, after qkv with `raw`: applies the norms of heads and
+// RoPE to K first, and to q in its place. grid (2 * n_kv_heads + n_heads, n_rows).
+// The kernel's type is that of the KV cache.
 typedef struct {
     void *k_pages; // this layer's pages
     void *v_pages;
     const float *fresh;    // [n_rows][k | v][n_kv_heads * head_dim]
     const uint32_t *slots; // [n_rows]; GPU_NO_SLOT: nothing is read or written
     uint32_t n_rows, n_kv_heads, head_dim, head_stride;
+    // From here on zeros, unless heads have norms.
+    float *q; // [n_rows, q_stride] in and out
+    const float *q_norm, *k_norm; // [head_dim]
+    const float *cos, *sin;       // as in QkvParams
+    const int32_t *tokens;        // [n_rows]; negative: q is neither read nor written
+    const int32_t *positions;     // [n_rows]
+    uint32_t n_heads, q_stride;
+    float eps;
+    uint32_t zero;
 } AppendParams;
 
 // ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Of the blocks for one row
 // and KV head, the last one to finish combines the splits. grid (n_kv_heads, max_splits, n_rows),
 // block 128, shared 4160 + 96 * head_stride. max_splits is at least ceil((largest position + 1) /
-// 256); splits beyond the end of a row's sequence do nothing. The kernel's type is that of the KV
-// cache.
+// 256); splits beyond the end of a row's sequence and before its window do nothing. No key before the
+// window is read; this holds for all attention. The kernel's type is that of the KV cache.
 typedef struct {
     void *y;        // [max_rows, y_stride] of y_type out, by rows[i]
     const float *q; // [max_rows, q_stride], by rows[i]
@@ -261,6 +282,8 @@ typedef struct {
     uint32_t q_stride, y_stride, max_splits;
     float scale;     // 1 / sqrt(head_dim)
     uint32_t y_type; // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
+    uint32_t window; // how many keys a row sees: its own and those before it; 0: all
+    uint32_t zero;
 } AttendParams;
 
 // Consecutive rows of one sequence: entries first .. first + n of `rows`, at consecutive positions
@@ -294,6 +317,8 @@ typedef struct {
     float scale;       // 1 / sqrt(head_dim)
     uint32_t y_type;   // as in AttendParams
     uint32_t permuted; // whether the columns of y are written in permuted order
+    uint32_t window;   // as in AttendParams
+    uint32_t zero;
 } AttendPrefillParams;
 
 // ---- attend_hopper_{f16,bf16}_{64,128}, for compute capability 9.0 only: as attend_prefill of the
@@ -307,11 +332,11 @@ typedef struct {
     AttendPrefillParams p; // k_pages and v_pages are not read
     uint32_t first;        // this layer's first row of the maps
     uint32_t end;          // number of rows of a map
-    uint32_t zeros[6];
+    uint32_t zeros[4];
 } AttendHopperParams;
 
-// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += w y + bias; y is
-// rounded. grid.x ceil(n / 16), block 256.
+// ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += scale * (w y +
+// bias); y is rounded. grid.x ceil(n / 16), block 256.
 // f32 reads y[rows[i]] instead: grid (ceil(n / 4), ceil(n_rows / 8)), block 256, shared 512.
 //
 // ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same.
@@ -331,17 +356,20 @@ typedef struct {
     uint32_t n_rows, n, k, x_stride, y_stride, w_stride;
     uint32_t splits; // matmul_add_batch
     uint32_t first;  // matmul_add_hopper: the row of y's map that is row 0 of the launch
+    float scale;     // the model's factor of what its layers add to x; mostly 1
+    uint32_t zero;
 } MatmulAddParams;
 typedef struct {
     TensorMap y;       // of the whole buffer, all rows that it has room for
     TensorMap w;       // for f16 and bf16 weights only
     MatmulAddParams p; // p.y is not read; p.w is read only if w has no map
     uint32_t groups;   // as in QkvHopperParams
-    uint32_t zeros[11];
+    uint32_t zeros[9];
 } MatmulAddHopperParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up, where gate and up are
-// the products of rms_norm(x) with the matrices gate and up. The rows of w are gate | up.
+// the products of rms_norm(x) with the matrices gate and up, with their biases. The rows of w are
+// gate | up.
 // grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
 //
 // ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same; x is as for ffn_up_prefill.
@@ -368,13 +396,14 @@ typedef struct {
     uint32_t splits; // ffn_up_batch
     uint32_t h_type; // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
     uint32_t zero;
+    const float *bias; // [2 * ffn_dim] or null
 } FfnUpParams;
 typedef struct {
     TensorMap x;
     TensorMap w;     // for f16 and bf16 weights only
     FfnUpParams p;   // p.x is not read; p.w is read only if w has no map
     uint32_t groups; // as in QkvHopperParams
-    uint32_t zeros[9];
+    uint32_t zeros[7];
 } FfnUpHopperParams;
 
 // ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill alone, after a library (cuBLASLt)
@@ -382,11 +411,11 @@ typedef struct {
 // columns gate | up. norm and w are not read. The kernel's type is that of h. grid (ceil(ffn_dim /
 // 1024), n_rows), block 256, shared 0.
 
-// ---- logits_{f32,f16,bf16,int8} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
+// ---- logits_{f32,f16,bf16,int8,int4} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
 // ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. The kernel's type is
 // that of the weights.
 //
-// ---- logits_batch_{f16,bf16,int8}: the same; x is the output of prepare (row i of the launch lies
+// ---- logits_batch_{f16,bf16,int8,int4}: the same; x is the output of prepare (row i of the launch lies
 // at i * x_stride). A negative rows[i] is padding; otherwise its value does not matter.
 typedef struct {
     float *out;          // [n_rows, out_stride], out_stride >= vocab_size; need not be padded
@@ -447,8 +476,8 @@ typedef struct {
 // parameters and threads from here; the emulator and build.rs take the names. build.rs expands
 // these macros itself and knows only this form: calls, and ## before the end of a name.
 //
-// Products with weights of type W: GPU_PRODUCTS for all types, GPU_TENSOR_PRODUCTS for those that
-// tensor cores take.
+// Products with weights of type W: GPU_PRODUCTS for all types, GPU_BATCH_PRODUCTS for those that
+// tensor cores take, GPU_HOPPER_PRODUCTS for those that have kernels for compute capability 9.0.
 #define GPU_PRODUCTS(X, W)                                                                         \
     X(qkv_##W, QkvParams, 256)                                                                     \
     X(qkv_prefill_##W, QkvParams, 256)                                                             \
@@ -456,14 +485,15 @@ typedef struct {
     X(matmul_add_prefill_##W, MatmulAddParams, 256)                                                \
     X(ffn_up_##W, FfnUpParams, 256)                                                                \
     X(ffn_up_prefill_##W, FfnUpParams, 256)
-#define GPU_TENSOR_PRODUCTS(X, W)                                                                  \
+#define GPU_BATCH_PRODUCTS(X, W)                                                                   \
     X(qkv_batch_##W, QkvParams, 256)                                                               \
+    X(matmul_add_batch_##W, MatmulAddParams, 256)                                                  \
+    X(ffn_up_batch_##W, FfnUpParams, 256)
+#define GPU_HOPPER_PRODUCTS(X, W)                                                                  \
     X(qkv_hopper_##W, QkvHopperParams, 384)                                                        \
     X(qkv_hopper_half_##W, QkvHopperParams, 288)                                                   \
-    X(matmul_add_batch_##W, MatmulAddParams, 256)                                                  \
     X(matmul_add_hopper_##W, MatmulAddHopperParams, 384)                                           \
     X(matmul_add_hopper_half_##W, MatmulAddHopperParams, 288)                                      \
-    X(ffn_up_batch_##W, FfnUpParams, 256)                                                          \
     X(ffn_up_hopper_##W, FfnUpHopperParams, 384)                                                   \
     X(ffn_up_hopper_half_##W, FfnUpHopperParams, 288)
 
@@ -492,25 +522,44 @@ typedef struct {
     GPU_PRODUCTS(X, int4)                                                                          \
     GPU_PRODUCTS(X, nf4)                                                                           \
     GPU_PRODUCTS(X, fp8)                                                                           \
-    GPU_TENSOR_PRODUCTS(X, f16)                                                                    \
-    GPU_TENSOR_PRODUCTS(X, bf16)                                                                   \
-    GPU_TENSOR_PRODUCTS(X, int8)                                                                   \
-    GPU_TENSOR_PRODUCTS(X, int4)                                                                   \
-    GPU_TENSOR_PRODUCTS(X, nf4)                                                                    \
-    GPU_TENSOR_PRODUCTS(X, fp8)                                                                    \
+    GPU_PRODUCTS(X, k4)                                                                            \
+    GPU_PRODUCTS(X, k8)                                                                            \
+    GPU_BATCH_PRODUCTS(X, f16)                                                                     \
+    GPU_BATCH_PRODUCTS(X, bf16)                                                                    \
+    GPU_BATCH_PRODUCTS(X, int8)                                                                    \
+    GPU_BATCH_PRODUCTS(X, int4)                                                                    \
+    GPU_BATCH_PRODUCTS(X, nf4)                                                                     \
+    GPU_BATCH_PRODUCTS(X, fp8)                                                                     \
+    GPU_BATCH_PRODUCTS(X, k4)                                                                      \
+    GPU_BATCH_PRODUCTS(X, k8)                                                                      \
+    GPU_HOPPER_PRODUCTS(X, f16)                                                                    \
+    GPU_HOPPER_PRODUCTS(X, bf16)                                                                   \
+    GPU_HOPPER_PRODUCTS(X, int8)                                                                   \
+    GPU_HOPPER_PRODUCTS(X, int4)                                                                   \
+    GPU_HOPPER_PRODUCTS(X, nf4)                                                                    \
+    GPU_HOPPER_PRODUCTS(X, fp8)                                                                    \
     GPU_VOCABULARY(X, f32)                                                                         \
     GPU_VOCABULARY(X, f16)                                                                         \
     GPU_VOCABULARY(X, bf16)                                                                        \
     GPU_VOCABULARY(X, int8)                                                                        \
+    GPU_VOCABULARY(X, int4)                                                                        \
+    GPU_VOCABULARY(X, k4)                                                                          \
+    GPU_VOCABULARY(X, k8)                                                                          \
     X(logits_batch_f16, LogitsParams, 256)                                                         \
     X(logits_batch_bf16, LogitsParams, 256)                                                        \
     X(logits_batch_int8, LogitsParams, 256)                                                        \
+    X(logits_batch_int4, LogitsParams, 256)                                                        \
+    X(logits_batch_k4, LogitsParams, 256)                                                          \
+    X(logits_batch_k8, LogitsParams, 256)                                                          \
     X(prepare_f32, PrepareParams, 256)                                                             \
     X(prepare_f16, PrepareParams, 256)                                                             \
     X(prepare_bf16, PrepareParams, 256)                                                            \
     X(qkv_epilogue, QkvParams, 256)                                                                \
     X(ffn_up_epilogue_f16, FfnUpParams, 256)                                                       \
     X(ffn_up_epilogue_bf16, FfnUpParams, 256)                                                      \
+    X(append_f32, AppendParams, 32)                                                                \
+    X(append_f16, AppendParams, 32)                                                                \
+    X(append_bf16, AppendParams, 32)                                                               \
     X(append_int8, AppendParams, 32)                                                               \
     X(append_fp8, AppendParams, 32)                                                                \
     GPU_ATTENTION(X, f32)                                                                          \

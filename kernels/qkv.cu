@@ -1,5 +1,5 @@
 // Computes q | k | v of a layer: product, bias, RoPE. q stays float32; k and v are written to their
-// page.
+// page. Where heads have norms, append.cu does what follows the bias.
 #include "gpu.h"
 
 // Stores two floats; with ALONE, by one store of 8 bytes. ALONE is for the kernel that is an
@@ -22,7 +22,7 @@ DEVICE Found find_pair(const QkvParams &p, int32_t row, uint32_t n) {
     n += p.first;
     const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim;
     Found read = {row, GPU_NO_SLOT, 1, 0};
-    if (row >= 0 && n < q_dim + kv_dim) {
+    if (row >= 0 && n < q_dim + kv_dim && !p.raw) {
         const size_t angle = (size_t)p.positions[row] * (p.head_dim / 2) + n % p.head_dim / 2;
         read.cos = p.cos[angle], read.sin = p.sin[angle];
     }
@@ -42,7 +42,7 @@ DEVICE void put_pair(const QkvParams &p, const Found &read, uint32_t n, float a,
         b += p.bias[n + 1];
     }
     const uint32_t d = n % p.head_dim;
-    if (n < q_dim + kv_dim) {
+    if (n < q_dim + kv_dim && !p.raw) {
         const float turned = a * read.cos - b * read.sin;
         b = a * read.sin + b * read.cos;
         a = turned;
@@ -54,8 +54,8 @@ DEVICE void put_pair(const QkvParams &p, const Found &read, uint32_t n, float a,
     const uint32_t slot = read.slot;
     if (slot == GPU_NO_SLOT) return;
     const bool is_v = n >= q_dim + kv_dim;
-    // append.cu turns these numbers into codes later, because a scale needs the whole vector.
-    if (p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) {
+    // append.cu takes these numbers, because a scale or a norm needs the whole vector.
+    if (p.raw || p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) {
         store_floats<ALONE>((float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim +
                                 (n - q_dim) % kv_dim,
             a, b);
@@ -203,12 +203,16 @@ KERNEL(qkv_int8) { qkv<Int8, false>(p); }
 KERNEL(qkv_int4) { qkv<Int4, false>(p); }
 KERNEL(qkv_nf4) { qkv<Nf4, false>(p); }
 KERNEL(qkv_fp8) { qkv<Fp8, false>(p); }
+KERNEL(qkv_k4) { qkv<K4, false>(p); }
+KERNEL(qkv_k8) { qkv<K8, false>(p); }
 KERNEL(qkv_batch_f16) { qkv<f16, true>(p); }
 KERNEL(qkv_batch_bf16) { qkv<bf16, true>(p); }
 KERNEL(qkv_batch_int8) { qkv<Int8, true>(p); }
 KERNEL(qkv_batch_int4) { qkv<Int4, true>(p); }
 KERNEL(qkv_batch_nf4) { qkv<Nf4, true>(p); }
 KERNEL(qkv_batch_fp8) { qkv<Fp8, true>(p); }
+KERNEL_WIDE(qkv_batch_k4) { qkv<K4, true>(p); }
+KERNEL_WIDE(qkv_batch_k8) { qkv<K8, true>(p); }
 KERNEL(qkv_prefill_f32) { qkv_prefill<float>(p); }
 KERNEL(qkv_prefill_f16) { qkv_prefill<f16>(p); }
 KERNEL(qkv_prefill_bf16) { qkv_prefill<bf16>(p); }
@@ -216,6 +220,8 @@ KERNEL(qkv_prefill_int8) { qkv_prefill<Int8>(p); }
 KERNEL(qkv_prefill_int4) { qkv_prefill<Int4>(p); }
 KERNEL(qkv_prefill_nf4) { qkv_prefill<Nf4>(p); }
 KERNEL(qkv_prefill_fp8) { qkv_prefill<Fp8>(p); }
+KERNEL(qkv_prefill_k4) { qkv_prefill<K4>(p); }
+KERNEL(qkv_prefill_k8) { qkv_prefill<K8>(p); }
 KERNEL(qkv_epilogue) { put_sums(p); }
 #ifdef HOPPER
 KERNEL_WIDE(qkv_hopper_f16) { qkv_hopper<f16, 256>(p); }

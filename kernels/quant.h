@@ -14,8 +14,13 @@
 // scales. Step j of a line is its columns 32j .. 32j + 31. The four codes of step j in piece o
 // (columns 32j + 4o .. 32j + 4o + 3, numbered e = 0 .. 3) lie in
 //
-//     8 bits  word j of the piece, in byte e: int8 code + 128, e4m3 as it is
+//     8 bits  word j of the piece, in byte e: int8 and k8 code + 128, e4m3 as it is
 //     4 bits  word j / 2, in nibbles 0 4 1 5 (j even) or 2 6 3 7 (j odd)
+//
+// The K types of GGUF files, k4 and k8 (compute/src/quant/k.rs), have scales of two levels instead.
+// After the codes come, for each block, sixteen bytes: of k4 a scale and a minimum for each 32
+// columns in turn, of k8 a scale + 128 for each 16. After those of all blocks comes what they are
+// multiplied with, in f16: of k4 two for each block, of k8 one.
 //
 // The codes of two neighbouring columns are thus 16 bits apart, and one mask gives a pair of 16-bit
 // numbers for tensor cores. The same pieces also serve as operand A of mma.m16n8k16: a thread may
@@ -26,11 +31,39 @@
 // that it need not be shifted. To make an f16, a code is put into 2^10. Decode sums the products of
 // 32 codes and then scales the sum once. Prefill rounds code times scale to f16.
 
-struct Quantised {};
+struct Quantised {
+    // Whether each sixteen columns have a scale of their own; whether groups have minima, which are
+    // subtracted (k4).
+    static constexpr bool SIXTEENS = false, MINIMA = false;
+};
 
-struct Int8 : Quantised {
+// What the formats share that have a scale in f16 for each group of G columns.
+template <uint32_t G> struct OneScale : Quantised {
+    static constexpr uint32_t GROUP = G;
+    // What one thread needs of one step of a prompt's product.
+    using Scale = f16;
+
+    // `scales` is where the scales of the row begin; the row has `blocks` blocks.
+    DEVICE_MEMBER static void load_scale(
+        Scale &to, const unsigned char *scales, uint32_t column, uint32_t) {
+        to = ((const f16 *)scales)[column / G];
+    }
+    // Turns four codes into weights.
+    DEVICE_MEMBER static void apply(float (&v)[4], Scale scale) {
+        UNROLL
+        for (int e = 0; e < 4; e++) v[e] = v[e] * to_float(scale);
+    }
+    // The scale of a step of a line.
+    template <class LineScales>
+    DEVICE_MEMBER static float scale_of(const LineScales &scales, uint32_t step) {
+        const uint32_t group = step * 32 / G;
+        return to_float(f16{(uint16_t)(scales.w[group / 2] >> group % 2 * 16)});
+    }
+};
+
+struct Int8 : OneScale<32> {
     // LINES: lines of a block. STEPS: steps of 32 columns in a line.
-    static constexpr uint32_t GROUP = 32, LINES = 2, STEPS = 4;
+    static constexpr uint32_t LINES = 2, STEPS = 4;
     static constexpr int WORDS = 2; // words of a piece that two steps (64 columns) take
     using LineScales = Words2;
 
@@ -49,7 +82,11 @@ struct Int8 : Quantised {
         for (int i = 0; i < 2; i++)
             pairs[i] = fma_pair(bytes_as_pair(words[step], 2 * i), 0x3c003c00, 0xe480e480);
     }
-    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream8(p); }
+    // Loads the scales of a line of a row that has `blocks` blocks.
+    DEVICE_MEMBER static void load_scales(
+        LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
+        s = load_stream8(scales + line * 8);
+    }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
@@ -57,10 +94,10 @@ struct Int8 : Quantised {
 // The number of the nibble that has column e of step `half` (the table above; j = half).
 DEVICE int nibble_of(int half, int e) { return half * 2 + e / 2 + e % 2 * 4; }
 
-struct Int4 : Quantised {
-    static constexpr uint32_t GROUP = 32, LINES = 1, STEPS = 8;
+// Codes of four bits, from which ZERO is subtracted. `Base` says which scales they have.
+template <class Base, uint32_t ZERO> struct FourBits : Base {
+    static constexpr uint32_t LINES = 1, STEPS = 8;
     static constexpr int WORDS = 1;
-    using LineScales = Words4;
 
     DEVICE_MEMBER static void decode(
         float (&v)[4], const uint32_t *words, int half, const float *) {
@@ -70,25 +107,109 @@ struct Int4 : Quantised {
             int n = nibble_of(half, e), i = n < 5 ? n : n - 3;
             uint32_t from = n < 5 ? words[0] : words[0] >> 12;
             v[e] = as_float(mask_or(from, 0xfu << (4 * i), (uint32_t)(150 - 4 * i) << 23)) -
-                   (float)((1u << (23 - 4 * i)) + 8);
+                   (float)((1u << (23 - 4 * i)) + ZERO);
         }
     }
     DEVICE_MEMBER static void decode_pairs(
         uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
         const uint32_t word = step % 2 ? words[step / 2] >> 8 : words[step / 2];
-        // The low nibbles: (1024 + code) - 1032. The others: (1024 + 16 * code) / 16 - 72.
-        pairs[0] = fma_pair(mask_or(word, 0x000f000f, 0x64006400), 0x3c003c00, 0xe408e408);
-        pairs[1] = fma_pair(mask_or(word, 0x00f000f0, 0x64006400), 0x2c002c00, 0xd480d480);
+        // The low nibbles: (1024 + code) - (1024 + ZERO). The others: (1024 + 16 * code) / 16 - (64
+        // + ZERO).
+        constexpr uint32_t low = 0xe400e400 + ZERO * 0x10001, high = 0xd400d400 + ZERO * 0x100010;
+        pairs[0] = fma_pair(mask_or(word, 0x000f000f, 0x64006400), 0x3c003c00, low);
+        pairs[1] = fma_pair(mask_or(word, 0x00f000f0, 0x64006400), 0x2c002c00, high);
     }
-    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream(p); }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
+struct Int4 : FourBits<OneScale<32>, 8> {
+    using LineScales = Words4;
+    DEVICE_MEMBER static void load_scales(
+        LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
+        s = load_stream(scales + line * 16);
+    }
+};
+
+// Q4_K of GGUF files: a weight is d s code - dmin m, where s and m are small integers. A product is
+// the sum over groups of d s (sum of codes times x) - dmin m (sum of x).
+struct K4 : FourBits<Quantised, 0> {
+    static constexpr bool MINIMA = true;
+    // Scales and minima of the block's eight groups; d and dmin.
+    struct LineScales {
+        Words4 small;
+        uint32_t large;
+    };
+    struct Scale {
+        uint32_t large;
+        uint16_t small;
+    };
+
+    DEVICE_MEMBER static void load_scales(
+        LineScales &s, const unsigned char *scales, uint32_t line, uint32_t blocks) {
+        s.small = load_stream(scales + line * 16);
+        s.large = *(const uint32_t *)(scales + blocks * 16 + line * 4);
+    }
+    DEVICE_MEMBER static float small_of(const LineScales &s, uint32_t step, uint32_t i) {
+        return byte_as_float(s.small.w[step / 2], (int)(step % 2 * 2 + i)) - 8388608.0f;
+    }
+    DEVICE_MEMBER static float scale_of(const LineScales &s, uint32_t step) {
+        return to_float(f16{(uint16_t)s.large}) * small_of(s, step, 0);
+    }
+    DEVICE_MEMBER static float minimum_of(const LineScales &s, uint32_t step) {
+        return to_float(f16{(uint16_t)(s.large >> 16)}) * small_of(s, step, 1);
+    }
+    DEVICE_MEMBER static void load_scale(
+        Scale &to, const unsigned char *scales, uint32_t column, uint32_t blocks) {
+        to.small = *(const uint16_t *)(scales + column / 32 * 2);
+        to.large = *(const uint32_t *)(scales + blocks * 16 + column / GPU_BLOCK_K * 4);
+    }
+    DEVICE_MEMBER static void apply(float (&v)[4], Scale s) {
+        const float scale = to_float(f16{(uint16_t)s.large}) * (float)(s.small & 255),
+                    minimum = to_float(f16{(uint16_t)(s.large >> 16)}) * (float)(s.small >> 8);
+        UNROLL
+        for (int e = 0; e < 4; e++) v[e] = v[e] * scale - minimum;
+    }
+};
+
+// Q6_K and Q3_K of GGUF files: a weight is d s code, with an s for each sixteen columns.
+struct K8 : Int8 {
+    static constexpr bool SIXTEENS = true;
+    struct LineScales {
+        Words2 small;
+        uint16_t large;
+    };
+    struct Scale {
+        uint16_t large;
+        uint8_t small;
+    };
+
+    DEVICE_MEMBER static void load_scales(
+        LineScales &s, const unsigned char *scales, uint32_t line, uint32_t blocks) {
+        s.small = load_stream8(scales + line * 8);
+        s.large = *(const uint16_t *)(scales + blocks * 16 + line / 2 * 2);
+    }
+    // The scale of the step's columns from 16 * half on.
+    DEVICE_MEMBER static float scale_of(const LineScales &s, uint32_t step, uint32_t half) {
+        return to_float(f16{s.large}) *
+               (byte_as_float(s.small.w[step / 2], (int)(step % 2 * 2 + half)) - 8388736.0f);
+    }
+    DEVICE_MEMBER static void load_scale(
+        Scale &to, const unsigned char *scales, uint32_t column, uint32_t blocks) {
+        to.small = scales[column / 16];
+        to.large = *(const uint16_t *)(scales + blocks * 16 + column / GPU_BLOCK_K * 2);
+    }
+    DEVICE_MEMBER static void apply(float (&v)[4], Scale s) {
+        const float scale = to_float(f16{s.large}) * ((float)s.small - 128.0f);
+        UNROLL
+        for (int e = 0; e < 4; e++) v[e] = v[e] * scale;
+    }
+};
+
 // e4m3, compute/src/quant/fp8.rs. One scale serves a whole line: smaller groups would not fit the
 // numbers better, because each code has an exponent of its own.
-struct Fp8 : Quantised {
-    static constexpr uint32_t GROUP = 128, LINES = 2, STEPS = 4;
+struct Fp8 : OneScale<128> {
+    static constexpr uint32_t LINES = 2, STEPS = 4;
     static constexpr int WORDS = 2;
     struct LineScales {
         uint16_t w[1];
@@ -106,8 +227,9 @@ struct Fp8 : Quantised {
         UNROLL
         for (int e = 0; e < 4; e++) v[e] = to_float(f16{(uint16_t)(pairs[e / 2] >> e % 2 * 16)});
     }
-    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) {
-        s.w[0] = *(const uint16_t *)p;
+    DEVICE_MEMBER static void load_scales(
+        LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
+        s.w[0] = ((const uint16_t *)scales)[line];
     }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
@@ -133,8 +255,8 @@ CONSTANT float NF4_VALUES[16] = {
     1.0f,
 };
 
-struct Nf4 : Quantised {
-    static constexpr uint32_t GROUP = 64, LINES = 1, STEPS = 8;
+struct Nf4 : OneScale<64> {
+    static constexpr uint32_t LINES = 1, STEPS = 8;
     static constexpr int WORDS = 1;
     using LineScales = Words2;
 
@@ -160,7 +282,10 @@ struct Nf4 : Quantised {
                 *(const uint32_t *)((const char *)table + (offsets >> 16)));
         }
     }
-    DEVICE_MEMBER static void load_scales(LineScales &s, const void *p) { s = load_stream8(p); }
+    DEVICE_MEMBER static void load_scales(
+        LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
+        s = load_stream8(scales + line * 8);
+    }
     // Fills a table for this warp alone, so that the warp need not wait for others. `shared` has 64
     // bytes for each warp.
     template <class T, class Value>

@@ -18,6 +18,7 @@ struct Attention {
     uint32_t heads, kv_heads, head_dim;
     std::vector<Span> spans;
     int y_type = GPU_F32;
+    uint32_t window = 0; // keys that a row sees; 0: all
     Random random{41};
     uint32_t stride = pad(head_dim, 16), q_dim = heads * head_dim, n_rows = 0, n_pages = 0;
     std::vector<std::vector<double>> k, v; // by span: [position][kv_head][head_dim], as stored
@@ -29,9 +30,9 @@ struct Attention {
         pgd{size_t(0)};
 
     Attention(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
-        std::vector<Span> spans_, bool outliers = false)
+        std::vector<Span> spans_, bool outliers = false, uint32_t window = 0)
         : type(type), heads(heads), kv_heads(kv_heads), head_dim(head_dim),
-          spans(std::move(spans_)) {
+          spans(std::move(spans_)), window(window) {
         for (const Span &s : spans) n_rows += s.n, n_pages += tiles(s.position + s.n, 16) + 1;
         std::vector<uint32_t> order;
         for (uint32_t i = 0; i < n_pages; i++) order.push_back(i);
@@ -42,12 +43,21 @@ struct Attention {
         for (uint32_t s = 0; s < spans.size(); s++) {
             uint32_t length = spans[s].position + spans[s].n, first = (uint32_t)pages.size();
             span_pages.push_back(first);
-            for (uint32_t i = 0; i < tiles(length, 16); i++) pages.push_back(order[next++]);
+            for (uint32_t i = 0; i < tiles(length, 16); i++) {
+                // Pages before the window of the span's first row hold NaN.
+                const bool seen = window == 0 || (i + 1) * 16 + window > spans[s].position + 1;
+                pages.push_back(seen ? order[next++] : order[n_pages - 1]);
+            }
             k.emplace_back();
             v.emplace_back();
             for (uint32_t p = 0; p < length; p++)
                 for (uint32_t h = 0; h < kv_heads; h++)
                     for (bool is_v : {false, true}) {
+                        if (window && p / 16 * 16 + 16 + window <= spans[s].position + 1) {
+                            auto &unseen = (is_v ? v : k)[s];
+                            unseen.resize(unseen.size() + head_dim, NAN);
+                            continue;
+                        }
                         uint8_t *head =
                             &(is_v ? vb : kb)[((size_t)pages[first + p / 16] * kv_heads + h) *
                                               head_bytes(type, stride)];
@@ -91,7 +101,8 @@ struct Attention {
         AttendParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(),
             partial.as<float>(), counters.as<uint32_t>(), rd.as<int32_t>(), pd.as<int32_t>(),
             rpd.as<uint32_t>(), pgd.as<uint32_t>(), n, heads, kv_heads, head_dim, stride,
-            pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), (uint32_t)y_type};
+            pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), (uint32_t)y_type,
+            window, 0};
         // Launches twice, because the second launch finds the counters as the first left them.
         for (int i = 0; i < 2; i++)
             launch(std::string("attend_") + name_of(type), p, kv_heads, max_splits, n, 128,
@@ -144,7 +155,7 @@ struct Attention {
         AttendPrefillParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(),
             td.as<AttendTile>(), rd.as<int32_t>(), pgd.as<uint32_t>(), (uint32_t)list.size(), heads,
             kv_heads, head_dim, stride, pad32(q_dim), pad32(q_dim), 1 / sqrtf((float)head_dim),
-            (uint32_t)y_type, permuted};
+            (uint32_t)y_type, permuted, window, 0};
         if (way == Hopper) {
             // The maps have two layers; the test uses the second.
             auto maps = [&](TensorMap &map, const Buffer &pages) {
@@ -174,7 +185,8 @@ struct Attention {
     }
 
     void compare(const char *what, const std::vector<float> &got, uint32_t row, bool rounds) const {
-        uint32_t s = span_of[row], n = (uint32_t)positions[row] + 1;
+        uint32_t s = span_of[row], n = (uint32_t)positions[row] + 1,
+                 begin = window == 0 || n < window ? 0 : n - window;
         double unit = !rounds            ? 0
                       : type == GPU_F16  ? ldexp(1.0, -11)
                       : type == GPU_BF16 ? ldexp(1.0, -8)
@@ -183,7 +195,7 @@ struct Attention {
             uint32_t kv = h / (heads / kv_heads);
             std::vector<double> score(n);
             double max = -INFINITY, sum = 0, spread = 0;
-            for (uint32_t i = 0; i < n; i++) {
+            for (uint32_t i = begin; i < n; i++) {
                 double dot = 0, size = 0;
                 for (uint32_t d = 0; d < head_dim; d++) {
                     double x = q[(size_t)row * pad32(q_dim) + h * head_dim + d] *
@@ -194,13 +206,13 @@ struct Attention {
                 max = fmax(max, score[i]);
                 spread = fmax(spread, size / sqrt((double)head_dim));
             }
-            for (double &x : score) sum += x = exp(x - max);
+            for (uint32_t i = begin; i < n; i++) sum += score[i] = exp(score[i] - max);
             // An error of e in every score changes weights by a factor of exp(+-e), in the
             // numerator and in the denominator.
             double e = 2 * spread * (unit + 2e-6) + unit + 4e-6;
             for (uint32_t d = 0; d < head_dim; d++) {
                 double y = 0, size = 0;
-                for (uint32_t i = 0; i < n; i++) {
+                for (uint32_t i = begin; i < n; i++) {
                     double x = score[i] / sum * v[s][((size_t)i * kv_heads + kv) * head_dim + d];
                     y += x, size += fabs(x);
                 }
@@ -226,10 +238,10 @@ std::vector<uint8_t> bytes_of(const std::vector<float> &v) {
 }
 
 void decode(int type, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
-    std::vector<uint32_t> lengths, uint32_t max_splits) {
+    std::vector<uint32_t> lengths, uint32_t max_splits, uint32_t window = 0) {
     std::vector<Span> spans;
     for (uint32_t n : lengths) spans.push_back({n - 1, 1, false});
-    Attention test(type, heads, kv_heads, head_dim, spans, true);
+    Attention test(type, heads, kv_heads, head_dim, spans, true, window);
     std::vector<int32_t> rows;
     for (uint32_t i = 0; i < test.n_rows; i++) rows.push_back((int32_t)(test.n_rows - 1 - i));
     rows.push_back(-1);
@@ -257,10 +269,10 @@ void test_attend() {
 }
 
 void prefill(int type, Way way, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
-    std::vector<Span> spans) {
+    std::vector<Span> spans, uint32_t window = 0) {
     static const char *const names[] = {"attend_prefill_fma", "attend_prefill", "attend_hopper"};
     const char *name = names[way];
-    Attention test(type, heads, kv_heads, head_dim, std::move(spans), way == Fma);
+    Attention test(type, heads, kv_heads, head_dim, std::move(spans), way == Fma, window);
     auto got = view_as<float>(
         on_schedules(name, [&](uint64_t seed) { return bytes_of(test.prefill(way, 0, seed)); }));
     test.untouched(got);
@@ -318,6 +330,28 @@ void test_attend_fp8() {
     prefill(GPU_FP8, Fma, 1, 1, 32, {{254, 5, true}});
 }
 
+// Covers windows of one key, of less and more than a page, a tile and a chunk; windows that begin in
+// the last chunk, in an earlier one and before the sequence; rows of a tile whose windows begin in
+// different tiles of keys.
+void test_attend_window() {
+    decode(GPU_BF16, 4, 1, 64, {1, 16, 17, 256, 257, 600}, 3, 5);
+    decode(GPU_F32, 2, 2, 32, {1, 300, 530}, 3, 300);
+    decode(GPU_F16, 8, 1, 128, {33, 530}, 4, 1);
+    decode(GPU_INT8, 4, 2, 20, {70, 513}, 3, 257);
+    decode(GPU_FP8, 1, 1, 256, {40}, 2, 16);
+    prefill(GPU_F32, Fma, 4, 1, 32, {{0, 9, true}, {254, 7, true}, {600, 5, true}}, 3);
+    prefill(GPU_BF16, Fma, 1, 1, 256, {{563, 9, true}, {100, 9, true}}, 54);
+    prefill(GPU_INT8, Fma, 2, 1, 32, {{254, 5, true}}, 40);
+    prefill(GPU_BF16, Mma, 2, 1, 32, {{0, 130, true}}, 1);
+    prefill(GPU_F16, Mma, 2, 1, 64, {{61, 100, true}, {300, 20, true}}, 40);
+    prefill(GPU_BF16, Mma, 1, 1, 128, {{500, 70, true}}, 200);
+    prefill(GPU_INT8, Mma, 4, 2, 50, {{100, 17, true}}, 30);
+    prefill(GPU_BF16, Hopper, 2, 1, 64, {{0, 130, true}}, 1);
+    prefill(GPU_F16, Hopper, 2, 1, 128, {{61, 20, true}, {380, 300, true}}, 100);
+    prefill(GPU_BF16, Hopper, 1, 1, 128, {{600, 140, true}}, 300);
+    prefill(GPU_F16, Hopper, 1, 1, 20, {{255, 130, true}}, 129);
+}
+
 // A NaN in another sequence does not spread; a NaN in the sequence itself reaches the output.
 void test_attend_nan() {
     for (int way : {-1, (int)Mma, (int)Hopper}) {
@@ -349,6 +383,7 @@ extern const Test ATTENTION[] = {
     {"attend_hopper", test_attend_hopper},
     {"attend_int8", test_attend_int8},
     {"attend_fp8", test_attend_fp8},
+    {"attend_window", test_attend_window},
     {"attend_nan", test_attend_nan},
     {nullptr, nullptr},
 };

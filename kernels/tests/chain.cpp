@@ -24,6 +24,7 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         h(std::vector<float>(n * pad32(ffn_dim))), logits(4 * n * pad32(vocab));
     Buffer partial(4 * n * n_heads * (head_dim + 4)),
         counters(std::vector<uint32_t>(n * n_kv_heads)), fresh(4 * n * 2 * kv_dim),
+        head_norms(vector_of(2 * head_dim, 2 * head_dim, random, 1, 0.2f)),
         prepared(2 * padded * 96);
     const Buffer tokens(std::vector<int32_t>{5, 60, 71, -1}),
         rows(std::vector<int32_t>{0, 1, 2, -1}), positions(std::vector<int32_t>{0, 3, 2});
@@ -98,7 +99,8 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     for (int layer = 0; layer < 2; layer++) {
         const Matrix *w = &weights[layer * 4];
         const Buffer &k = caches[layer * 2], &v = caches[layer * 2 + 1];
-        const bool scaled = kv_type == GPU_INT8;
+        // In the second layer, heads have norms.
+        const bool scaled = kv_type == GPU_INT8 || layer == 1;
         float *k_to = scaled ? fresh.as<float>() : k.as<float>(),
               *v_to = scaled ? fresh.as<float>() + kv_dim : v.as<float>();
         const bool batch = layer == 1;
@@ -106,31 +108,39 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             w[0].device.as<void>(), nullptr, cos.as<float>(), sin.as<float>(), rows.as<int32_t>(),
             positions.as<int32_t>(), slots.as<uint32_t>(), scratch.as<void>(), padded, dim,
             pad32(dim), w[0].stride, pad32(q_dim), n_heads, n_kv_heads, head_dim, head_dim,
-            (uint32_t)kv_type, 1e-5f, splits, 0, w[0].rows};
+            (uint32_t)kv_type, 1e-5f, splits, 0, w[0].rows, (uint32_t)layer, 0};
         product("qkv_", w[0], w[0].rows / 2, batch, qkv, qkv.x, qkv.x_stride, &norm);
+        AppendParams append = {};
+        append.k_pages = k.as<void>(), append.v_pages = v.as<void>();
+        append.fresh = fresh.as<float>(), append.slots = slots.as<uint32_t>();
+        append.n_rows = padded, append.n_kv_heads = n_kv_heads;
+        append.head_dim = append.head_stride = head_dim;
+        if (layer == 1)
+            append.q = q.as<float>(), append.q_norm = head_norms.as<float>(),
+            append.k_norm = append.q_norm + head_dim, append.cos = qkv.cos, append.sin = qkv.sin,
+            append.tokens = tokens.as<int32_t>(), append.positions = qkv.positions,
+            append.n_heads = n_heads, append.q_stride = qkv.q_stride, append.eps = 1e-5f;
         if (scaled)
-            run("append_int8",
-                AppendParams{k.as<void>(), v.as<void>(), fresh.as<float>(), slots.as<uint32_t>(),
-                    padded, n_kv_heads, head_dim, head_dim},
-                2 * n_kv_heads, padded, 1, 32, 0);
+            run(std::string("append_") + name_of(kv_type), append,
+                2 * n_kv_heads + (layer == 1 ? n_heads : 0), padded, 1, 32, 0);
         run(std::string("attend_") + name_of(kv_type),
             AttendParams{y.as<void>(), q.as<float>(), k.as<void>(), v.as<void>(),
                 partial.as<float>(), counters.as<uint32_t>(), rows.as<int32_t>(),
                 positions.as<int32_t>(), row_pages.as<uint32_t>(), pages.as<uint32_t>(), padded,
                 n_heads, n_kv_heads, head_dim, head_dim, pad32(q_dim), pad32(q_dim), 1, 0.25f,
-                (uint32_t)(layer ? GPU_F16 : GPU_BF16)},
+                (uint32_t)(layer ? GPU_F16 : GPU_BF16), layer ? 2u : 0, 0},
             n_kv_heads, 1, padded, 128, 4160 + 96 * head_dim);
         MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr,
             rows.as<int32_t>(), scratch.as<void>(), padded, dim, q_dim, pad32(dim), pad32(q_dim),
-            w[1].stride, splits, 0};
+            w[1].stride, splits, 0, 1, 0};
         product("matmul_add_", w[1], dim / 2, batch, wo, wo.y, wo.y_stride, nullptr);
         FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(),
             rows.as<int32_t>(), scratch.as<void>(), padded, ffn_dim, dim, pad32(dim), w[2].stride,
-            pad32(ffn_dim), 1e-5f, splits, (uint32_t)(layer ? GPU_F16 : GPU_BF16), 0};
+            pad32(ffn_dim), 1e-5f, splits, (uint32_t)(layer ? GPU_F16 : GPU_BF16), 0, nullptr};
         product("ffn_up_", w[2], ffn_dim, batch, up, up.x, up.x_stride, &norm);
         MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr,
             rows.as<int32_t>(), scratch.as<void>(), padded, dim, ffn_dim, pad32(dim),
-            pad32(ffn_dim), w[3].stride, splits, 0};
+            pad32(ffn_dim), w[3].stride, splits, 0, 0.5f, 0};
         product("matmul_add_", w[3], dim / 2, batch, down, down.y, down.y_stride, nullptr);
     }
     LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(),

@@ -65,7 +65,8 @@ inline uint32_t tiles(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 inline bool quantised(int type) { return type >= GPU_INT8; }
 inline size_t size_of(int type) { return type == GPU_F32 ? 4 : 2; }
 inline const char *name_of(int type) {
-    static const char *const names[] = {"f32", "f16", "bf16", "int8", "int4", "nf4", "fp8"};
+    static const char *const names[] = {
+        "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", "k4", "k8"};
     return names[type];
 }
 // The type of the activations in a prefill product with weights of this type.
@@ -178,6 +179,7 @@ inline double code_value(int type, uint32_t code) {
     return type == GPU_FP8    ? e4m3(code)
            : type == GPU_NF4  ? nf4[code]
            : type == GPU_INT4 ? (double)code - 8
+           : type == GPU_K4   ? (double)code
                               : (double)code - 128;
 }
 
@@ -199,15 +201,26 @@ struct Matrix {
     int type;
     uint32_t rows, cols, stride;
     std::vector<double> values; // [rows, cols], as stored
+    // k4: the magnitudes of what is added to make each value; empty for other types
+    std::vector<double> sizes;
     Buffer device;
     static uint32_t group(int type) { return type == GPU_FP8 ? 128 : type == GPU_NF4 ? 64 : 32; }
-    static bool bytes_of(int type) { return type == GPU_INT8 || type == GPU_FP8; }
+    static bool bytes_of(int type) {
+        return type == GPU_INT8 || type == GPU_FP8 || type == GPU_K8;
+    }
+    static bool of_two_levels(int type) { return type == GPU_K4 || type == GPU_K8; }
+    static uint32_t scale_bytes(int type, uint32_t cols) {
+        const uint32_t blocks = pad(cols, 256) / 256;
+        return type == GPU_K4   ? blocks * 20
+               : type == GPU_K8 ? blocks * 18
+                                : blocks * 512 / group(type);
+    }
     static uint32_t code_bytes(int type, uint32_t cols) {
         return pad(cols, 256) * (bytes_of(type) ? 2 : 1) / 2;
     }
     static uint32_t stride_of(int type, uint32_t cols) {
         return quantised(type)
-                   ? pad(code_bytes(type, cols) + pad(cols, 256) / group(type) * 2, 64) / 16
+                   ? pad(code_bytes(type, cols) + scale_bytes(type, cols), 64) / 16
                    : pad32(cols);
     }
     Matrix(int type, uint32_t rows, uint32_t cols, Random &random, float scale)
@@ -215,9 +228,11 @@ struct Matrix {
           values((size_t)rows * cols),
           device((size_t)rows * stride * (quantised(type) ? 16 : size_of(type))) {
         std::vector<uint8_t> bytes(device.size);
+        CHECK(!of_two_levels(type) || cols % 256 == 0, "%s has whole blocks", name_of(type));
+        if (type == GPU_K4) sizes.resize(values.size());
         for (uint32_t i = 0; i < rows; i++) {
             uint8_t *row = &bytes[(size_t)i * stride * (quantised(type) ? 16 : size_of(type))];
-            double unit = 0;
+            double unit = 0, minimum = 0, large[2] = {};
             for (uint32_t j = 0; j < cols; j++) {
                 double &value = values[(size_t)i * cols + j];
                 if (!quantised(type)) {
@@ -226,7 +241,23 @@ struct Matrix {
                     value = widened(type, p);
                     continue;
                 }
-                if (j % group(type) == 0) { // Now and then the scale is zero, negative or large.
+                uint8_t *scales = row + code_bytes(type, cols);
+                if (of_two_levels(type) && j % 256 == 0)
+                    for (uint32_t e = 0; e < (type == GPU_K4 ? 2 : 1); e++) {
+                        const float unit = scale * (type == GPU_K4 ? 2e-3f : 3e-4f);
+                        uint16_t s = narrowed(GPU_F16, random.normal() * unit);
+                        memcpy(scales + cols / 16 + j / 256 * (type == GPU_K4 ? 4 : 2) + e * 2, &s,
+                            2);
+                        large[e] = widened(GPU_F16, &s);
+                    }
+                if (type == GPU_K4 && j % 32 == 0) {
+                    uint8_t *small = scales + j / 16;
+                    small[0] = (uint8_t)random.below(128), small[1] = (uint8_t)random.below(128);
+                    unit = large[0] * small[0], minimum = large[1] * small[1];
+                } else if (type == GPU_K8 && j % 16 == 0) {
+                    scales[j / 16] = (uint8_t)random.below(256);
+                    unit = large[0] * (scales[j / 16] - 128.0);
+                } else if (!of_two_levels(type) && j % group(type) == 0) { // Now and then the scale is zero, negative or large.
                     double greatest = type == GPU_FP8    ? 448
                                       : type == GPU_INT8 ? 127
                                       : type == GPU_INT4 ? 8
@@ -236,10 +267,12 @@ struct Matrix {
                     memcpy(row + code_bytes(type, cols) + j / group(type) * 2, &s, 2);
                     unit = widened(GPU_F16, &s);
                 }
-                uint32_t code = type == GPU_INT8  ? random.below(256)
+                uint32_t code = type == GPU_INT8 || type == GPU_K8 ? random.below(256)
                                 : type == GPU_FP8 ? random.below(127) + 128 * random.below(2)
                                                   : random.below(16);
-                value = code_value(type, code) * unit;
+                value = code_value(type, code) * unit - minimum;
+                if (type == GPU_K4)
+                    sizes[(size_t)i * cols + j] = fabs(value + minimum) + fabs(minimum);
                 uint32_t piece = j % 32 / 4, e = j % 4;
                 if (bytes_of(type)) {
                     row[j / 128 * 128 + piece * 16 + j % 128 / 32 * 4 + e] = (uint8_t)code;
@@ -254,6 +287,9 @@ struct Matrix {
         device.put(bytes);
     }
     const double *row(uint32_t i) const { return &values[(size_t)i * cols]; }
+    double size(uint32_t i, uint32_t j) const {
+        return fabs((sizes.empty() ? values : sizes)[(size_t)i * cols + j]);
+    }
 };
 
 // Random activations [rows, stride]. The padding is NaN, because no kernel may use it.

@@ -43,7 +43,7 @@ Product product(const Matrix &w, uint32_t row, const std::vector<double> &x) {
     Product p = {0, 0};
     for (uint32_t i = 0; i < w.cols; i++) {
         p.sum += w.row(row)[i] * x[i];
-        p.magnitude += fabs(w.row(row)[i] * x[i]);
+        p.magnitude += w.size(row, i) * fabs(x[i]);
     }
     return p;
 }
@@ -208,6 +208,8 @@ void embed(int type, uint32_t dim) {
 void test_embed() {
     for (int type : {GPU_F32, GPU_F16, GPU_BF16, GPU_INT8})
         for (uint32_t dim : {1u, 31u, 64u, 1030u}) embed(type, dim);
+    for (int type : {GPU_INT4, GPU_K4, GPU_K8})
+        for (uint32_t dim : {256u, 768u}) embed(type, dim);
 }
 
 void prepare(int type, uint32_t width) {
@@ -236,6 +238,17 @@ void test_prepare() {
         for (uint32_t width : {1u, 33u, 320u}) prepare(type, width);
 }
 
+// The parameters of append, without norms of heads.
+AppendParams append_of(const Buffer &k, const Buffer &v, const Buffer &fresh, const Buffer &slots,
+    uint32_t n_rows, uint32_t n_kv_heads, uint32_t head_dim, uint32_t head_stride) {
+    AppendParams p = {};
+    p.k_pages = k.as<void>(), p.v_pages = v.as<void>(), p.fresh = fresh.as<float>();
+    p.slots = slots.as<uint32_t>();
+    p.n_rows = n_rows, p.n_kv_heads = n_kv_heads;
+    p.head_dim = head_dim, p.head_stride = head_stride;
+    return p;
+}
+
 struct Heads {
     uint32_t q, kv, dim;
 };
@@ -259,6 +272,9 @@ struct Qkv {
     std::vector<uint32_t> slots;
     Buffer xd{x}, nd{norm}, bd{bias}, pd{size_t(0)}, sd{size_t(0)}, cd{size_t(0)}, snd{size_t(0)};
     bool by_parts = false; // one launch for each of q, k and v
+    bool norms = false;    // heads of q and k have norms, which append applies
+    std::vector<float> head_norms = vector_of(2 * heads.dim, 2 * heads.dim, random, 1, 0.3f);
+    Buffer hd{head_norms};
 
     Qkv(int type, int kv_type, Way way, uint32_t dim, Heads heads, uint32_t max_rows)
         : type(type), kv_type(kv_type), way(way), dim(dim), heads(heads), max_rows(max_rows) {
@@ -301,8 +317,9 @@ struct Qkv {
             w.device.as<void>(), bd.as<float>(), cd.as<float>(), snd.as<float>(), rd.as<int32_t>(),
             pd.as<int32_t>(), sd.as<uint32_t>(), scratch.as<void>(), n_rows, dim, pad32(dim),
             w.stride, pad32(q_dim), heads.q, heads.kv, heads.dim, stride, (uint32_t)kv_type, EPS,
-            splits, 0, n};
-        if (scaled(kv_type)) p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
+            splits, 0, n, norms, 0};
+        if (scaled(kv_type) || norms)
+            p.k_pages = fresh.as<float>(), p.v_pages = fresh.as<float>() + kv_dim;
         Buffer a(0);
         if (way != Few) {
             a = prepared(
@@ -321,10 +338,15 @@ struct Qkv {
             launch_rows(p, a, q_dim + kv, kv, scratch, seed);
         } else
             launch_rows(p, a, 0, n, scratch, seed);
-        if (scaled(kv_type)) {
-            AppendParams a = {k.as<void>(), v.as<void>(), fresh.as<float>(), sd.as<uint32_t>(),
-                max_rows, heads.kv, heads.dim, stride};
-            launch("append" + suffix(kv_type), a, 2 * heads.kv, max_rows, 1, 32, 0, seed);
+        if (scaled(kv_type) || norms) {
+            AppendParams a = append_of(k, v, fresh, sd, max_rows, heads.kv, heads.dim, stride);
+            const float *g = hd.as<float>();
+            if (norms)
+                a.q = p.q, a.q_norm = g, a.k_norm = g + heads.dim, a.cos = p.cos, a.sin = p.sin,
+                a.tokens = p.positions, a.positions = p.positions, a.n_heads = heads.q,
+                a.q_stride = p.q_stride, a.eps = EPS;
+            launch("append" + suffix(kv_type), a, 2 * heads.kv + (norms ? heads.q : 0), max_rows, 1,
+                32, 0, seed);
         }
         auto all = q.get<uint8_t>();
         for (const Buffer *b : {&k, &v}) {
@@ -365,6 +387,20 @@ struct Qkv {
             sums.push_back(p.sum + bias[i]);
             bounds.push_back((p.magnitude + fabs(bias[i])) * (SUM + rounding(type)) + 1e-7);
         }
+        for (uint32_t i = 0; norms && i < q_dim + heads.kv * heads.dim; i += heads.dim) {
+            double square = EPS * heads.dim, off = 0;
+            for (uint32_t d = 0; d < heads.dim; d++) {
+                square += sums[i + d] * sums[i + d];
+                off += bounds[i + d] * (fabs(sums[i + d]) + bounds[i + d]);
+            }
+            for (uint32_t d = 0; d < heads.dim; d++) {
+                const double g = fabs(head_norms[(i < q_dim ? 0 : heads.dim) + d]),
+                             unit = sqrt(heads.dim / square);
+                bounds[i + d] = 1.1 * g * unit *
+                                (bounds[i + d] + fabs(sums[i + d]) * (off / square + SUM));
+                sums[i + d] *= unit * head_norms[(i < q_dim ? 0 : heads.dim) + d];
+            }
+        }
         for (uint32_t i = 0; i < q_dim + heads.kv * heads.dim; i += 2) {
             size_t angle = (size_t)positions[row] * heads.dim / 2 + i % heads.dim / 2;
             double c = cos[angle], s = sin[angle], u = sums[i], v = sums[i + 1];
@@ -399,8 +435,9 @@ struct Qkv {
 };
 
 void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_t n_rows,
-    Way prefilled = Prefill) {
+    Way prefilled = Prefill, bool norms = false) {
     Qkv test(type, kv_type, prefill ? prefilled : way_of(type, n_rows), dim, heads, n_rows + 1);
+    test.norms = norms;
     auto rows = row_list(n_rows, n_rows + 1, test.random);
     auto all = on_schedules("qkv", [&](uint64_t seed) { return test.run(rows, seed); });
     std::vector<bool> used(n_rows + 1, false);
@@ -459,6 +496,19 @@ void test_qkv_prefill() {
     qkv(GPU_F32, GPU_BF16, true, 9, {1, 1, 2}, 3);
 }
 
+// Covers each type of cache, each way to compute a product, heads that fill a warp and that do not.
+void test_head_norms() {
+    qkv(GPU_F32, GPU_F32, false, 64, {4, 2, 16}, 1, Prefill, true);
+    qkv(GPU_BF16, GPU_BF16, false, 64, {4, 2, 128}, 3, Prefill, true);
+    qkv(GPU_BF16, GPU_F16, false, 40, {2, 1, 20}, 17, Prefill, true);
+    qkv(GPU_INT8, GPU_INT8, false, 96, {4, 1, 32}, 5, Prefill, true);
+    qkv(GPU_INT4, GPU_FP8, true, 96, {3, 1, 6}, 9, Prefill, true);
+    qkv(GPU_F32, GPU_BF16, true, 9, {1, 1, 256}, 3, Prefill, true);
+    qkv(GPU_BF16, GPU_BF16, true, 96, {4, 2, 64}, 65, Hopper, true);
+    qkv(GPU_INT8, GPU_F32, true, 96, {4, 1, 32}, 9, Hopper, true);
+    qkv(GPU_BF16, GPU_INT8, true, 40, {4, 2, 20}, 5, Library, true);
+}
+
 // matmul_add, ffn_up and logits: float32 rows in, float32 rows out.
 enum Kind { Add, Up, Logits };
 const char *const KINDS[] = {"matmul_add", "ffn_up", "logits"};
@@ -476,7 +526,8 @@ struct Dense {
     std::vector<float> in = activations(max_rows, k, random),
                        out = activations(max_rows, n, random);
     std::vector<float> norm = vector_of(k, pad32(k), random, 1, 0.3f),
-                       bias = vector_of(n, n, random, 0, 0.5f);
+                       bias = vector_of(w.rows, w.rows, random, 0, 0.5f);
+    float scale = has_bias ? 0.22f : 1; // matmul_add
     Buffer ind{in}, nd{norm}, bd{bias};
     uint32_t out_stride = kind == Logits ? n : pad32(n);
 
@@ -503,7 +554,7 @@ struct Dense {
         if (kind == Add) {
             MatmulAddParams p = {od.as<float>(), from, w.device.as<void>(),
                 has_bias ? bd.as<float>() : nullptr, rd.as<int32_t>(), scratch.as<void>(), n_rows,
-                n, k, pad32(n), pad32(k), w.stride, splits, first};
+                n, k, pad32(n), pad32(k), w.stride, splits, first, scale, 0};
             if (way == Prefill)
                 launch_gemm(name, type, &p, sizeof p, n, n_rows, seed);
             else if (way == Hopper)
@@ -514,7 +565,7 @@ struct Dense {
         } else if (kind == Up) {
             FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(),
                 scratch.as<void>(), n_rows, n, k, pad32(k), w.stride, pad32(n), EPS, splits,
-                (uint32_t)h_type, 0};
+                (uint32_t)h_type, 0, has_bias ? bd.as<float>() : nullptr};
             if (way == Prefill)
                 launch_gemm(name, type, &p, sizeof p, 2 * n, n_rows, seed);
             else if (way == Hopper)
@@ -552,11 +603,16 @@ struct Dense {
             double want = p.sum, bound = p.magnitude * error + 1e-7;
             if (kind == Add) {
                 double b = has_bias ? bias[j] : 0, before = out[(size_t)row * pad32(n) + j];
-                want += b + before;
-                bound += (fabs(b) + fabs(before)) * SUM;
+                want = (want + b) * scale + before;
+                bound = bound * scale + (fabs(b) + fabs(before)) * SUM;
             } else if (kind == Up) {
                 Product up = product(w, n + j, a);
-                double gate = want, s = gate / (1 + exp(-gate)), e = up.magnitude * error + 1e-7;
+                double gate = want + (has_bias ? bias[j] : 0), s = gate / (1 + exp(-gate)),
+                       e = up.magnitude * error + 1e-7;
+                if (has_bias) {
+                    up.sum += bias[n + j];
+                    bound += fabs(bias[j]) * SUM, e += fabs(bias[n + j]) * SUM;
+                }
                 want = s * up.sum;
                 // |silu'| <= 1.1
                 bound = 1.1 * bound * (fabs(up.sum) + e) + fabs(s) * e +
@@ -656,8 +712,8 @@ void test_matmul_add() {
     dense(Add, GPU_F32, false, 1, 1, 8, true);
 }
 void test_ffn_up() {
-    dense(Up, GPU_F32, false, 30, 64, 1);
-    dense(Up, GPU_BF16, false, 17, 100, 4);
+    dense(Up, GPU_F32, false, 30, 64, 1, true);
+    dense(Up, GPU_BF16, false, 17, 100, 4, true);
     dense(Up, GPU_F16, false, 9, 1029, 9);
 }
 void test_logits() {
@@ -670,7 +726,7 @@ void test_gemm() {
         // enough steps that every stage is written again
         dense(Add, type, true, 130, 140, 65, true);
         dense(Add, type, true, 3, 290, 2);
-        dense(Up, type, true, 67, 33, 17);
+        dense(Up, type, true, 67, 33, 17, type != GPU_F16);
     }
     dense(Add, GPU_BF16, true, 32, 64, 129);
 }
@@ -682,7 +738,7 @@ void test_hopper() {
     dense(Add, GPU_F16, true, 3, 1, 1, false, Hopper);
     dense(Add, GPU_F16, true, 130, 320, 128, true, Hopper);
     dense(Add, GPU_BF16, true, 256, 64, 257, false, Hopper);
-    dense(Up, GPU_BF16, true, 67, 65, 17, false, Hopper);
+    dense(Up, GPU_BF16, true, 67, 65, 17, true, Hopper);
     dense(Up, GPU_F16, true, 131, 96, 64, false, Hopper);
     dense(Up, GPU_BF16, true, 128, 31, 129, false, Hopper);
     qkv(GPU_BF16, GPU_BF16, true, 96, {4, 1, 32}, 65, Hopper);
@@ -695,8 +751,8 @@ void test_library() {
     qkv(GPU_BF16, GPU_F16, true, 40, {4, 2, 20}, 5, Library);
     qkv(GPU_F16, GPU_F32, true, 33, {2, 1, 6}, 2, Library);
     qkv(GPU_BF16, GPU_INT8, true, 8, {9, 1, 192}, 3, Library);
-    dense(Up, GPU_BF16, true, 68, 33, 5, false, Library);
-    dense(Up, GPU_F16, true, 35, 65, 2, false, Library);
+    dense(Up, GPU_BF16, true, 68, 33, 5, true, Library);
+    dense(Up, GPU_F16, true, 35, 65, 2, true, Library);
     dense(Up, GPU_BF16, true, 1028, 3, 2, false, Library);
 }
 
@@ -707,7 +763,7 @@ void test_codes() {
     dense(Add, GPU_INT8, true, 131, 580, 17, true, Hopper);
     dense(Add, GPU_INT4, true, 3, 770, 257, false, Hopper);
     dense(Add, GPU_FP8, true, 30, 1, 1, true, Hopper);
-    dense(Up, GPU_NF4, true, 67, 257, 65, false, Hopper);
+    dense(Up, GPU_NF4, true, 67, 257, 65, true, Hopper);
     dense(Up, GPU_FP8, true, 20, 129, 129, false, Hopper);
     qkv(GPU_INT8, GPU_BF16, true, 96, {4, 1, 32}, 65, Hopper);
     qkv(GPU_INT4, GPU_FP8, true, 320, {2, 1, 20}, 9, Hopper);
@@ -731,7 +787,7 @@ void test_few() {
 void test_batch() {
     dense(Add, GPU_BF16, false, 33, 1100, 9, true);
     dense(Add, GPU_F16, false, 31, 97, 16);
-    dense(Up, GPU_BF16, false, 17, 65, 17);
+    dense(Up, GPU_BF16, false, 17, 65, 17, true);
     dense(Up, GPU_F16, false, 16, 64, 32);
     dense(Logits, GPU_BF16, false, 65, 40, 33);
     dense(Add, GPU_BF16, false, 5, 31, 64);
@@ -757,7 +813,7 @@ void test_quantised() {
         qkv(type, GPU_F32, false, 1030 + n, {1, 1, 2}, 8);
         dense(Add, type, false, 5 + n, 1 + n, 2, true);
         dense(Add, type, false, 7, 4640 + n, 1);
-        dense(Up, type, false, 17, 2316 - n, 4 - n);
+        dense(Up, type, false, 17, 2316 - n, 4 - n, true);
         dense(Up, type, false, 9, 256, 17);
     }
     qkv(GPU_INT4, GPU_INT8, false, 96, {4, 2, 20}, 9);
@@ -792,6 +848,29 @@ void test_fp8() {
     dense(Up, GPU_FP8, true, 67, 129, 17);
 }
 
+// Covers few and many rows and a prompt's, one line and more than all lines in flight, weight rows
+// that do not fill a tile, and every operation.
+void test_k_types() {
+    for (int type : {GPU_K4, GPU_K8}) {
+        uint32_t n = type == GPU_K4;
+        qkv(type, GPU_BF16, false, 512, {4, 2, 16}, 1 + n);
+        qkv(type, GPU_INT8, false, 256, {2, 1, 20}, 33, Prefill, n == 1);
+        qkv(type, GPU_F16, true, 512, {4, 1, 32}, 9);
+        dense(Add, type, false, 5 + n, 256, 2, true);
+        dense(Add, type, false, 7, 8448, 3);
+        dense(Add, type, false, 33 - n, 4864, 9 + n, true);
+        dense(Add, type, false, 5, 2304, 34 + n);
+        dense(Add, type, true, 130, 768, 65, true);
+        dense(Up, type, false, 17, 2304, 4 - n);
+        dense(Up, type, false, 15 + n, 256, 20);
+        dense(Up, type, true, 67, 512, 17);
+        dense(Logits, type, false, 67, 512, 11);
+        dense(Logits, type, false, 1, 2304, 1 + n);
+    }
+    dense(Logits, GPU_INT4, false, 35, 300, 66);
+    dense(Logits, GPU_INT4, false, 1, 2100, 1);
+}
+
 // Compares what append writes to an 8-bit cache bit for bit (int8 is the same on the CPU). Covers
 // zeros, a single number, the smallest numbers, values halfway between codes, and values that are
 // not finite.
@@ -814,8 +893,7 @@ void append(int type) {
     std::vector<uint32_t> slots = {5, 16, 17, 31, 0, 2, GPU_NO_SLOT};
     size_t bytes = 2 * head_bytes(type, stride);
     Buffer k(bytes), v(bytes), fd(fresh), sd(slots);
-    AppendParams p = {
-        k.as<void>(), v.as<void>(), fd.as<float>(), sd.as<uint32_t>(), rows, 1, dim, stride};
+    const AppendParams p = append_of(k, v, fd, sd, rows, 1, dim, stride);
     launch("append" + suffix(type), p, 2, rows, 1, 32, 0, 1);
     for (uint32_t row = 0; row + 1 < rows; row++)
         for (uint32_t part = 0; part < 2; part++) {
@@ -878,6 +956,7 @@ extern const Test PRODUCTS[] = {
     {"prepare", test_prepare},
     {"qkv", test_qkv},
     {"qkv_prefill", test_qkv_prefill},
+    {"head_norms", test_head_norms},
     {"matmul_add", test_matmul_add},
     {"ffn_up", test_ffn_up},
     {"logits", test_logits},
@@ -888,6 +967,7 @@ extern const Test PRODUCTS[] = {
     {"quantised", test_quantised},
     {"quantised_gemm", test_quantised_gemm},
     {"fp8", test_fp8},
+    {"k_types", test_k_types},
     {"append", test_append},
     {"not_a_number", test_not_a_number},
     {nullptr, nullptr},

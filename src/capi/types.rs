@@ -120,12 +120,12 @@ pub const LLAMA_DTYPE_NF4: i32 = 6;
 /// with the head and the embedding as with INT8. With `kv_dtype`, the vector of each head has a
 /// scale.
 pub const LLAMA_DTYPE_FP8: i32 = 7;
-/// 4-bit integers with minima and with scales of two levels. The CPU keeps Q4_K of GGUF files in
-/// this form, exactly. `llama_info` reports it. As an option it is `LLAMA_E_UNSUPPORTED`, because
+/// 4-bit integers with minima and with scales of two levels. Q4_K of GGUF files is kept in this
+/// form, exactly. `llama_info` reports it. As an option it is `LLAMA_E_UNSUPPORTED`, because
 /// AUTO keeps weights that are stored so.
 pub const LLAMA_DTYPE_K4: i32 = 8;
-/// 8-bit integers with scales of two levels. The CPU keeps Q6_K and Q3_K in this form, exactly. The
-/// rest is as with K4.
+/// 8-bit integers with scales of two levels. Q6_K and Q3_K are kept in this form, exactly. The rest
+/// is as with K4.
 pub const LLAMA_DTYPE_K8: i32 = 9;
 
 /// Something failed.

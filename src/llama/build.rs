@@ -174,6 +174,10 @@ impl<'a> Build<'a> {
             let (weights, room) = (&setting.weights_dtypes, available - needed);
             let given_up = Gpu::give_up_library(&*device, shape, limits, weights, room);
             let gpu = Gpu::new(device, shape, &rope, limits, weights, setting.kv_dtype)?;
+            let gpu = match setting.config.family.head_norms {
+                true => gpu.head_norms(limits)?,
+                false => gpu,
+            };
             let gpu = gpu.log(self.options.log.clone());
             Ok((gpu.library(limits, given_up), name))
         };

@@ -8,6 +8,8 @@ mod cuda;
 mod day;
 #[path = "../support/emu/mod.rs"]
 mod emu;
+mod features;
+mod gguf;
 mod mixed;
 mod models;
 mod pages;

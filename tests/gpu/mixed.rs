@@ -14,7 +14,7 @@ use std::sync::Arc;
 const PAGE: usize = LIMITS.page_size;
 
 /// Logits of all rows of a sequence; `cuts` says how many rows of which kind each step has.
-fn logits(runner: &mut dyn Run, cuts: &[(usize, RowKind)]) -> Vec<f32> {
+pub fn logits(runner: &mut dyn Run, cuts: &[(usize, RowKind)]) -> Vec<f32> {
     let (mut all, mut position) = (Vec::new(), 0);
     for &(n, kind) in cuts {
         let positions = position..position + n;
@@ -38,7 +38,7 @@ fn logits(runner: &mut dyn Run, cuts: &[(usize, RowKind)]) -> Vec<f32> {
 }
 
 /// The greatest difference, as a share of the root mean square of `want`.
-fn apart(want: &[f32], got: &[f32]) -> f32 {
+pub fn apart(want: &[f32], got: &[f32]) -> f32 {
     assert_eq!(want.len(), got.len());
     // Comparisons below are never true of a NaN.
     assert!(got.iter().all(|x| x.is_finite()), "not finite");

@@ -54,13 +54,7 @@ const GPU: Place = Place {
         "families" => 0.2,
         _ => 0.15,
     },
-    refused: &[
-        "granite",
-        "llama-mlp-bias",
-        "mistral-window",
-        "qwen2-window",
-        "qwen3",
-    ],
+    refused: &[],
 };
 
 reference_cases!(GPU);

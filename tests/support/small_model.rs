@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use llamabi::Dtype;
 use llamabi::backend::*;
 use llamabi::model::Runner;
-use llamabi::quant::Quant;
+use llamabi::quant::{Quant, k};
 
 pub const SHAPE: Shape = Shape {
     dim: 96,
@@ -25,10 +25,26 @@ fn kept(usage: MatUse, dtype: Dtype) -> Dtype {
     }
 }
 
-/// Codes, and scales as f16 bits.
+/// Codes, and scales as f16 bits. Formats that only files have cannot be made of values: their codes
+/// and scales are made up.
 fn quantised(quant: Quant, cols: usize, values: &[f32]) -> (Vec<u8>, Vec<u16>) {
     let rows = values.len() / cols;
     let mut codes = vec![0; rows * quant.code_bytes(cols)];
+    if Quant::OF_FILES.contains(&quant) {
+        let some = |i: usize| (i * 7919 + i / 251 * 13) as u32;
+        let codes = (0..codes.len()).map(|i| some(i) as u8).collect();
+        let words = quant.scales(cols) / (cols / k::BLOCK);
+        // Half as large as the other formats' weights, and with a mean near zero.
+        let large = match quant {
+            Quant::K4 => [1.5e-4, 1.1e-3],
+            _ => [1.5e-5; 2],
+        };
+        let scale = |i: usize| match (i % words).checked_sub(k::GROUP_WORDS) {
+            Some(which) => f16::from_f32(large[which]).to_bits(),
+            None => some(i) as u16 & 0x7f7f,
+        };
+        return (codes, (0..rows * quant.scales(cols)).map(scale).collect());
+    }
     let mut scales = vec![0.0; rows * quant.scales(cols)];
     quant.encode(cols, values, &mut codes, &mut scales);
     let half = |&scale: &f32| f16::from_f32(scale).to_bits();
@@ -158,7 +174,7 @@ pub fn mixed<B: Backend>(
         w13: product(&[(ffn_dim, up), (ffn_dim, up)], shape.dim),
         w2: product(&[(shape.dim, down)], ffn_dim),
     };
-    // There are no heads of four bits.
+    // Heads that are made here are not of four bits.
     let head = match dtype {
         Dtype::Int4 => Dtype::Int8,
         _ => dtype,

@@ -43,13 +43,7 @@ impl<D: Device> Backend for Gpu<D> {
     const PREFILL_CHUNK: usize = 2048;
 
     fn takes(needs: &Needs) -> Result<()> {
-        let lacking = [
-            (needs.head_norms, "norms of the heads of q and k"),
-            (needs.window, "a sliding window shorter than max_seq_len"),
-            (needs.ffn_bias, "biases of the feed-forward (mlp_bias)"),
-            (needs.scale, "multipliers of the residual stream"),
-            (needs.adapters, "adapters of requests"),
-        ];
+        let lacking = [(needs.adapters, "adapters of requests")];
         match lacking.into_iter().find(|(needed, _)| *needed) {
             Some((_, what)) => Err(Error::Unsupported(format!(
                 "device is CUDA: its kernels do not know {what} yet; the CPU does"
@@ -71,14 +65,15 @@ impl<D: Device> Backend for Gpu<D> {
         layer.saturating_mul(shape.n_layers as u64)
     }
 
-    fn scratch_bytes(shape: &Shape, limits: &Limits, kv_dtype: Dtype, _: usize) -> u64 {
+    fn scratch_bytes(shape: &Shape, limits: &Limits, _: Dtype, _: usize) -> u64 {
         // The padding of the rows of x, q, y and h. The logits' padding is below (max_wanted * 31).
         let padding = 4 * 31;
         let floats = [
             limits.max_rows.saturating_mul(pad32(shape.dim) + padding),
             limits.max_wanted.saturating_mul(31),
             partial_len(shape, limits),
-            fresh_len(shape, limits, kv_dtype),
+            // Not known here: whether a layer has norms of heads, which need it with any cache.
+            fresh_len(shape, limits),
             attend_rows(limits) * shape.n_kv_heads,
             step::bytes(limits.max_rows, limits.n_pages) / 4,
             sample::bytes(limits) / 4,

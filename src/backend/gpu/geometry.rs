@@ -18,7 +18,7 @@ pub(super) struct Grid {
 pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
     match dtype {
         Dtype::F32 => false,
-        Dtype::Int4 | Dtype::Nf4 => n_rows > 2,
+        Dtype::Int4 | Dtype::Nf4 | Dtype::K4 => n_rows > 2,
         _ => n_rows > 4,
     }
 }
@@ -29,7 +29,7 @@ pub(super) fn few(dtype: Dtype, pairs: u32, n_rows: u32, rounds: bool) -> Grid {
     // The number of steps of a row that are in shared memory at once.
     let steps = match dtype {
         Dtype::F16 | Dtype::Bf16 => 2,
-        Dtype::Int8 | Dtype::Fp8 => 4,
+        Dtype::Int8 | Dtype::Fp8 | Dtype::K8 => 4,
         _ => 8,
     };
     Grid {

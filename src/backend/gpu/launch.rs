@@ -207,9 +207,10 @@ pub(super) fn qkv_epilogue<D: Device>(d: &D, p: &QkvParams) -> Result<()> {
     run(d, QKV_EPILOGUE, blocks(grid, 0), p)
 }
 
-/// Writes K and V to an 8-bit cache. Runs after qkv.
+/// Writes K and V to the cache, where qkv does not; applies the norms of heads if there are any.
+/// Runs after qkv.
 pub(super) fn append<D: Device>(d: &D, kv: Dtype, p: &AppendParams) -> Result<()> {
-    let grid = [2 * p.n_kv_heads, p.n_rows, 1];
+    let grid = [2 * p.n_kv_heads + p.n_heads, p.n_rows, 1];
     run_dependent(d, APPEND.of(kv)?, blocks(grid, 0), p)
 }
 

@@ -112,7 +112,7 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Lets the library do this product of prefill rows. Returns false if it did not. The rows are
-    /// neighbours, from row `first` on.
+    /// neighbours, from row `first` on. A product with a bias or a factor is not offered.
     pub(super) fn matmul_add_by_library(&self, dtype: Dtype, p: &MatmulAddParams) -> bool {
         let x = p.x + 4 * u64::from(p.first) * u64::from(p.x_stride);
         let product = Product {
@@ -128,7 +128,8 @@ impl<D: Device> Gpu<D> {
             dtype,
             adds: true,
         };
-        self.offers(dtype) && p.bias == 0 && self.done_by_library(&product)
+        let plain = p.bias == 0 && p.scale == 1.0;
+        self.offers(dtype) && plain && self.done_by_library(&product)
     }
 
     /// The same for qkv. If this returns false, some groups may be done already; doing the whole

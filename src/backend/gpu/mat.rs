@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub struct GpuMat<D: Device> {
     runs: Vec<WeightRows<D>>,
     bias: Option<Memory<D>>,
+    /// [`MatSpec::scale`].
+    pub(super) scale: f32,
     /// For each part, where its rows begin.
     parts: Vec<Part>,
 }
@@ -54,15 +56,10 @@ fn stride(dtype: Dtype, cols: usize) -> (usize, usize) {
     }
 }
 
-/// [`crate::backend::Backend::settle`]. Formats that only files have become int8. q, k and v may
-/// keep different formats if all of them are quantised. If the parts of any other matrix differ,
-/// all become int8; they become float32 if one of them is a float.
+/// [`crate::backend::Backend::settle`]. q, k and v may keep different formats if all of them are
+/// quantised. If the parts of any other matrix differ, all become int8; they become float32 if one
+/// of them is a float.
 pub(super) fn settle(parts: &mut [PartSpec]) {
-    for part in &mut *parts {
-        if part.dtype.is_of_files() {
-            part.dtype = Dtype::Int8;
-        }
-    }
     let one = parts.iter().all(|part| part.dtype == parts[0].dtype);
     let quantised = parts.iter().all(|part| part.dtype.quant().is_some());
     if one || quantised && parts.len() == 3 {
@@ -114,9 +111,10 @@ impl<D: Device> WeightRows<D> {
 
     /// Whether the kernels that read a prompt's activations through a map take them in permuted
     /// order. This order permutes each 16 columns, so the number of columns must be a multiple of
-    /// 16.
+    /// 16. There are no such kernels for formats that only files have.
     pub fn permutes(&self) -> bool {
-        !self.dtype.is_float() && self.cols.is_multiple_of(16)
+        let dtype = self.dtype;
+        !dtype.is_float() && !dtype.is_of_files() && self.cols.is_multiple_of(16)
     }
 }
 
@@ -155,6 +153,7 @@ impl<D: Device> GpuMat<D> {
         Ok(GpuMat {
             runs,
             bias: spec.bias.then_some(()).map(bias).transpose()?,
+            scale: spec.scale,
             parts: all,
         })
     }
@@ -202,7 +201,7 @@ impl<D: Device> GpuMat<D> {
                 (0, quantised::code_bytes(quant, cols), bytes)
             }
             QuantData::Scales(scales) => {
-                let bytes = scales.iter().flat_map(|s| s.to_le_bytes()).collect();
+                let bytes = quantised::scales(quant, cols, scales)?;
                 let offset = quantised::code_bytes(quant, cols);
                 (offset, 2 * quant.scales(cols), bytes)
             }

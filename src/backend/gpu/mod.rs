@@ -86,13 +86,16 @@ fn head_of_page(shape: &Shape, dtype: Dtype) -> usize {
     PAGE * head_stride(shape) * dtype.size() + scales
 }
 
-/// Number of floats in the buffer for K and V of a step's rows. An 8-bit cache needs it: K and V
-/// wait there until they are quantised.
-fn fresh_len(shape: &Shape, limits: &Limits, kv_dtype: Dtype) -> usize {
-    match kv_dtype.has_vector_scales() {
-        true => limits.max_rows.saturating_mul(2 * shape.kv_dim()),
-        false => 0,
-    }
+/// Number of floats in the buffer for K and V of a step's rows. They wait there until they are
+/// quantised for an 8-bit cache, or until the heads of K have got their norms.
+fn fresh_len(shape: &Shape, limits: &Limits) -> usize {
+    limits.max_rows.saturating_mul(2 * shape.kv_dim())
+}
+
+/// The buffer of [`fresh_len`] floats.
+fn fresh<D: Device>(device: &Arc<D>, shape: &Shape, limits: &Limits) -> Result<Memory<D>> {
+    let bytes = fresh_len(shape, limits).saturating_mul(4);
+    Memory::new(device, "scratch buffers", bytes)
 }
 
 /// The largest number of real rows in one launch of decode attention. The padding after them needs
@@ -226,7 +229,7 @@ pub struct Gpu<D: Device> {
     /// Scratch of split-K products of decode rows: counters, which are zero between launches, and
     /// partial sums.
     split: Memory<D>,
-    /// K and V of the step's rows before they are quantised for an 8-bit cache: `[max_rows][k |
+    /// K and V of the step's rows, for an 8-bit cache or before the norms of heads: `[max_rows][k |
     /// v][kv_dim]`.
     fresh: Option<Memory<D>>,
     /// Counters of decode attention, `[attend_rows, n_kv_heads]`, zero between launches.
@@ -325,9 +328,9 @@ impl<D: Device> Gpu<D> {
                 split.write_numbers(0, &[0; params::GPU_SPLIT_BELOW as usize])?;
                 split
             },
-            fresh: match fresh_len(shape, limits, kv_dtype) {
-                0 => None,
-                n => Some(Memory::new(&device, what, n.saturating_mul(4))?),
+            fresh: match kv_dtype.has_vector_scales() {
+                true => Some(fresh(&device, shape, limits)?),
+                false => None,
             },
             counters: Memory::zeroed(&device, what, 4 * attend_rows(limits) * shape.n_kv_heads)?,
             answers,
@@ -340,6 +343,17 @@ impl<D: Device> Gpu<D> {
             shape: shape.clone(),
             device,
         })
+    }
+
+    /// Takes layers whose heads of q and k have norms.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMemory`].
+    pub fn head_norms(mut self, limits: &Limits) -> Result<Self> {
+        if self.fresh.is_none() {
+            self.fresh = Some(fresh(&self.device, &self.shape, limits)?);
+        }
+        Ok(self)
     }
 
     /// Sets the log, to which it writes when steps are not recorded.

@@ -155,6 +155,7 @@ pub(super) fn qkv<D: Device>(
         kv_type: type_code(kv.dtype),
         eps: shape.norm_eps,
         splits: 1,
+        raw: u32::from(layer.head_norms.is_some()),
         ..QkvParams::default()
     };
     let of = |w: &WeightRows<D>, rows: Rows, input: Input| QkvParams {
@@ -188,6 +189,22 @@ pub(super) fn qkv<D: Device>(
     let Some(fresh) = &gpu.fresh else {
         return Ok(());
     };
+    let norms = match &layer.head_norms {
+        Some([q_norm, k_norm]) => AppendParams {
+            q: all.q,
+            q_norm: q_norm.at(),
+            k_norm: k_norm.at(),
+            cos: all.cos,
+            sin: all.sin,
+            tokens: gpu.step.tokens(),
+            positions: all.positions,
+            n_heads: all.n_heads,
+            q_stride: all.q_stride,
+            eps: all.eps,
+            ..AppendParams::default()
+        },
+        None => AppendParams::default(),
+    };
     let append = AppendParams {
         k_pages: pages.0,
         v_pages: pages.1,
@@ -197,6 +214,7 @@ pub(super) fn qkv<D: Device>(
         n_kv_heads: all.n_kv_heads,
         head_dim: all.head_dim,
         head_stride: all.head_stride,
+        ..norms
     };
     launch::append(device, kv.dtype, &append)
 }
@@ -232,6 +250,8 @@ pub(super) fn attend<D: Device>(
         max_splits: gpu.splits() as u32,
         scale: (1.0 / (shape.head_dim as f64).sqrt()) as f32,
         y_type: type_code(rounded(wo.dtype)),
+        // 0 means that there is none; one that is too large for the kernel has no effect.
+        window: layer.window.map_or(0, |n| u32::try_from(n).unwrap_or(0)),
         ..AttendParams::default()
     };
     gpu.attend_decode(&decode, kv.dtype)?;
@@ -253,6 +273,8 @@ pub(super) fn attend<D: Device>(
         scale: decode.scale,
         y_type: decode.y_type,
         permuted: u32::from(y.permuted),
+        window: decode.window,
+        zero: 0,
     };
     if let Some([k, v]) = kv.maps {
         let rows_of = |bytes: usize| (bytes / (2 * head_stride(shape))) as u32;
@@ -279,6 +301,7 @@ pub(super) fn matmul_add<D: Device>(
     y: &GpuBuf<D>,
 ) -> Result<()> {
     let (rows, device, bias) = (gpu.decode_rows(), &*gpu.device, w.bias());
+    let scale = w.scale;
     let w = w.whole();
     let decode = MatmulAddParams {
         x: x.at(),
@@ -295,6 +318,8 @@ pub(super) fn matmul_add<D: Device>(
         w_stride: w.stride as u32,
         splits: 1,
         first: 0,
+        scale,
+        zero: 0,
     };
     launch::matmul_add(device, w.dtype, &decode)?;
     let (rows, first) = (gpu.prefill_rows(), gpu.step.first_prefill);
@@ -345,6 +370,7 @@ pub(super) fn ffn_up<D: Device>(
         splits: 1,
         h_type: type_code(rounded(w2.dtype)),
         zero: 0,
+        bias: layer.w13.bias(),
     };
     launch::ffn_up(device, w.dtype, &decode)?;
     let rows = gpu.prefill_rows();

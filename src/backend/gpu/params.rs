@@ -63,43 +63,46 @@ params! {
         q: u64, k_pages: u64, v_pages: u64, x: u64, norm: u64, w: u64, bias: u64, cos: u64,
         sin: u64, rows: u64, positions: u64, slots: u64, scratch: u64, n_rows: u32, dim: u32,
         x_stride: u32, w_stride: u32, q_stride: u32, n_heads: u32, n_kv_heads: u32, head_dim: u32,
-        head_stride: u32, kv_type: u32, eps: f32, splits: u32, first: u32, n: u32,
+        head_stride: u32, kv_type: u32, eps: f32, splits: u32, first: u32, n: u32, raw: u32,
+        zero: u32,
     }
     QkvHopperParams {
-        x: TensorMap, w: TensorMap, p: QkvParams, groups: u32, zeros: [u32; 23],
+        x: TensorMap, w: TensorMap, p: QkvParams, groups: u32, zeros: [u32; 21],
     }
     AppendParams {
         k_pages: u64, v_pages: u64, fresh: u64, slots: u64, n_rows: u32, n_kv_heads: u32,
-        head_dim: u32, head_stride: u32,
+        head_dim: u32, head_stride: u32, q: u64, q_norm: u64, k_norm: u64, cos: u64, sin: u64,
+        tokens: u64, positions: u64, n_heads: u32, q_stride: u32, eps: f32, zero: u32,
     }
     AttendParams {
         y: u64, q: u64, k_pages: u64, v_pages: u64, partial: u64, counters: u64, rows: u64,
         positions: u64, row_pages: u64, pages: u64, n_rows: u32, n_heads: u32, n_kv_heads: u32,
         head_dim: u32, head_stride: u32, q_stride: u32, y_stride: u32, max_splits: u32, scale: f32,
-        y_type: u32,
+        y_type: u32, window: u32, zero: u32,
     }
     AttendPrefillParams {
         y: u64, q: u64, k_pages: u64, v_pages: u64, tiles: u64, rows: u64, pages: u64, n_tiles: u32,
         n_heads: u32, n_kv_heads: u32, head_dim: u32, head_stride: u32, q_stride: u32,
-        y_stride: u32, scale: f32, y_type: u32, permuted: u32,
+        y_stride: u32, scale: f32, y_type: u32, permuted: u32, window: u32, zero: u32,
     }
     AttendHopperParams {
-        k: TensorMap, v: TensorMap, p: AttendPrefillParams, first: u32, end: u32, zeros: [u32; 6],
+        k: TensorMap, v: TensorMap, p: AttendPrefillParams, first: u32, end: u32, zeros: [u32; 4],
     }
     MatmulAddParams {
         x: u64, y: u64, w: u64, bias: u64, rows: u64, scratch: u64, n_rows: u32, n: u32, k: u32,
-        x_stride: u32, y_stride: u32, w_stride: u32, splits: u32, first: u32,
+        x_stride: u32, y_stride: u32, w_stride: u32, splits: u32, first: u32, scale: f32,
+        zero: u32,
     }
     FfnUpParams {
         h: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64, n_rows: u32, ffn_dim: u32,
         dim: u32, x_stride: u32, w_stride: u32, h_stride: u32, eps: f32, splits: u32,
-        h_type: u32, zero: u32,
+        h_type: u32, zero: u32, bias: u64,
     }
     MatmulAddHopperParams {
-        y: TensorMap, w: TensorMap, p: MatmulAddParams, groups: u32, zeros: [u32; 11],
+        y: TensorMap, w: TensorMap, p: MatmulAddParams, groups: u32, zeros: [u32; 9],
     }
     FfnUpHopperParams {
-        x: TensorMap, w: TensorMap, p: FfnUpParams, groups: u32, zeros: [u32; 9],
+        x: TensorMap, w: TensorMap, p: FfnUpParams, groups: u32, zeros: [u32; 7],
     }
     LogitsParams {
         out: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64, n_rows: u32, vocab_size: u32,

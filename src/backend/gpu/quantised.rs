@@ -2,8 +2,8 @@
 //! describes this layout and its reasons.
 
 use super::params::GPU_BLOCK_K;
-use crate::quant::Quant;
-use crate::{Error, Result, reserve};
+use crate::quant::{Quant, k};
+use crate::{Result, reserve};
 
 /// Strides of quantised weights are counted in units of this many bytes.
 pub(super) const UNIT: usize = 16;
@@ -43,14 +43,13 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
     // The stored code of zero. (Rows of the device's memory that are never written hold byte 0,
     // which is code -128 of int8; but their scales are zero as well.)
     let zero = match quant {
-        Quant::K4 | Quant::K8 => return Err(Error::Internal(format!("{quant:?} on a GPU"))),
-        Quant::Int8 | Quant::Fp8 => 0,
+        Quant::Int8 | Quant::Fp8 | Quant::K4 | Quant::K8 => 0,
         Quant::Int4 => 0x88,
         Quant::Nf4 => 0x77,
     };
     let arranged: fn(&[u8; LINE]) -> [u8; LINE] = match quant {
-        Quant::Int8 => line_of_integers,
-        Quant::Fp8 | Quant::K8 => line_of_bytes,
+        Quant::Int8 | Quant::K8 => line_of_integers,
+        Quant::Fp8 => line_of_bytes,
         Quant::Int4 | Quant::Nf4 | Quant::K4 => line_of_nibbles,
     };
     for row in stored.chunks_exact(from) {
@@ -63,6 +62,35 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
         while !out.len().is_multiple_of(to) {
             out.extend(arranged(&[zero; LINE]));
         }
+    }
+    Ok(out)
+}
+
+/// Converts the scales of rows from their stored form to the bytes that follow the rows' codes.
+pub(super) fn scales(quant: Quant, cols: usize, stored: &[u16]) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    reserve::vec(
+        "scales on their way to the device",
+        &mut out,
+        2 * stored.len(),
+    )?;
+    let words_of_block = match quant {
+        Quant::K4 => k::K4_WORDS,
+        Quant::K8 => k::K8_WORDS,
+        _ => {
+            out.extend(stored.iter().flat_map(|s| s.to_le_bytes()));
+            return Ok(out);
+        }
+    };
+    // The small integers of all blocks of a row come first. Those of k8 have a sign, so 128 is
+    // added, as it is to codes.
+    let flip = if quant == Quant::K8 { 0x80 } else { 0 };
+    for row in stored.chunks_exact(quant.scales(cols)) {
+        let blocks = row.chunks_exact(words_of_block);
+        let small = blocks.clone().flat_map(|block| &block[..k::GROUP_WORDS]);
+        out.extend(small.flat_map(|s| s.to_le_bytes()).map(|s| s ^ flip));
+        let large = blocks.flat_map(|block| &block[k::GROUP_WORDS..]);
+        out.extend(large.flat_map(|s| s.to_le_bytes()));
     }
     Ok(out)
 }
@@ -109,7 +137,8 @@ mod tests {
     /// Checks every column against the description in quant.h.
     #[test]
     fn every_code_is_where_the_kernels_look() {
-        for quant in Quant::ALL.into_iter().chain([Quant::Fp8]) {
+        let all = Quant::ALL.into_iter().chain(Quant::OF_FILES);
+        for quant in all.chain([Quant::Fp8]) {
             let bytes = quant.code_bytes(2) == 2;
             for cols in [1, 2, 31, 33, 64, 128, 129, 256, 257, 640] {
                 if !quant.takes(cols) {
@@ -126,13 +155,12 @@ mod tests {
                     for col in 0..to * if bytes { 1 } else { 2 } {
                         let piece = col % 32 / 4;
                         let got = match quant {
-                            Quant::K4 | Quant::K8 => unreachable!(),
-                            Quant::Int8 | Quant::Fp8 => {
+                            Quant::Int8 | Quant::Fp8 | Quant::K8 => {
                                 let word = col / 128 * 32 + piece * 4 + col % 128 / 32;
-                                let sign = if quant == Quant::Int8 { 0x80 } else { 0 };
+                                let sign = if quant == Quant::Fp8 { 0 } else { 0x80 };
                                 out[4 * word + col % 4] ^ sign
                             }
-                            Quant::Int4 | Quant::Nf4 => {
+                            Quant::Int4 | Quant::Nf4 | Quant::K4 => {
                                 let step = col % 256 / 32;
                                 let word = col / 256 * 32 + piece * 4 + step / 2;
                                 let nibble = [[0, 4, 1, 5], [2, 6, 3, 7]][step % 2][col % 4];
@@ -141,8 +169,7 @@ mod tests {
                         };
                         let want = match quant {
                             _ if col < cols => quant.code(row, col),
-                            Quant::K4 | Quant::K8 => unreachable!(),
-                            Quant::Int8 | Quant::Fp8 => 0,
+                            Quant::Int8 | Quant::Fp8 | Quant::K4 | Quant::K8 => 0,
                             Quant::Int4 => 8,
                             Quant::Nf4 => 7,
                         };
@@ -153,6 +180,35 @@ mod tests {
                             got == want || spare,
                             "{quant:?} {cols} columns, {col}: {got} {want}"
                         );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scales_of_two_levels_are_where_the_kernels_look() {
+        for quant in Quant::OF_FILES {
+            let (cols, blocks) = (768, 3);
+            let words = quant.scales(cols) / blocks;
+            let stored: Vec<u16> = (0..2 * quant.scales(cols))
+                .map(|i| (i * 4099 + 77) as u16)
+                .collect();
+            let out = scales(quant, cols, &stored).unwrap();
+            assert_eq!(out.len(), 2 * stored.len());
+            for (row, out) in stored
+                .chunks(blocks * words)
+                .zip(out.chunks(2 * blocks * words))
+            {
+                let flip = if quant == Quant::K8 { 0x80 } else { 0 };
+                for (b, block) in row.chunks(words).enumerate() {
+                    for i in 0..16 {
+                        let want = block[i / 2].to_le_bytes()[i % 2] ^ flip;
+                        assert_eq!(out[16 * b + i], want, "{quant:?} {b} {i}");
+                    }
+                    for (i, large) in block[k::GROUP_WORDS..].iter().enumerate() {
+                        let at = 16 * blocks + 2 * (b * (words - k::GROUP_WORDS) + i);
+                        assert_eq!(out[at..at + 2], large.to_le_bytes(), "{quant:?} {b} {i}");
                     }
                 }
             }

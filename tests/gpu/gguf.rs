@@ -1,0 +1,151 @@
+//! Weights in the formats of GGUF files, on the emulated device: logits are those of the same
+//! weights in float32 on the CPU, with and without the kernels for compute capability 9.0, and
+//! cutting a prompt changes no bit.
+
+use crate::emu::Emu;
+use crate::mixed::{apart, logits};
+use crate::small_model::{LIMITS, LayerDtypes, SHAPE, mixed, rope};
+use llamabi::backend::cpu::Cpu;
+use llamabi::backend::cpu::detect::Tier;
+use llamabi::backend::gpu::Gpu;
+use llamabi::backend::*;
+use llamabi::checkpoint::weights::{LoadControl, load};
+use llamabi::checkpoint::{self, Plan};
+use llamabi::model::{Runner, rope as ropes};
+use llamabi::{Dtype, Llama};
+use std::path::Path;
+use std::sync::Arc;
+
+const PROMPT: RowKind = RowKind::Prefill;
+const DECODE: RowKind = RowKind::Decode;
+// Decode rows are rounded by the product, or before it where there are many.
+const CUTS: [(usize, RowKind); 4] = [(37, PROMPT), (1, DECODE), (9, DECODE), (20, PROMPT)];
+const PIECES: [(usize, RowKind); 6] = [
+    (16, PROMPT),
+    (21, PROMPT),
+    (1, DECODE),
+    (4, DECODE),
+    (5, DECODE),
+    (20, PROMPT),
+];
+
+/// The portable kernels of the CPU.
+fn cpu(shape: &Shape, rope: RopeTable) -> Cpu {
+    let tier = Tier::named("portable").unwrap();
+    Cpu::with_tier(shape, rope, 1, LIMITS.max_rows, tier).unwrap()
+}
+
+/// Compares the devices that `on_gpu` takes with `want`. `bound`: how far logits may be apart.
+fn compare(what: &str, want: &[f32], bound: f32, on_gpu: impl Fn(Arc<Emu>) -> Box<dyn Run>) {
+    for hopper in [false, true] {
+        let device = match hopper {
+            true => Emu::hopper(1 << 30, 1, 132),
+            false => Emu::new(1 << 30, 1),
+        };
+        let got = logits(&mut *on_gpu(device.clone()), &CUTS);
+        let apart = apart(want, &got);
+        assert!(apart < bound, "{what}, hopper {hopper}: {apart}");
+        let again = logits(&mut *on_gpu(device), &PIECES);
+        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        assert!(
+            got.iter().zip(&again).all(same),
+            "{what}, hopper {hopper}: other bits in other pieces"
+        );
+    }
+}
+
+#[test]
+fn k_types_are_multiplied_as_they_are() {
+    use Dtype::{Bf16, F16, F32, Int4, Int8, K4, K8};
+    // Their rows are whole blocks of 256.
+    let shape = Shape {
+        dim: 256,
+        n_heads: 16,
+        ffn_dim: 512,
+        ..SHAPE.clone()
+    };
+    let models: [[LayerDtypes; 3]; 3] = [
+        [[K4; 6], [K4, K4, K8, K4, K4, K8], [K8; 6]],
+        // As in Q4_K_M, and beside formats that have kernels for compute capability 9.0.
+        [
+            [K4, Int8, K8, Int8, K4, Int8],
+            [Int4, K4, K4, K8, Int4, K4],
+            [Bf16, K8, K4, K4, Bf16, K8],
+        ],
+        [
+            [K4, K4, K4, Bf16, K8, K4],
+            [K8, K8, K8, K4, Int8, K8],
+            [K4; 6],
+        ],
+    ];
+    for (layers, head) in models.into_iter().zip([K8, K4, Int4]) {
+        let mut exact = mixed(cpu(&shape, rope()), &shape, &layers, head, F32, true);
+        let want = logits(&mut exact, &CUTS);
+        compare(&format!("{head} {layers:?}"), &want, 0.05, |device| {
+            let weights = layers.concat();
+            let gpu = Gpu::new(device, &shape, &rope(), &LIMITS, &weights, F16).unwrap();
+            Box::new(mixed(gpu, &shape, &layers, head, F16, false))
+        });
+    }
+}
+
+/// A file's weights on the backend that `open` makes; `asked` as in the options.
+fn runner<B: Backend + 'static>(
+    path: &Path,
+    asked: Option<Dtype>,
+    kv: Dtype,
+    open: impl FnOnce(&Shape, RopeTable, &[Dtype]) -> B,
+) -> Box<dyn Run> {
+    let checkpoint = checkpoint::open(path).unwrap();
+    let config = checkpoint.config(0).unwrap();
+    let files = checkpoint.open(None).unwrap();
+    let plan = Plan::new::<B>(&*checkpoint, &files, &config, asked, &[]).unwrap();
+    let limits = Limits {
+        vocab_size: config.shape.vocab_size,
+        ..LIMITS
+    };
+    let rope = ropes::table(&config, limits.max_positions).unwrap();
+    let backend = open(&config.shape, rope, &plan.layer_dtypes());
+    let mut control = LoadControl {
+        cancel: None,
+        progress: &mut |_| true,
+    };
+    let weights = load(&backend, &plan, &mut control).unwrap();
+    Box::new(Runner::new(backend, weights, &config.shape, kv, limits).unwrap())
+}
+
+#[test]
+fn files_are_computed_with_as_they_are_stored() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf");
+    // The first has formats besides that become int8: Q5_K, Q2_K, and Q4_K in a gate beside an up
+    // that is int8. The second has an embedding in int4, which is the head too.
+    for (name, bound) in [
+        ("mixed-k.gguf", 0.15),
+        ("q4_0-llama3.gguf", 0.05),
+        ("q8_0.gguf", 0.05),
+    ] {
+        let path = root.join(name);
+        let asked = Some(Dtype::F32);
+        let mut exact = runner(&path, asked, Dtype::F32, |shape, rope, _| cpu(shape, rope));
+        let want = logits(&mut *exact, &CUTS);
+        compare(name, &want, bound, |device| {
+            runner(&path, None, Dtype::F16, |shape, rope, weights| {
+                let limits = Limits {
+                    vocab_size: shape.vocab_size,
+                    ..LIMITS
+                };
+                Gpu::new(device, shape, &rope, &limits, weights, Dtype::F16).unwrap()
+            })
+        });
+    }
+}
+
+/// What the handle says of its weights.
+#[test]
+fn a_handle_has_the_formats_of_its_file() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/mixed-k.gguf");
+    let device = Emu::new(1 << 30, 1);
+    let llama = Llama::build_on(device, &path, None, &Default::default(), &mut |_| true).unwrap();
+    let answer = llama.info().weights_dtype;
+    assert_eq!(answer, Dtype::Int8);
+}
