@@ -222,8 +222,7 @@ template <class T> DEVICE void attend(const AttendParams &p) {
     wait_for_last();
     const int32_t row = p.rows[blockIdx.z];
     if (row < 0) return;
-    const uint32_t n_keys = (uint32_t)p.positions[row] + 1,
-                   n_splits = (n_keys - 1) / GPU_CHUNK + 1,
+    const uint32_t n_keys = (uint32_t)p.positions[row] + 1, n_splits = (n_keys - 1) / GPU_CHUNK + 1,
                    first_split = first_key(n_keys, p.window) / GPU_CHUNK;
     if (blockIdx.y < first_split || blockIdx.y >= n_splits) return;
     Layout l(shared, p.head_stride);

@@ -88,10 +88,10 @@ template <class T, uint32_t B> struct HopperAttention {
             // map, which reads as zeros.
             const uint32_t row =
                 key < n_keys && key + GPU_PAGE > begin()
-                             ? h.first + (h.p.pages[tile.pages + key / GPU_PAGE] * h.p.n_kv_heads +
-                                             kv_head) *
-                                             GPU_PAGE
-                             : h.end;
+                    ? h.first +
+                          (h.p.pages[tile.pages + key / GPU_PAGE] * h.p.n_kv_heads + kv_head) *
+                              GPU_PAGE
+                    : h.end;
             const bool cut = values && key < n_keys && n_keys - key < GPU_PAGE;
             if (half < HALVES) {
                 AsyncBarrier *arrived = cut ? &b.cut : there + stage;
@@ -162,8 +162,7 @@ template <class T, uint32_t B> struct HopperAttention {
 #ifndef PLANT_KEYS_FREED_EARLY
             if (t == 0) barrier_arrive(b.keys_read + j % STAGES);
 #endif
-            weigh(
-                s, max, sum, fade, (before + j) * KEYS, position, own, column, scale, p.window);
+            weigh(s, max, sum, fade, (before + j) * KEYS, position, own, column, scale, p.window);
 #ifdef PLANT_ROUNDED_EARLY
             round(w, s);
 #endif

@@ -30,8 +30,7 @@ template <class W, int NT> struct Batch {
                               STAGES = QUANTISED<W> && NT == 8 ? 2 : 4;
     // Lines in flight. With 32 sums a thread (NT = 8), two lines of codes would spill registers; of
     // k8, whose sums are scaled twice as often, with 16 sums too.
-    static constexpr uint32_t DEPTH =
-        QUANTISED<W> && (NT == 8 || (NT == 4 && L::SIXTEENS)) ? 1 : 2;
+    static constexpr uint32_t DEPTH = QUANTISED<W> && (NT == 8 || (NT == 4 && L::SIXTEENS)) ? 1 : 2;
     static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH,
                               LEVEL_BYTES = NT * 4096;
     static_assert(STAGES * STAGE_BYTES ==

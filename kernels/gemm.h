@@ -51,10 +51,10 @@ template <class W> struct FloatTiles {
     DEVICE_MEMBER void fill(unsigned char *, uint32_t) {}
 };
 
-// Tiles of quantised weights. A tile has code times scale (k4: less the minimum), rounded to f16. Thread t decodes piece t
-// % 8 of the lines of four weight rows. The pieces of the next line wait in shared memory that only
-// this thread accesses. The pieces of the current line are in registers; the codes of the next step
-// are always in word 0.
+// Tiles of quantised weights. A tile has code times scale (k4: less the minimum), rounded to f16.
+// Thread t decodes piece t % 8 of the lines of four weight rows. The pieces of the next line wait in
+// shared memory that only this thread accesses. The pieces of the current line are in registers; the
+// codes of the next step are always in word 0.
 template <class Q> struct QuantisedTiles {
     using Type = f16;
     static constexpr uint32_t BYTES = 4 * 256 * 16 + GPU_TABLE_BYTES;
@@ -85,8 +85,8 @@ template <class Q> struct QuantisedTiles {
         for (uint32_t i = 0; i < 4; i++) {
             scale[i] = {};
             if (from[i] != ~0u && step * 32 < k)
-                Q::load_scale(scale[i], row(i) + code_bytes<Q>(k),
-                    step * 32 + threadIdx.x % 8 * 4, blocks_of(k));
+                Q::load_scale(scale[i], row(i) + code_bytes<Q>(k), step * 32 + threadIdx.x % 8 * 4,
+                    blocks_of(k));
         }
     }
     DEVICE_MEMBER void fetch_line(uint32_t line) {

@@ -251,7 +251,7 @@ typedef struct {
     const uint32_t *slots; // [n_rows]; GPU_NO_SLOT: nothing is read or written
     uint32_t n_rows, n_kv_heads, head_dim, head_stride;
     // From here on zeros, unless heads have norms.
-    float *q; // [n_rows, q_stride] in and out
+    float *q;                     // [n_rows, q_stride] in and out
     const float *q_norm, *k_norm; // [head_dim]
     const float *cos, *sin;       // as in QkvParams
     const int32_t *tokens;        // [n_rows]; negative: q is neither read nor written

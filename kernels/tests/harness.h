@@ -205,9 +205,7 @@ struct Matrix {
     std::vector<double> sizes;
     Buffer device;
     static uint32_t group(int type) { return type == GPU_FP8 ? 128 : type == GPU_NF4 ? 64 : 32; }
-    static bool bytes_of(int type) {
-        return type == GPU_INT8 || type == GPU_FP8 || type == GPU_K8;
-    }
+    static bool bytes_of(int type) { return type == GPU_INT8 || type == GPU_FP8 || type == GPU_K8; }
     static bool of_two_levels(int type) { return type == GPU_K4 || type == GPU_K8; }
     static uint32_t scale_bytes(int type, uint32_t cols) {
         const uint32_t blocks = pad(cols, 256) / 256;
@@ -219,9 +217,8 @@ struct Matrix {
         return pad(cols, 256) * (bytes_of(type) ? 2 : 1) / 2;
     }
     static uint32_t stride_of(int type, uint32_t cols) {
-        return quantised(type)
-                   ? pad(code_bytes(type, cols) + scale_bytes(type, cols), 64) / 16
-                   : pad32(cols);
+        return quantised(type) ? pad(code_bytes(type, cols) + scale_bytes(type, cols), 64) / 16
+                               : pad32(cols);
     }
     Matrix(int type, uint32_t rows, uint32_t cols, Random &random, float scale)
         : type(type), rows(rows), cols(cols), stride(stride_of(type, cols)),
@@ -246,8 +243,8 @@ struct Matrix {
                     for (uint32_t e = 0; e < (type == GPU_K4 ? 2 : 1); e++) {
                         const float unit = scale * (type == GPU_K4 ? 2e-3f : 3e-4f);
                         uint16_t s = narrowed(GPU_F16, random.normal() * unit);
-                        memcpy(scales + cols / 16 + j / 256 * (type == GPU_K4 ? 4 : 2) + e * 2, &s,
-                            2);
+                        memcpy(
+                            scales + cols / 16 + j / 256 * (type == GPU_K4 ? 4 : 2) + e * 2, &s, 2);
                         large[e] = widened(GPU_F16, &s);
                     }
                 if (type == GPU_K4 && j % 32 == 0) {
@@ -257,7 +254,9 @@ struct Matrix {
                 } else if (type == GPU_K8 && j % 16 == 0) {
                     scales[j / 16] = (uint8_t)random.below(256);
                     unit = large[0] * (scales[j / 16] - 128.0);
-                } else if (!of_two_levels(type) && j % group(type) == 0) { // Now and then the scale is zero, negative or large.
+                } else if (!of_two_levels(type) &&
+                           j % group(type) ==
+                               0) { // Now and then the scale is zero, negative or large.
                     double greatest = type == GPU_FP8    ? 448
                                       : type == GPU_INT8 ? 127
                                       : type == GPU_INT4 ? 8

@@ -396,8 +396,8 @@ struct Qkv {
             for (uint32_t d = 0; d < heads.dim; d++) {
                 const double g = fabs(head_norms[(i < q_dim ? 0 : heads.dim) + d]),
                              unit = sqrt(heads.dim / square);
-                bounds[i + d] = 1.1 * g * unit *
-                                (bounds[i + d] + fabs(sums[i + d]) * (off / square + SUM));
+                bounds[i + d] =
+                    1.1 * g * unit * (bounds[i + d] + fabs(sums[i + d]) * (off / square + SUM));
                 sums[i + d] *= unit * head_norms[(i < q_dim ? 0 : heads.dim) + d];
             }
         }
