@@ -32,7 +32,7 @@ pub(super) unsafe trait Layout: Copy {
 
 macro_rules! layout {
     ($name:ident { $($field:ident),* } $($reserved:ident)*) => {
-        // SAFETY: types.rs declares the struct #[repr(C)] with plain numbers and pointers. The
+        // SAFETY: `types` declares the struct #[repr(C)] with plain numbers and pointers. The
         // assertion below or the test `ends_are_ascending` fails if a field is missing or in
         // another place here.
         unsafe impl Layout for $name {

@@ -6,7 +6,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `types.rs` | every constant and struct of the header, by its sections |
+//! | `types` | every constant and struct of the header, a file for some sections |
 //! | `failure.rs` | why a call fails: its status and its sentence |
 //! | `guard.rs` | what surrounds each export: panics, `llama_error`, log lines |
 //! | `callback.rs` | whether a thread is inside a callback |

@@ -8,9 +8,24 @@ use std::fs;
 use std::path::Path;
 
 /// In the order in which their functions appear in a section of the header.
-const SOURCES: [&str; 12] = [
-    "types", "handle", "options", "generate", "chat", "stream", "result", "cancel", "tokens",
-    "grammar", "info", "adapter",
+const SOURCES: [&str; 17] = [
+    "types/status",
+    "types/models",
+    "types/generating",
+    "types/results",
+    "types/texts",
+    "types/figures",
+    "handle",
+    "options",
+    "generate",
+    "chat",
+    "stream",
+    "result",
+    "cancel",
+    "tokens",
+    "grammar",
+    "info",
+    "adapter",
 ];
 
 fn root() -> &'static Path {

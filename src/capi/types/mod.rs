@@ -1,0 +1,17 @@
+//! The constants and structs of the header. Fields are only ever appended, and numbers are never
+//! reused. A line `// Section: ...` names the heading of the header under which the items below it
+//! stand.
+
+mod figures;
+mod generating;
+mod models;
+mod results;
+mod status;
+mod texts;
+
+pub use figures::*;
+pub use generating::*;
+pub use models::*;
+pub use results::*;
+pub use status::*;
+pub use texts::*;
