@@ -319,8 +319,12 @@ fn abi_version() -> u32 {
 fn every_export_is_guarded() {
     let committed = fs::read_to_string(root().join("tests/symbols.txt")).unwrap();
     let mut exports = Vec::new();
-    for entry in fs::read_dir(root().join("src/capi")).unwrap() {
-        let path = entry.unwrap().path();
+    let mut paths = vec![root().join("src/capi")];
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            paths.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+            continue;
+        }
         let source = fs::read_to_string(&path).unwrap();
         for part in source.split("#[unsafe(no_mangle)]").skip(1) {
             let name = part
