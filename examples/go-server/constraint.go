@@ -26,7 +26,7 @@ const (
 )
 
 // constraints are the fields that ask for a language. An answer can have one.
-var constraints = []string{"guided_choice", "guided_grammar", "guided_json", "guided_regex", "response_format"}
+var constraints = []string{"guided_choice", "guided_grammar", "guided_json", "guided_regex", "response_format", "structured_outputs"}
 
 // constraint reads the language that the answers are to be in; nil: any.
 func (f *fields) constraint() *constraint {
@@ -38,16 +38,12 @@ func (f *fields) constraint() *constraint {
 		}
 		var c *constraint
 		switch name {
-		case "guided_choice":
-			c = &constraint{name, choice, f.choices(name, value)}
-		case "guided_grammar":
-			c = &constraint{name, lark, f.sourceText(name, value)}
-		case "guided_regex":
-			c = &constraint{name, regex, f.sourceText(name, value)}
-		case "guided_json":
-			c = f.guidedJSON(name, value)
-		default:
+		case "response_format":
 			c = f.responseFormat(name, value)
+		case "structured_outputs":
+			c = f.structuredOutputs(name, value)
+		default:
+			c = f.guided(strings.TrimPrefix(name, "guided_"), value, name)
 		}
 		if c != nil && found != nil {
 			f.fail(name, "'%s' and '%s' are two constraints; an answer can have one.", found.field, name)
@@ -57,6 +53,55 @@ func (f *fields) constraint() *constraint {
 	}
 	if found != nil && f.flag("ignore_eos") {
 		f.fail("ignore_eos", "'ignore_eos' and '%s' exclude each other: an answer of a language ends where that does.", found.field)
+	}
+	return found
+}
+
+// guided reads one of vLLM's fields, which lies at path; what is its name without the prefix.
+func (f *fields) guided(what string, value any, path ...string) *constraint {
+	name := strings.Join(path, ".")
+	switch what {
+	case "choice":
+		return &constraint{name, choice, f.choices(name, value)}
+	case "grammar":
+		return &constraint{name, lark, f.sourceText(name, value)}
+	case "regex":
+		return &constraint{name, regex, f.sourceText(name, value)}
+	default:
+		return f.guidedJSON(value, path...)
+	}
+}
+
+// structuredOutputs is vLLM's newer name of its fields: an object with one of them, without their
+// prefix, or json_object.
+func (f *fields) structuredOutputs(name string, value any) *constraint {
+	given, ok := value.(map[string]any)
+	if !ok {
+		f.fail(name, "'%s' must be an object, not %s.", name, kind(value))
+	}
+	parts := []string{"choice", "grammar", "json", "json_object", "regex"}
+	f.knowsOnly(name, given, parts...)
+	var found *constraint
+	for _, part := range parts {
+		value, at := given[part], name+"."+part
+		isTrue, isBool := value.(bool)
+		if part == "json_object" && value != nil && !isBool {
+			f.fail(at, "'%s' must be true or false, not %s.", at, kind(value))
+		}
+		if value == nil || part == "json_object" && !isTrue {
+			continue
+		}
+		if found != nil {
+			f.fail(at, "'%s' and '%s' are two constraints; an answer can have one.", found.field, at)
+		}
+		if part == "json_object" {
+			found = &constraint{at, jsonSchema, spaced(`{"type": "object"}`)}
+		} else {
+			found = f.guided(part, value, name, part)
+		}
+	}
+	if found == nil {
+		f.fail(name, "'%s' must have one of 'choice', 'grammar', 'json', 'json_object' and 'regex'.", name)
 	}
 	return found
 }
@@ -84,12 +129,13 @@ func (f *fields) choices(name string, value any) string {
 }
 
 // guidedJSON is a schema: an object, or its JSON in a string.
-func (f *fields) guidedJSON(name string, value any) *constraint {
+func (f *fields) guidedJSON(value any, path ...string) *constraint {
+	name := strings.Join(path, ".")
 	switch value := value.(type) {
 	case string:
 		return &constraint{name, jsonSchema, spaced(value)}
 	case map[string]any:
-		return &constraint{name, jsonSchema, spaced(string(f.raw(name)))}
+		return &constraint{name, jsonSchema, spaced(string(f.raw(path...)))}
 	default:
 		f.fail(name, "'%s' must be an object or a string, not %s.", name, kind(value))
 		return nil

@@ -52,7 +52,7 @@ var harmless = map[string][]any{
 var shared = []string{"bad_words", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
 	"guided_regex", "ignore_eos", "logit_bias", "max_tokens", "min_p", "min_tokens", "model", "n", "no_repeat_ngram_size", "presence_penalty",
 	"repeat_penalty", "repetition_penalty", "response_format", "seed", "stop", "stop_token_ids", "stream",
-	"stream_options", "temperature", "top_k", "top_p", "typical_p"}
+	"stream_options", "structured_outputs", "temperature", "top_k", "top_p", "typical_p"}
 
 // As the library has them.
 const (

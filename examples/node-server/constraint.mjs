@@ -16,16 +16,38 @@ const FIELDS = {
   guided_json(name, value, body) {
     if (typeof value === 'string') return { jsonSchema: spaced(wellFormed(value)) };
     if (!isObject(value)) throw badRequest(name, `'${name}' must be an object or a string, not ${kind(value)}.`);
-    return { jsonSchema: spaced(rawOf(body, name)) };
+    return { jsonSchema: spaced(rawOf(body, ...name.split('.'))) };
   },
   guided_regex: (name, value) => ({ regex: sourceText(name, value) }),
   response_format: responseFormat,
+  structured_outputs: structuredOutputs,
 };
 export const CONSTRAINTS = Object.keys(FIELDS);
 
 function sourceText(name, value) {
   if (typeof value !== 'string') throw badRequest(name, `'${name}' must be a string, not ${kind(value)}.`);
   return wellFormed(value);
+}
+
+// vLLM's newer name of its fields: an object with one of them, without their prefix, or json_object.
+function structuredOutputs(name, given, body) {
+  if (!isObject(given)) throw badRequest(name, `'${name}' must be an object, not ${kind(given)}.`);
+  const parts = ['choice', 'grammar', 'json', 'json_object', 'regex'];
+  knowsOnly(name, given, parts);
+  let found = null;
+  for (const part of parts) {
+    const at = `${name}.${part}`;
+    const value = given[part] ?? null;
+    if (part === 'json_object' && value !== null && typeof value !== 'boolean') {
+      throw badRequest(at, `'${at}' must be true or false, not ${kind(value)}.`);
+    }
+    if (value === null || value === false && part === 'json_object') continue;
+    if (found !== null) throw badRequest(at, `'${found.field}' and '${at}' are two constraints; an answer can have one.`);
+    const source = part === 'json_object' ? { jsonSchema: spaced('{"type": "object"}') } : FIELDS[`guided_${part}`](at, value, body);
+    found = { field: at, ...source };
+  }
+  if (found === null) throw badRequest(name, `'${name}' must have one of 'choice', 'grammar', 'json', 'json_object' and 'regex'.`);
+  return found;
 }
 
 // OpenAI's way to ask for JSON.
@@ -79,10 +101,11 @@ export function constraintOf(body, ignoreEos) {
   let found = null;
   for (const [field, read] of Object.entries(FIELDS)) {
     if (body[field] == null) continue;
-    const source = read(field, body[field], body);
-    if (source === null) continue;
+    const language = read(field, body[field], body);
+    if (language === null) continue;
     if (found !== null) throw badRequest(field, `'${found.field}' and '${field}' are two constraints; an answer can have one.`);
-    found = { field, source };
+    const { field: part = field, ...source } = language;
+    found = { field: part, source };
   }
   if (found !== null && ignoreEos) {
     throw badRequest('ignore_eos', `'ignore_eos' and '${found.field}' exclude each other: an answer of a language ends where that does.`);

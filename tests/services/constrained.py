@@ -30,12 +30,12 @@ def schema_format(schema, **more):
 
 
 def chat(**more):
-    extra = {name: more.pop(name) for name in [*more] if name.startswith("guided") or name == "ignore_eos"}
+    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "structured", "ignore_eos"))}
     return client.chat.completions.create(**{"model": MODEL, "messages": [FOX], "seed": 1, "extra_body": extra, **more})
 
 
 def complete(**more):
-    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "response_format", "ignore_eos"))}
+    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "structured", "response_format", "ignore_eos"))}
     return client.completions.create(**{"model": MODEL, "prompt": "Once upon a time", "seed": 1, "max_tokens": 60, "extra_body": extra, **more})
 
 
@@ -78,6 +78,11 @@ def languages():
     assert {text for text, end in answers(guided_choice=choices, temperature=2) if end == "stop"} <= {*choices}
     for text, end in answers(guided_grammar='start: A ("," A)*\nA: /[ab]{1,3}/'):
         assert end != "stop" or re.fullmatch("[ab]{1,3}(,[ab]{1,3})*", text), text
+    for text, end in answers(structured_outputs={"regex": "(fox|cow)[0-9]{2}", "json": None, "json_object": False}):
+        assert end == "stop" and re.fullmatch("(fox|cow)[0-9]{2}", text), text
+    assert all(end == "stop" and is_animal(text) for text, end in answers(structured_outputs={"json": ANIMAL}))
+    assert complete(structured_outputs={"choice": ["fox"]}).choices[0].text == "fox"
+    assert complete(structured_outputs={"json_object": True}, max_tokens=40).choices[0].text.startswith("{")
     plain = chat(temperature=0).choices[0].message.content
     for same in (dict(response_format={"type": "text"}), dict(response_format=None), dict(guided_json=None, guided_regex=None)):
         assert chat(temperature=0, **same).choices[0].message.content == plain
@@ -178,6 +183,16 @@ def refusals():
             no("guided_regex", "'guided_choice' and 'guided_regex' are two constraints", guided_choice=["a"], guided_regex="a")
             no("response_format", "'guided_json' and 'response_format' are two", guided_json={}, response_format={"type": "json_object"})
             no("ignore_eos", "'guided_regex'", guided_regex="a", ignore_eos=True)
+            at = "structured_outputs"
+            no(at, "must be an object, not a string", structured_outputs="a")
+            no(at, "must have one of 'choice', 'grammar', 'json', 'json_object' and 'regex'", structured_outputs={"json_object": False})
+            no(at + ".structural_tag", "not supported", structured_outputs={"structural_tag": "a"})
+            no(at + ".json_object", "true or false, not a number", structured_outputs={"json_object": 1})
+            no(at + ".regex", "must be a string, not an object", structured_outputs={"regex": {}})
+            no(at + ".regex", "'structured_outputs.json' and 'structured_outputs.regex' are two", structured_outputs={"json": {}, "regex": "a"})
+            no(at, "'guided_regex' and 'structured_outputs' are two", guided_regex="a", structured_outputs={"regex": "a"})
+            no(at + ".grammar", "the grammar: ", "start", structured_outputs={"grammar": "a: /b/"})
+            no("ignore_eos", "'structured_outputs.regex'", structured_outputs={"regex": "a"}, ignore_eos=True)
     refused(chat, "tools", "not supported", tools=[{"type": "function", "function": {"name": "f"}}], guided_regex="a")
 
 
