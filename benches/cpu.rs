@@ -13,6 +13,7 @@
 //! | `BENCH_MODEL` (1b) | the shape: 160m, 1b, 3b, 7b, or 7b:8 for the first 8 layers of it |
 //! | `BENCH_DTYPE` (bf16) | of weights: f32, f16, bf16, int8, int4, nf4, k4, k8 |
 //! | `BENCH_KV` (bf16) | of the cache: f32, f16, bf16, int8 |
+//! | `BENCH_PRECISION` (full) | of generated rows: full, fast |
 //! | `BENCH_SECONDS` (60) | how long rounds go on; at least three do |
 //! | `BENCH_THREADS` (all) | |
 //! | `BENCH_BATCHES` (1 2 4 8 16), `BENCH_CONTEXTS` (0 512 2048) | the cases of decode |
@@ -204,6 +205,7 @@ fn plan(name: &str, cases: &mut Vec<Case>) -> Plan {
         kv_dtype,
         limits,
         max_seq_len: PAGE * cases.iter().map(Case::pages_each).max().unwrap_or(0).max(8),
+        fast: variable("BENCH_PRECISION", "full") == "fast",
         shape,
     };
     // A tenth is left to others; the rest is what quantising needs.
@@ -248,9 +250,10 @@ fn main() {
     let only = variable("BENCH_ONLY", "");
     cases.retain(|case| case.name.contains(&only));
     println!(
-        "{model}, {threads} threads, {} weights, {} cache",
+        "{model}, {threads} threads, {} weights, {} cache, {} precision",
         dtype("BENCH_DTYPE"),
-        dtype("BENCH_KV")
+        dtype("BENCH_KV"),
+        variable("BENCH_PRECISION", "full")
     );
     let plan = plan(&model, &mut cases);
     let (mut runner, tier) = plan.make(threads);

@@ -155,6 +155,7 @@ fn engine(name: &str, dtype: Dtype, threads: usize) -> Engine {
         kv_dtype: Dtype::Bf16,
         limits,
         max_seq_len: MAX_SEQ_LEN,
+        fast: false,
     };
     let (mut runner, _) = plan.make(threads);
     // Pages are in memory before anything is measured.

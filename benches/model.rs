@@ -132,6 +132,8 @@ pub struct Plan {
     pub kv_dtype: Dtype,
     pub limits: Limits,
     pub max_seq_len: usize,
+    /// Whether generated rows have the arithmetic of prompt rows.
+    pub fast: bool,
 }
 
 impl Plan {
@@ -210,6 +212,7 @@ impl Plan {
             sin: angles().map(|a| a.sin() as f32).collect(),
         };
         let cpu = Cpu::new(shape, rope, threads, self.limits.max_rows).expect("a backend");
+        let cpu = cpu.generated_as_prompts(self.fast);
         let mut maker = Maker {
             cpu: &cpu,
             source: random_bytes(shape.dim),

@@ -5,11 +5,11 @@ use crate::small_model::{LIMITS, SHAPE, rope};
 use crate::span_cases::check;
 use llamabi::Dtype;
 use llamabi::backend::cpu::Cpu;
-use llamabi::backend::cpu::detect::Tier;
+use llamabi::backend::cpu::detect::{TIERS, Tier};
 
 fn on_every_tier(dtype: Dtype, kv_dtype: Dtype, drafts: usize) {
     let mut tiers = 0;
-    for name in ["portable", "avx2", "avx512", "amx"] {
+    for name in TIERS {
         let Ok(tier) = Tier::named(name) else {
             continue;
         };

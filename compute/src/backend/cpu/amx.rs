@@ -28,7 +28,7 @@ pub type Sums = [f32; SIDE * SIDE];
 pub const MAX_ROW: usize = 6;
 
 /// The proof that this process may use tiles.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Amx(());
 
 impl Amx {

@@ -7,12 +7,11 @@ use super::simd::{Kernel, Simd, portable::Portable};
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use crate::{Error, Result};
 
-/// Forces a tier: `portable`, `avx2`, `avx512` or `amx`. For tests; a tier that the processor lacks
-/// is an error.
+/// Forces a tier: one of [`TIERS`]. For tests; a tier that the processor lacks is an error.
 pub const TIER_VARIABLE: &str = "LLAMABI_CPU_TIER";
 
 /// The names of all tiers.
-pub const TIERS: [&str; 4] = ["portable", "avx2", "avx512", "amx"];
+pub const TIERS: [&str; 5] = ["portable", "avx2", "avx512", "avx512bf16", "amx"];
 
 /// An instruction set that was found on this processor.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +24,9 @@ pub enum Tier {
     /// AVX-512 F, BW, VL and DQ.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// AVX-512 with VNNI and BF16, whose products of bfloat16 multiply prompt rows.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(Avx512<2>),
     /// AVX-512 with VNNI and BF16, and bfloat16 tiles for prompt rows.
     #[cfg(target_arch = "x86_64")]
     Amx(Avx512<2>, Amx),
@@ -46,7 +48,8 @@ impl Tier {
         #[cfg(target_arch = "x86_64")]
         {
             if let Some(s) = Avx512::detect() {
-                return Self::tiles(s).unwrap_or(Tier::Avx512(s));
+                let bf16 = || s.bf16().filter(|_| has_fast_bf16()).map(Tier::Avx512Bf16);
+                return Self::tiles(s).or_else(bf16).unwrap_or(Tier::Avx512(s));
             }
             if let Some(s) = Avx2::detect() {
                 return Tier::Avx2(s);
@@ -58,26 +61,28 @@ impl Tier {
     /// The tier of this name.
     pub fn named(name: &str) -> Result<Tier> {
         #[cfg(target_arch = "x86_64")]
-        let (avx2, avx512, amx) = {
+        let (avx2, avx512, bf16, amx) = {
             let (avx2, avx512) = (Avx2::detect(), Avx512::detect());
+            let bf16 = avx512.and_then(Avx512::bf16).map(Tier::Avx512Bf16);
             // Tiles are requested only if they are wanted, because the permission holds for the
             // whole process.
             let amx = avx512.filter(|_| name == "amx").and_then(Self::tiles);
-            (avx2.map(Tier::Avx2), avx512.map(Tier::Avx512), amx)
+            (avx2.map(Tier::Avx2), avx512.map(Tier::Avx512), bf16, amx)
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let (avx2, avx512, amx) = (None, None, None);
+        let (avx2, avx512, bf16, amx) = (None, None, None, None);
         match name {
             "portable" => Ok(Tier::Portable(Portable)),
             "avx2" => avx2.ok_or("AVX2, FMA and F16C"),
             "avx512" => avx512.ok_or("AVX-512 F, BW, VL and DQ"),
+            "avx512bf16" => bf16.ok_or("AVX-512 with VNNI and BF16"),
             "amx" => {
                 amx.ok_or("AVX-512 and AMX with bfloat16, or the system does not let it be used")
             }
             _ => {
                 return Err(Error::invalid(
                     TIER_VARIABLE,
-                    "portable, avx2, avx512 or amx",
+                    "portable, avx2, avx512, avx512bf16 or amx",
                     name,
                 ));
             }
@@ -106,6 +111,8 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(_) => "AVX-512",
             #[cfg(target_arch = "x86_64")]
+            Tier::Avx512Bf16(_) => "AVX-512 with BF16",
+            #[cfg(target_arch = "x86_64")]
             Tier::Amx(..) => "AVX-512 and AMX",
         }
     }
@@ -120,7 +127,7 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(s) => s.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
-            Tier::Amx(s, _) => s.base().vectorize(kernel),
+            Tier::Avx512Bf16(s) | Tier::Amx(s, _) => s.base().vectorize(kernel),
         }
     }
 
@@ -129,16 +136,47 @@ impl Tier {
     #[inline]
     pub fn run_integers<K: Kernel>(self, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
-        match self {
-            Tier::Avx512(s) => {
-                if let Some(s) = s.vnni() {
-                    return s.vectorize(kernel);
-                }
-            }
-            Tier::Amx(s, _) => return s.without_bf16().vectorize(kernel),
-            _ => {}
+        if let Some(s) = self.vnni() {
+            return s.vectorize(kernel);
         }
         self.run(kernel)
+    }
+
+    /// Runs a kernel that multiplies bytes. It is compiled for VNNI alone.
+    ///
+    /// # Panics
+    /// On a tier without [`Tier::has_bytes`].
+    #[inline]
+    pub fn run_bytes<K: Kernel>(self, kernel: K) -> K::Output {
+        #[cfg(target_arch = "x86_64")]
+        match self.vnni() {
+            Some(s) => return s.vectorize(kernel),
+            None => drop(kernel),
+        }
+        unreachable!("the tier {} has no products of bytes", self.name())
+    }
+
+    /// Runs a kernel that multiplies pairs of bfloat16. It is compiled for the one tier that does
+    /// so without tiles.
+    ///
+    /// # Panics
+    /// On a tier without [`Tier::has_bf16`].
+    #[inline]
+    pub fn run_bf16<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512Bf16(s) => s.vectorize(kernel),
+            _ => unreachable!("the tier {} has no products of bfloat16", self.name()),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn vnni(self) -> Option<Avx512<1>> {
+        match self {
+            Tier::Avx512(s) => s.vnni(),
+            Tier::Avx512Bf16(s) | Tier::Amx(s, _) => Some(s.without_bf16()),
+            _ => None,
+        }
     }
 
     /// Runs a kernel that fills tiles, or that works beside them. It is compiled for the tier that
@@ -162,7 +200,7 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2(_) => Avx2::REGISTERS,
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(_) | Tier::Amx(..) => Avx512::<0>::REGISTERS,
+            Tier::Avx512(_) | Tier::Avx512Bf16(_) | Tier::Amx(..) => Avx512::<0>::REGISTERS,
         }
     }
 
@@ -170,6 +208,23 @@ impl Tier {
     /// product of integers takes half as many operations again.
     pub fn has_pairs(self) -> bool {
         !matches!(self, Tier::Portable(_))
+    }
+
+    /// Whether the tier multiplies bytes, four at a time, faster than pairs of int16: VNNI of
+    /// AVX-512.
+    pub fn has_bytes(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.vnni().is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Whether prompt rows are multiplied as pairs of bfloat16 without tiles.
+    pub fn has_bf16(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self, Tier::Avx512Bf16(_));
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 
     /// Whether prompt rows are multiplied with bfloat16 tiles.
@@ -190,6 +245,17 @@ impl Tier {
     }
 }
 
+/// Whether `vdpbf16ps` does more products in a cycle than float32 does: twice as many on AMD's
+/// cores (Zen 4: 117 and 58 G multiply-adds a second on one core, measured), half as many on
+/// Intel's (Sapphire Rapids: 40 and 74). The maker decides, not a measurement, because results
+/// depend on the answer and must not depend on noise.
+#[cfg(target_arch = "x86_64")]
+fn has_fast_bf16() -> bool {
+    let id = std::arch::x86_64::__cpuid(0);
+    let maker = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
+    maker.as_flattened() == b"AuthenticAMD"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,7 +265,7 @@ mod tests {
         let error = Tier::named("avx1024").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "LLAMABI_CPU_TIER is avx1024, must be portable, avx2, avx512 or amx"
+            "LLAMABI_CPU_TIER is avx1024, must be portable, avx2, avx512, avx512bf16 or amx"
         );
         assert_eq!(Tier::named("portable").unwrap().name(), "portable");
     }
@@ -212,6 +278,8 @@ mod tests {
         assert_eq!(has("avx2"), Avx2::detect().is_some());
         let tiles = Avx512::detect().and_then(Tier::tiles);
         assert_eq!(has("amx"), tiles.is_some());
+        let bf16 = Avx512::detect().and_then(Avx512::bf16);
+        assert_eq!(has("avx512bf16"), bf16.is_some());
         let best = Tier::best().name();
         assert_eq!(has("amx"), best == "AVX-512 and AMX", "{best}");
         if !has("avx512") {

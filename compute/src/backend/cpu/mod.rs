@@ -10,12 +10,15 @@
 //! | `element`, `run`, `mat` | storage formats; packed weights with one format; whole matrices |
 //! | `pack` | how stored tensors become packed weights |
 //! | `blocks`, `encode` | quantised weights; quantising |
+//! | `multiply` | which arithmetic rows have |
 //! | `rows`, `product` | RMSNorm and packed activations; matrix products in float32 |
 //! | `lora` | what adapters of requests add to products |
 //! | `strips` | how products are cut into tasks, and what happens to their sums |
 //! | [`amx`] | products of bfloat16 tiles (U) |
 //! | `panels_amx`, `product_amx` | prompt rows as tiles; matrix products with them |
-//! | `product_i16`, `many_i16` | matrix products with quantised weights as integers; of many rows |
+//! | `words` | packed activations of integers and of bfloat16 |
+//! | `integers` | matrix products with quantised weights as integers |
+//! | `product_bf16` | matrix products of bfloat16 without tiles |
 //! | `kv`, `attention` | the paged cache and RoPE; attention over it |
 //! | `exp` | the exponential and SiLU |
 //!
@@ -35,10 +38,11 @@ mod blocks;
 mod element;
 mod encode;
 mod exp;
+mod integers;
 mod kv;
 mod lora;
-mod many_i16;
 mod mat;
+mod multiply;
 mod ops;
 mod pack;
 #[cfg(target_arch = "x86_64")]
@@ -46,30 +50,30 @@ mod panels_amx;
 mod product;
 #[cfg(target_arch = "x86_64")]
 mod product_amx;
-mod product_i16;
+mod product_bf16;
 mod rows;
 mod run;
 mod step;
 mod strips;
+mod words;
 
 pub use kv::CpuKv;
 pub use mat::CpuMat;
 pub use memory::available_bytes;
 
-use super::{RopeTable, RowKind, Shape};
+use super::{RopeTable, Shape};
 use crate::quant::Quant;
 use crate::{Error, Result};
 use buf::Mem;
 use detect::Tier;
-use mat::Run;
+use multiply::Rows;
 #[cfg(target_arch = "x86_64")]
 use panels_amx::TilePanels;
 use pool::{Grid, Pool};
-use product::{Ending, Finish, Target, product};
-use product_i16::IntRows;
-use rows::{Norm, Panels};
+use rows::Panels;
 use std::sync::{Mutex, MutexGuard};
-use step::{ALL, Loaded, Picks, kind_index};
+use step::Loaded;
+use words::Words;
 
 /// Positions in one page of the cache: the lanes of a vector.
 const PAGE: usize = simd::LANES;
@@ -128,7 +132,9 @@ pub struct Cpu {
     /// Output of w1|w3 for prompt rows: the input of w2.
     #[cfg(target_arch = "x86_64")]
     hidden: TilePanels,
-    integers: IntRows,
+    words: Words,
+    /// Whether generated rows have the arithmetic of prompt rows.
+    generated_as_prompts: bool,
     /// What adapters make of the rows' inputs, `[max_rows, lora::WIDTH]`.
     thin: Mem<f32>,
     /// Output of the q|k|v product, `[max_rows, parts padded to strips]`.
@@ -165,7 +171,8 @@ fn widest(shape: &Shape) -> usize {
 /// Numbers of scratch that a thread needs.
 fn scratch_len(shape: &Shape, max_rows: usize) -> usize {
     let len = product::scratch_len(max_rows)
-        .max(product_i16::scratch_len(max_rows))
+        .max(integers::scratch_len(max_rows))
+        .max(product_bf16::scratch_len(max_rows))
         .max(attention::scratch_len(shape));
     #[cfg(target_arch = "x86_64")]
     let len = len.max(product_amx::scratch_len(max_rows));
@@ -290,13 +297,20 @@ impl Cpu {
             tiles: TilePanels::new(tier.amx().map_or(0, |_| max_rows), widest(shape))?,
             #[cfg(target_arch = "x86_64")]
             hidden: TilePanels::new(tier.amx().map_or(0, |_| max_rows), shape.ffn_dim)?,
-            integers: IntRows::new(max_rows, widest(shape))?,
+            words: Words::new(max_rows, widest(shape))?,
+            generated_as_prompts: false,
             thin: Mem::zeroed("rows of adapters", max_rows.saturating_mul(lora::WIDTH))?,
             qkv: CpuBuf::new("q, k and v", max_rows, qkv_width(shape))?,
             scratch,
             shape: shape.clone(),
             rope,
         })
+    }
+
+    /// Whether generated rows have the arithmetic of prompt rows: faster for many, less exact.
+    pub fn generated_as_prompts(mut self, yes: bool) -> Cpu {
+        self.generated_as_prompts = yes;
+        self
     }
 
     /// What was found and chosen: "AVX-512, 2 threads".
@@ -308,152 +322,4 @@ impl Cpu {
             if n == 1 { "" } else { "s" }
         )
     }
-
-    /// Multiplies rows of `x`, one run of weights after another.
-    fn multiply(
-        &mut self,
-        out: &mut CpuBuf,
-        w: &CpuMat,
-        x: Rows<'_>,
-        norm: Option<Norm<'_>>,
-        finish: Finish,
-    ) {
-        let place = lora::Place::of(w).filter(|_| self.step.has_adapters());
-        if let Some(place) = place {
-            let workers = Workers {
-                pool: &self.pool,
-                tier: self.tier,
-                scratch: &self.scratch,
-            };
-            let row = |from: usize| &x.buf.data[from * x.buf.width..][..x.buf.width];
-            lora::shrink(workers, &self.step, place, row, norm, &mut self.thin);
-        }
-        match (finish, &w.runs[..]) {
-            (Finish::SwiGlu, [gate, up]) => {
-                self.multiply_run(out, gate, x, norm, Finish::Store, place);
-                self.multiply_run(out, up, x, norm, Finish::Gated, place);
-            }
-            (_, runs) => {
-                for run in runs {
-                    self.multiply_run(out, run, x, norm, finish, place);
-                }
-            }
-        }
-    }
-
-    /// Prompt rows with tiles where there are tiles and the weights allow it. Where the weights are
-    /// quantised, generated rows as integers, and prompt rows too if the tier has pairs. All others
-    /// in float32.
-    fn multiply_run(
-        &mut self,
-        out: &mut CpuBuf,
-        w: &Run,
-        x: Rows<'_>,
-        norm: Option<Norm<'_>>,
-        finish: Finish,
-        place: Option<lora::Place>,
-    ) {
-        let Self {
-            tier,
-            pool,
-            panels,
-            integers,
-            scratch,
-            step,
-            thin,
-            ..
-        } = self;
-        let picks = if x.wanted { &step.wanted } else { &step.rows };
-        let stride = out.width;
-        #[cfg(target_arch = "x86_64")]
-        let tiled = out.tiled;
-        let out = &mut out.data[..picks[ALL].to.len() * stride];
-        let first = match finish {
-            Finish::Gated => 0,
-            _ => w.first * simd::LANES,
-        };
-        let columns = first..stride.min(first + w.strips() * simd::LANES);
-        let workers = Workers {
-            pool,
-            tier: *tier,
-            scratch,
-        };
-        let row = |from: u32| &x.buf.data[from as usize * x.buf.width..][..x.buf.width];
-        let low = place.map(|place| lora::Low::new(step, place, w, thin));
-        let ending = Ending { finish, low };
-        let [prompt, generated] = [RowKind::Prefill, RowKind::Decode].map(kind_index);
-        // Which rows are left for float32.
-        let mut left = [true; 2];
-        #[cfg(target_arch = "x86_64")]
-        if let Some(amx) = tier.amx().filter(|_| product_amx::takes(w.dtype)) {
-            left[0] = false;
-            let Picks { from, to } = &picks[prompt];
-            if !to.is_empty() {
-                let (tiles, hidden) = (&mut self.tiles, &mut self.hidden);
-                if !x.buf.tiled {
-                    tiles.fill(pool, *tier, to.len(), |i| row(from[i]), norm);
-                }
-                let (tiles, into) = match tiled {
-                    true => (
-                        &*tiles,
-                        product_amx::Destination::Panels {
-                            out: hidden,
-                            cols: stride,
-                        },
-                    ),
-                    false => (
-                        if x.buf.tiled { &*hidden } else { &*tiles },
-                        product_amx::Destination::Rows(Target {
-                            to,
-                            out,
-                            stride,
-                            columns: columns.clone(),
-                        }),
-                    ),
-                };
-                product_amx::product(workers, amx, w, tiles, ending, into);
-            }
-        }
-        if let Some(quant) = w.dtype.quant() {
-            let prompts_too = left[0] && tier.has_pairs();
-            let rows = if prompts_too { ALL } else { generated };
-            left = [left[0] && !prompts_too, false];
-            let Picks { from, to } = &picks[rows];
-            if !to.is_empty() {
-                integers.fill(pool, *tier, quant, to.len(), |i| row(from[i]), norm);
-                let columns = columns.clone();
-                let target = Target {
-                    to,
-                    out,
-                    stride,
-                    columns,
-                };
-                product_i16::product(workers, w, quant, integers, target, ending);
-            }
-        }
-        let Picks { from, to } = match left {
-            [true, true] => &picks[ALL],
-            [true, false] => &picks[prompt],
-            [false, true] => &picks[generated],
-            [false, false] => return,
-        };
-        if !to.is_empty() {
-            let side = product::side(*tier, w, to.len());
-            panels.fill(pool, *tier, side, to.len(), |i| row(from[i]), norm);
-            let target = Target {
-                to,
-                out,
-                stride,
-                columns,
-            };
-            product(workers, w, panels, target, ending);
-        }
-    }
-}
-
-/// Rows of a buffer: all of the step, or those whose logits are wanted.
-#[derive(Clone, Copy)]
-struct Rows<'a> {
-    buf: &'a CpuBuf,
-    wanted: bool,
 }

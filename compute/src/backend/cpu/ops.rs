@@ -9,8 +9,8 @@ use super::product_amx;
 use super::rows::Norm;
 use super::step::ALL;
 use super::{
-    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, product_i16,
-    qkv_width, quantise, rows, scratch_len, simd, threads, tiles_len, widest,
+    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, qkv_width, quantise,
+    rows, scratch_len, simd, threads, tiles_len, widest, words,
 };
 use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
 use crate::quant::Quant;
@@ -39,7 +39,7 @@ impl Backend for Cpu {
             rows::panels_len(rows, widest(shape)),
             // These numbers have half the size.
             (tiles_len(rows, widest(shape)) + tiles_len(rows, shape.ffn_dim)) / 2,
-            product_i16::rows_len(rows, widest(shape)),
+            words::rows_len(rows, widest(shape)),
             rows.saturating_mul(qkv_width(shape)),
             rows.saturating_mul(lora::WIDTH),
             attention::partials_len(shape, limits.max_positions),

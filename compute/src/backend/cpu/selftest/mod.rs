@@ -2,7 +2,9 @@
 //! themselves: whatever must not change a result is compared with `==`.
 
 use super::element::with_element;
+use super::rows::Norm;
 use super::simd::{Kernel, LANES, Simd};
+use super::strips::Finish;
 use super::*;
 use crate::backend::{
     Backend, Block, Layer, MatSpec, MatUse, PartSpec, QuantBlock, RowKind, RowOrder, Scratch, Span,
@@ -75,9 +77,22 @@ fn unpack(mat: &CpuMat) -> Vec<f32> {
     out
 }
 
-/// Whether this tier multiplies prompt rows as bfloat16.
+/// Whether this tier multiplies such rows as bfloat16.
 fn rounds(tier: Tier, kind: RowKind, dtype: Dtype) -> bool {
-    tier.amx().is_some() && kind == RowKind::Prefill && dtype != Dtype::F32
+    let tiles = tier.has_tiles() && dtype != Dtype::F32;
+    kind == RowKind::Prefill && (tiles || tier.has_bf16() && dtype == Dtype::Bf16)
+}
+
+/// Rows of a kind, and whether the handle gives generated rows the arithmetic of prompt rows.
+const KINDS: [(RowKind, bool); 3] = [
+    (RowKind::Decode, false),
+    (RowKind::Prefill, false),
+    (RowKind::Decode, true),
+];
+
+/// Sets [`Cpu::generated_as_prompts`].
+fn set_fast(cpu: &mut Cpu, fast: bool) {
+    cpu.generated_as_prompts = fast;
 }
 
 /// Loads a step of `rows` rows of no particular sequence, for products only.

@@ -1,7 +1,7 @@
 //! Matrices whose parts have formats of their own, on every tier.
 
 use super::*;
-use crate::backend::cpu::{Finish, Rows};
+use crate::backend::cpu::multiply::Rows;
 
 /// A product of all rows of `x`, `[rows, width]`.
 fn multiply(cpu: &mut Cpu, mat: &CpuMat, x: &CpuBuf, width: usize, finish: Finish) -> Vec<f32> {

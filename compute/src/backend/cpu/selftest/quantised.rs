@@ -111,13 +111,13 @@ impl Encoded {
         x.iter().enumerate().map(one).sum()
     }
 
-    /// The result of row `row` without tiles: [`super::super::product_i16`] in scalar code.
-    fn product(&self, row: usize, x: &[f32], fused: bool) -> f32 {
+    /// The result of row `row` without tiles: [`super::super::integers`] in scalar code,
+    /// with activations up to `top`.
+    fn product(&self, row: usize, x: &[f32], top: f32, fused: bool) -> f32 {
         let unit = unit(self.quant);
         let mut sum = 0.0f32;
         for (g, x) in x.chunks(32).enumerate() {
             let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-            let top = top(self.quant);
             let (inverse, scale) = match max > 1e-30 {
                 true => (top / max, max / top),
                 false => (0.0, 0.0),
@@ -158,19 +158,25 @@ fn unit(quant: Quant) -> f32 {
     }
 }
 
-/// The greatest integer of a group of activations.
-fn top(quant: Quant) -> f32 {
-    match quant {
+/// The greatest integer of a group of activations; `None` if they are no integers.
+fn top(tier: Tier, kind: RowKind, quant: Quant) -> Option<f32> {
+    let pairs = match quant {
         Quant::Int4 | Quant::K4 => 32512.0,
         _ => 32767.0,
+    };
+    match kind {
+        RowKind::Decode => Some(pairs),
+        _ if tier.has_tiles() || !tier.has_pairs() => None,
+        _ if tier.has_bytes() && quant != Quant::Nf4 => Some(127.0),
+        _ => Some(pairs),
     }
 }
 
 /// Activations as products of integers take them, as numbers.
-fn activations(quant: Quant, mut x: Vec<f64>) -> Vec<f64> {
+fn activations(top: f32, mut x: Vec<f64>) -> Vec<f64> {
     for x in x.chunks_mut(32) {
         let max = x.iter().fold(0.0f64, |m, x| m.max(x.abs()));
-        let step = max.max(1e-30) / f64::from(top(quant));
+        let step = max.max(1e-30) / f64::from(top);
         x.iter_mut()
             .for_each(|x| *x = (*x / step).round_ties_even() * step);
     }
@@ -382,9 +388,8 @@ pub fn quantised_strips_hold_what_the_format_says(tier: Tier) {
     }
 }
 
-/// Generated rows, and prompt rows on tiers with pairs of int16 and without tiles, equal their
-/// scalar twin bit for bit, however many there are. Rows of both kinds are within derived bounds of
-/// the product of dequantised weights in float64.
+/// Rows that are multiplied as integers equal their scalar twin bit for bit, however many there are.
+/// All rows are within derived bounds of the product of dequantised weights in float64.
 pub fn quantised_products_match(tier: Tier) {
     let mut rng = Rng(3);
     for (n, k, quant) in cases() {
@@ -413,11 +418,16 @@ pub fn quantised_products_match(tier: Tier) {
             }
             let mut before = cpu.new_buf(rows, n).unwrap();
             before.data.copy_from_slice(&rng.vector(rows * n, 1.0));
-            for kind in [RowKind::Decode, RowKind::Prefill] {
+            for (kind, fast) in KINDS {
+                set_fast(&mut cpu, fast);
                 let mut y = cpu.new_buf(rows, n).unwrap();
                 y.data.copy_from_slice(&before.data);
                 load_rows(&mut cpu, rows, kind);
                 cpu.matmul_add(&mut y, &mat, &x);
+                let top = match fast {
+                    true => top(tier, RowKind::Prefill, quant),
+                    false => top(tier, kind, quant),
+                };
                 for row in 0..rows {
                     let x = &x.data[row * k..][..k];
                     let wide: Vec<f64> = x.iter().map(|&x| x.into()).collect();
@@ -425,23 +435,22 @@ pub fn quantised_products_match(tier: Tier) {
                     for i in 0..n {
                         let start = before.data[row * n + i];
                         let got = y.data[row * n + i];
-                        let what =
-                            format!("{quant:?} {n} x {k}, {rows} {kind:?} rows: [{row}, {i}]");
-                        let integers =
-                            kind == RowKind::Decode || tier.has_pairs() && tier.amx().is_none();
-                        if integers {
+                        let what = format!(
+                            "{quant:?} {n} x {k}, {rows} {kind:?} {fast} rows: [{row}, {i}]"
+                        );
+                        if let Some(top) = top {
                             let fused = !matches!(tier, Tier::Portable(_));
-                            let twin = encoded.product(i, x, fused) + dense.bias[i];
+                            let twin = encoded.product(i, x, top, fused) + dense.bias[i];
                             assert_eq!(got, start + twin, "{what}");
                         }
                         let want = want[i] + f64::from(start);
                         let size = encoded.magnitude(i, &wide);
                         let mut bound = (k + 8) as f64 * 2f64.powi(-24) * (size + want.abs() + 2.0);
-                        if integers {
+                        if let Some(top) = top {
                             for (g, x) in x.chunks(32).enumerate() {
                                 // Half a step of the activations, for every weight.
                                 let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-                                let step = f64::from(max) * 0.51 / 32512.0 + 1e-30;
+                                let step = f64::from(max) * 0.51 / f64::from(top) + 1e-30;
                                 let w = &exact.row(i)[g * 32..][..x.len()];
                                 bound += step * w.iter().map(|w| f64::from(w.abs())).sum::<f64>();
                                 if quant == Quant::Nf4 {
@@ -486,7 +495,8 @@ pub fn quantised_products_of_bad_numbers(tier: Tier) {
         };
         let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 8, tier).unwrap();
         let mat = to_mat(&cpu, &dense, &[n], quant);
-        for kind in [RowKind::Decode, RowKind::Prefill] {
+        for (kind, fast) in KINDS {
+            set_fast(&mut cpu, fast);
             let mut x = cpu.new_buf(4, k).unwrap();
             x.data.copy_from_slice(&rng.vector(4 * k, 1.0));
             x.data[k + 33] = f32::NAN;
@@ -547,9 +557,9 @@ pub fn quantised_forward_matches(tier: Tier) {
         };
         for (i, shape) in shapes.iter().enumerate() {
             let model = random_model(shape, Dtype::Bf16, i == 0, i == 1, 11);
-            let tiles = rounds(tier, RowKind::Prefill, quant.dtype());
-            let integers = tier.has_pairs() && !tiles;
-            let want_of = dequantised(&model, quant, integers);
+            let tiles = tier.has_tiles();
+            let tops = [quant, Quant::Int8].map(|quant| top(tier, RowKind::Prefill, quant));
+            let want_of = dequantised(&model, quant, tops[0].is_some());
             for kv in [Dtype::F32, Dtype::Bf16] {
                 let mut machine = Machine::new(&model, tier, 2, quant.dtype(), kv);
                 let tokens = random_tokens(45, shape.vocab_size, 3);
@@ -558,18 +568,19 @@ pub fn quantised_forward_matches(tier: Tier) {
                     let token = &tokens[t..t + 1];
                     got.extend(machine.step(&mut [(&mut sequence, token, RowKind::Decode)]));
                 }
-                let want = want_of.logits_rounding(&tokens, kv, |head, x| match (integers, head) {
-                    (false, _) => x,
-                    (true, true) => activations(Quant::Int8, x),
-                    (true, false) => activations(quant, x),
-                });
+                let want =
+                    want_of.logits_rounding(&tokens, kv, |head, x| match tops[usize::from(head)] {
+                        None => x,
+                        Some(top) => activations(top, x),
+                    });
                 let what = format!("{quant:?} {kv}");
                 let cache = if kv == Dtype::F32 { 0.0 } else { 2e-3 };
-                let [prefill, decode] = match (tiles, integers) {
-                    (true, _) => [0.03; 2],
+                let [prefill, decode] = match tops {
+                    _ if tiles => [0.03; 2],
+                    [None, _] => [1e-5 + cache, 1e-3 + cache],
                     // Sums in float32 put a few activations on the other side of a half.
-                    (_, true) => [2e-4 + cache; 2],
-                    _ => [1e-5 + cache, 1e-3 + cache],
+                    tops if tops.contains(&Some(127.0)) => [0.03; 2],
+                    _ => [2e-4 + cache; 2],
                 };
                 assert_close(&got[..40], &want[..40], prefill, &what);
                 assert_close(&got[40..], &want[40..], decode, &what);
@@ -581,7 +592,7 @@ pub fn quantised_forward_matches(tier: Tier) {
 /// Law four where the two kinds of row may have arithmetic of their own: other sequences, threads
 /// and chunks change no bit of either.
 pub fn quantised_company_changes_nothing(tier: Tier) {
-    for quant in all() {
+    for (quant, fast) in all().flat_map(|quant| [(quant, false), (quant, true)]) {
         let shape = match quant.takes(64) {
             true => shape(64, [4, 2], 32, 128, 70),
             false => shape(256, [2, 1], 128, 256, 70),
@@ -589,6 +600,7 @@ pub fn quantised_company_changes_nothing(tier: Tier) {
         let model = random_model(&shape, Dtype::Bf16, true, false, 5);
         let tokens = random_tokens(272, 70, 21);
         let mut alone = Machine::new(&model, tier, 1, quant.dtype(), Dtype::Bf16);
+        set_fast(&mut alone.cpu, fast);
         let (mut sequence, want) = alone.prefill(&tokens[..260], 260);
         let generate = |machine: &mut Machine, sequence: &mut Sequence, t: usize| {
             let token = &tokens[t..=t];
@@ -599,8 +611,10 @@ pub fn quantised_company_changes_nothing(tier: Tier) {
         let generated: Vec<Vec<f32>> = (260..264)
             .map(|t| generate(&mut alone, &mut sequence, t))
             .collect();
-        for threads in [1, 2, 3] {
+        let threads: &[usize] = if fast { &[2] } else { &[1, 2, 3] };
+        for &threads in threads {
             let mut machine = Machine::new(&model, tier, threads, quant.dtype(), Dtype::Bf16);
+            set_fast(&mut machine.cpu, fast);
             for chunk in [1, 7, 100] {
                 let (mut sequence, got) = machine.prefill(&tokens[..260], chunk);
                 assert!(

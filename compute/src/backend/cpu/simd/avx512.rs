@@ -415,6 +415,23 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
+    fn unsigned_bytes(self, a: __m512i) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_xor_si512(a, _mm512_set1_epi8(-128)) }
+    }
+    #[inline(always)]
+    fn dot_bytes(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        assert!(LEVEL >= 1, "products of bytes without VNNI");
+        // SAFETY: see the impl; the level is the proof of VNNI.
+        unsafe { dot_bytes(acc, a, b) }
+    }
+    #[inline(always)]
+    fn dot_bf16(self, acc: __m512, a: __m512i, b: __m512i) -> __m512 {
+        assert!(LEVEL >= 2, "products of bfloat16 without BF16");
+        // SAFETY: see the impl; the level is the proof of BF16. All types are 64 bytes.
+        unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute(a), std::mem::transmute(b)) }
+    }
+    #[inline(always)]
     fn to_f32(self, a: __m512i) -> __m512 {
         // SAFETY: see the impl.
         unsafe { _mm512_cvtepi32_ps(a) }

@@ -111,6 +111,41 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn dot_nibbles(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// `256 high + low + offset`, with each sum over four bytes.
     fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
+    /// Every signed byte plus 128, as an unsigned byte.
+    #[inline(always)]
+    fn unsigned_bytes(self, a: Self::I) -> Self::I {
+        let mut words = [0; 2 * LANES];
+        self.store_i16(a, &mut words);
+        self.load_i16(&words.map(|word| word ^ 0x8080))
+    }
+    /// Adds four products of bytes to every i32 lane of `acc`; bytes of `a` are unsigned, those of
+    /// `b` are signed. Kernels that use it are compiled for tiers with VNNI only; this is what its
+    /// instruction means.
+    #[inline(always)]
+    fn dot_bytes(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I {
+        let (mut x, mut y) = ([0; 2 * LANES], [0; 2 * LANES]);
+        self.store_i16(a, &mut x);
+        self.store_i16(b, &mut y);
+        let unsigned = x.map(|word| [word & 255, word >> 8]);
+        let signed = y.map(|word| [word as i8 as u16, (word as i16 >> 8) as u16]);
+        let mut sum = acc;
+        for byte in 0..2 {
+            let a = self.load_i16(&unsigned.map(|word| word[byte]));
+            let b = self.load_i16(&signed.map(|word| word[byte]));
+            sum = self.dot_i16(sum, a, b);
+        }
+        sum
+    }
+    /// Adds two products of bfloat16 to every lane of `acc`, which an instruction set may round
+    /// and flush in its own way. Kernels that use it are compiled for the tier with BF16 only.
+    #[inline(always)]
+    fn dot_bf16(self, acc: Self::F, a: Self::I, b: Self::I) -> Self::F {
+        let (mut x, mut y) = ([0; 2 * LANES], [0; 2 * LANES]);
+        self.store_i16(a, &mut x);
+        self.store_i16(b, &mut y);
+        let ([a0, a1], [b0, b1]) = (self.widen_bf16_pairs(&x), self.widen_bf16_pairs(&y));
+        self.fma(a1, b1, self.fma(a0, b0, acc))
+    }
     /// i32 -> f32, to nearest even.
     fn to_f32(self, a: Self::I) -> Self::F;
     /// The lower byte of every i16, sign-extended.

@@ -1,0 +1,294 @@
+//! Quantised weights as tile strips: the layout, and how rows get into it.
+//!
+//! A strip has sixteen outputs and is a stream of blocks. A block has first the codes, in lines of
+//! 64 bytes with four bytes of every output, and then the scales, sixteen f16 for each group.
+//! Blocks consist of whole cache lines. (nf4 in blocks of 64 k, in which half of the lines are
+//! split, was 15 % slower.) k is padded to whole blocks with zeros, and outputs are padded to whole
+//! strips.
+//!
+//! | | a line's four bytes of an output | k in a block | lines | bytes |
+//! |---|---|---:|---:|---:|
+//! | int8 | k, k + 1, k + 2, k + 3 | 64 | 16 | 1024 + 64 |
+//! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 64 | 8 | 512 + 64 |
+//! | nf4 | as int4 | 128 | 16 | 1024 + 64 |
+//! | k4 | as int4 | 256 | 32 | 2048 + 256 + 64 |
+//! | k8 | as int8 | 256 | 64 | 4096 + 256 + 64 |
+//!
+//! The scales of k4 and k8 are the words of [`crate::quant::k`]: four lines with two of the words
+//! for small integers of every output, then a line with sixteen `d` and, in k4, sixteen `dmin`. The
+//! second half of that line of k8 is padding, which keeps blocks whole cache lines.
+//!
+//! Kernels multiply lines with sixteen words of activations for each group, in int16 or in the two
+//! bytes of an int16: [`Blocks::words`]. For many rows a line becomes pairs of int16 in every
+//! format: [`Blocks::int_pairs`].
+
+mod bytes;
+mod formats;
+
+use super::simd::{LANES, Simd};
+use crate::quant::{Quant, k};
+pub use bytes::{BYTE_WORDS, Bytes, bytes_offset, in_bytes};
+pub use formats::{Int4, Int8, K4, K8, Nf4};
+
+/// The number of columns of a block (k in the table above).
+const fn block_k(quant: Quant) -> usize {
+    match quant {
+        Quant::Int8 | Quant::Int4 | Quant::Fp8 => 64,
+        Quant::Nf4 => 128,
+        Quant::K4 | Quant::K8 => k::BLOCK,
+    }
+}
+
+/// Activations are padded to a multiple of this. It is a multiple of every format's block, except
+/// of formats whose matrices are never padded.
+pub(super) const PADDED_K: usize = 128;
+/// The number of columns that share an activation scale.
+pub(super) const GROUP_K: usize = 32;
+/// 16-bit words of a line.
+pub(super) const LINE: usize = 2 * LANES;
+/// The number of words in the activations of [`GROUP_K`] columns.
+pub(super) const WORDS: usize = GROUP_K / 2;
+
+/// Words of the codes of a block.
+const fn codes_len(quant: Quant) -> usize {
+    block_k(quant) * LANES
+        / 2
+        / if matches!(quant, Quant::Int8 | Quant::K8) {
+            1
+        } else {
+            2
+        }
+}
+
+/// 16-bit words of a block.
+pub(super) const fn block_len(quant: Quant) -> usize {
+    codes_len(quant)
+        + match quant {
+            Quant::K4 | Quant::K8 => (k::GROUP_WORDS + 2) * LANES,
+            _ => block_k(quant) / quant.group() * LANES,
+        }
+}
+
+/// 16-bit words of a strip; `None` if no machine could hold them.
+pub(super) fn strip_len(quant: Quant, cols: usize) -> Option<usize> {
+    cols.div_ceil(block_k(quant)).checked_mul(block_len(quant))
+}
+
+/// Weight `k` of an output of a strip.
+pub(super) fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 {
+    let block = &strip[k / block_k(quant) * block_len(quant)..][..block_len(quant)];
+    let within = k % block_k(quant);
+    let code = match quant {
+        Quant::Int8 | Quant::Fp8 | Quant::K8 => {
+            let word = block[within / 4 * LINE + 2 * lane + within % 4 / 2];
+            word >> (8 * (within % 2)) & 255
+        }
+        Quant::Int4 | Quant::Nf4 | Quant::K4 => {
+            let byte = within % 4;
+            let word = block[within / 8 * LINE + 2 * lane + byte / 2];
+            word >> (8 * (byte % 2) + within % 8 / 4 * 4) & 15
+        }
+    };
+    let mut scales = [0; k::K4_WORDS];
+    let n = quant.scales(block_k(quant));
+    for (i, scale) in scales[..n].iter_mut().enumerate() {
+        *scale = block[scale_at(quant, i, lane)];
+    }
+    let [scale, minimum] = quant.scale(&scales[..n], within);
+    scale * quant.value(code as u8) - minimum
+}
+
+/// The place of scale `i` of an output in a block.
+fn scale_at(quant: Quant, i: usize, lane: usize) -> usize {
+    codes_len(quant)
+        + match quant {
+            Quant::K4 | Quant::K8 if i < k::GROUP_WORDS => i / 2 * LINE + 2 * lane + i % 2,
+            _ => i * LANES + lane,
+        }
+}
+
+/// Places the codes of one row in its lane.
+pub(super) fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
+    let (blocks, len) = (strip.chunks_exact_mut(block_len(quant)), codes_len(quant));
+    // Bytes of one row in a block.
+    let bytes = quant.code_bytes(block_k(quant));
+    for (block, codes) in blocks.zip(codes.chunks(bytes)) {
+        let lines = block[..len].as_chunks_mut::<LINE>().0;
+        for (line, codes) in lines.iter_mut().zip(codes.chunks(4)) {
+            let mut c = [0; 4];
+            c[..codes.len()].copy_from_slice(codes);
+            if !matches!(quant, Quant::Int8 | Quant::K8) {
+                // Codes 0-3 in the upper and lower halves of two bytes, 4-7 in those of the next
+                // two.
+                let [a, b, c4, d] = c;
+                c = [
+                    a >> 4 | (c4 & 0xf0),
+                    a & 15 | c4 << 4,
+                    b >> 4 | (d & 0xf0),
+                    b & 15 | d << 4,
+                ];
+            }
+            line[2 * lane] = u16::from_le_bytes([c[0], c[1]]);
+            line[2 * lane + 1] = u16::from_le_bytes([c[2], c[3]]);
+        }
+    }
+}
+
+/// Places the scales of one row in its lane.
+pub(super) fn place_scales(quant: Quant, strip: &mut [u16], lane: usize, scales: &[u16]) {
+    let each = quant.scales(block_k(quant));
+    let blocks = strip.chunks_exact_mut(block_len(quant));
+    for (block, scales) in blocks.zip(scales.chunks(each)) {
+        for (i, &scale) in scales.iter().enumerate() {
+            block[scale_at(quant, i, lane)] = scale;
+        }
+    }
+}
+
+/// A block format, as a type that kernels are generic over.
+pub trait Blocks: 'static {
+    /// The format.
+    const QUANT: Quant;
+    /// 16-bit words of a block.
+    const LEN: usize = block_len(Self::QUANT);
+    /// Groups of [`GROUP_K`] in a block.
+    const GROUPS: usize = block_k(Self::QUANT) / GROUP_K;
+    /// Parts of a group that have a scale each.
+    const SPANS: usize = if Self::QUANT.group() < GROUP_K {
+        GROUP_K / Self::QUANT.group()
+    } else {
+        1
+    };
+    /// Lines of codes in a group.
+    const LINES: usize = codes_len(Self::QUANT) / LINE / Self::GROUPS;
+    /// A factor that scales of activations contain. The lookup table has the values of codes as
+    /// multiples of it.
+    const UNIT: f32;
+    /// How many blocks before its use a block is prefetched.
+    const AHEAD: usize = 1;
+    /// The greatest integer to which an activation is converted.
+    const TOP: f32 = 32767.0;
+    /// Whether weights have minima.
+    const MINIMA: bool = false;
+
+    /// The lookup table of [`Blocks::int_pairs`].
+    type Pairs<S: Simd>: Copy;
+    /// Builds the table.
+    fn table_of_pairs<S: Simd>(s: S) -> Self::Pairs<S>;
+    /// The weights of a line in multiples of [`Blocks::UNIT`], as pairs of int16, in the order of
+    /// [`pair_words`]: the first two, or all four.
+    fn int_pairs<S: Simd>(s: S, table: Self::Pairs<S>, line: &[u16; LINE]) -> [S::I; 4];
+
+    /// The activations of a group as words for [`Blocks::add`].
+    fn words(x: &[i32; GROUP_K]) -> [i32; WORDS];
+    /// The offset of a group of activations, which have this scale: what [`Blocks::accumulate`]
+    /// needs of their sum.
+    #[inline(always)]
+    fn offset(_: &[i32; GROUP_K], _: f32) -> i32 {
+        0
+    }
+    /// The lookup table of [`Blocks::add`].
+    type Table<S: Simd>: Copy;
+    /// Builds the table.
+    fn table<S: Simd>(s: S) -> Self::Table<S>;
+    /// The sum of a group, in parts.
+    type Sum<S: Simd>: Copy;
+    /// The number of registers of a sum.
+    const PARTS: usize = 1;
+    /// A sum of zero.
+    fn zero<S: Simd>(s: S) -> Self::Sum<S>;
+    /// Adds a line times its words of SIDE rows, which begin with word `first`, in multiples of
+    /// [`Blocks::UNIT`].
+    fn add<S: Simd, const SIDE: usize>(
+        s: S,
+        table: Self::Table<S>,
+        line: &[u16; LINE],
+        x: &[[i32; WORDS]; SIDE],
+        first: usize,
+        sums: &mut [Self::Sum<S>; SIDE],
+    );
+    /// The sum of a group, exactly.
+    fn total<S: Simd>(s: S, sum: Self::Sum<S>, offset: i32) -> S::I;
+
+    /// The lookup table of [`Blocks::values`].
+    type Values<S: Simd>: Copy;
+    /// Builds the table.
+    fn table_of_values<S: Simd>(s: S) -> Self::Values<S>;
+    /// The weights of a line before scaling, in the order of k: the first four, or all eight.
+    fn values<S: Simd>(s: S, table: Self::Values<S>, line: &[u16; LINE]) -> [S::F; 8];
+
+    /// An array of [`Blocks::LEN`] words.
+    type Block: 'static;
+    /// A strip as blocks.
+    fn blocks(strip: &[u16]) -> &[Self::Block];
+    /// Line `i` of a block, counted over the [`Blocks::LINES`] of all its groups.
+    fn line(block: &Self::Block, i: usize) -> &[u16; LINE];
+
+    /// The scale of a span, as sums and weights need it.
+    type Scale<S: Simd>: Copy;
+    /// Scale of span `i` of a block, counted over all its groups.
+    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> Self::Scale<S>;
+    /// Prefetches the memory that lies `ahead` bytes after what [`Blocks::scale`] reads.
+    fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize);
+    /// Computes the scale of weights, and their minimum or zero.
+    fn factors<S: Simd>(s: S, scale: Self::Scale<S>) -> [S::F; 2];
+    /// Adds the scaled sum of a span of a group to `sum`. `offset` and `unit` are the offset and
+    /// the scale of the activations.
+    fn accumulate<S: Simd>(
+        s: S,
+        scale: Self::Scale<S>,
+        dot: Self::Sum<S>,
+        offset: i32,
+        unit: f32,
+        sum: S::F,
+    ) -> S::F;
+    /// A weight, from its [`Blocks::values`].
+    fn weight<S: Simd>(s: S, scale: Self::Scale<S>, value: S::F) -> S::F;
+}
+
+/// A group of activations as pairs of int16: of every four columns the first and the third, and the
+/// second and the fourth, because these are the bytes and half bytes that codes have at one place
+/// in their two words.
+#[inline(always)]
+pub(super) fn pair_words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
+    let mut words = [0; WORDS];
+    for (x, to) in x
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .zip(words.as_chunks_mut::<2>().0)
+    {
+        *to = [(x[0] & 0xffff) | x[2] << 16, (x[1] & 0xffff) | x[3] << 16];
+    }
+    words
+}
+
+/// `$body`, in which `$Q` stands for the type of `$quant`.
+macro_rules! with_blocks {
+    ($quant:expr, $Q:ident => $body:expr) => {
+        match $quant {
+            $crate::quant::Quant::Int8 => {
+                type $Q = $crate::backend::cpu::blocks::Int8;
+                $body
+            }
+            $crate::quant::Quant::Int4 => {
+                type $Q = $crate::backend::cpu::blocks::Int4;
+                $body
+            }
+            $crate::quant::Quant::Nf4 => {
+                type $Q = $crate::backend::cpu::blocks::Nf4;
+                $body
+            }
+            $crate::quant::Quant::K4 => {
+                type $Q = $crate::backend::cpu::blocks::K4;
+                $body
+            }
+            $crate::quant::Quant::K8 => {
+                type $Q = $crate::backend::cpu::blocks::K8;
+                $body
+            }
+            $crate::quant::Quant::Fp8 => unreachable!("CpuMat::new refuses it"),
+        }
+    };
+}
+pub(super) use with_blocks;

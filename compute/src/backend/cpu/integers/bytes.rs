@@ -1,0 +1,132 @@
+//! Products of int8: four activations in a word, so each instruction does twice as many products
+//! as with int16 (117 and 235 G a second on one core of a Zen 4).
+
+use super::super::blocks::{BYTE_WORDS, Bytes, LINE};
+use super::super::element::Weights;
+use super::super::simd::Simd;
+use super::super::words::Panel;
+use super::integer::{Decoded, Groups, Integers, Sums, accumulate, unrolled};
+use std::marker::PhantomData;
+
+/// int8 activations times weights of a format.
+pub struct InBytes<Q>(PhantomData<Q>);
+
+#[inline(always)]
+fn panel<'a, const SIDE: usize>(x: Groups<'a>) -> Panel<'a, SIDE, BYTE_WORDS> {
+    x.x.panel(x.panel, x.first, x.count)
+}
+
+impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
+    type Q = Q;
+    type Table<S: Simd> = ();
+    #[inline(always)]
+    fn table<S: Simd>(_: S) {}
+    const PARTS: usize = 1;
+
+    #[inline(always)]
+    fn prefetch<S: Simd, const SIDE: usize>(s: S, x: Groups<'_>) {
+        let words = panel::<SIDE>(x).words;
+        for line in words.as_flattened().iter().step_by(2) {
+            s.prefetch(line, size_of_val(words));
+        }
+    }
+
+    #[inline(always)]
+    fn few<S: Simd, const SIDE: usize, const WIDE: usize>(
+        s: S,
+        (): (),
+        w: [&Q::Block; WIDE],
+        ahead: usize,
+        x: Groups<'_>,
+        sums: &mut Sums<SIDE, WIDE>,
+    ) {
+        let x = panel::<SIDE>(x);
+        // Words of a line.
+        let each = BYTE_WORDS / Q::LINES;
+        // Lines of a span.
+        let lines = Q::LINES / Q::SPANS;
+        for i in 0..Q::GROUPS * Q::SPANS {
+            let (g, span) = (i / Q::SPANS, i % Q::SPANS);
+            let (words, units, offsets) = (&x.words[g], &x.scales[g], &x.offsets[g]);
+            let mut dots = [[s.splat_i32(0); SIDE]; WIDE];
+            for r in 0..SIDE {
+                let start = s.splat_i32(Q::start(offsets[r], span));
+                unrolled!(WIDE, b => { dots[b][r] = start; });
+            }
+            for j in 0..lines {
+                let first = (span * lines + j) * each;
+                unrolled!(WIDE, b => {
+                    let line = Q::line(w[b], i * lines + j);
+                    s.prefetch(line, ahead);
+                    let quads = Q::quads(s, line);
+                    for (q, codes) in quads.into_iter().take(each).enumerate() {
+                        for r in 0..SIDE {
+                            let x = s.splat_i32(words[r][first + q]);
+                            dots[b][r] = s.dot_bytes(dots[b][r], codes, x);
+                        }
+                    }
+                });
+            }
+            unrolled!(WIDE, b => {
+                Q::prefetch_scale(s, w[b], i, ahead);
+                let [scale, minimum] = Q::factors(s, Q::scale(s, w[b], i));
+                for r in 0..SIDE {
+                    let mut sum = s.load(&sums[b][r]);
+                    let dot = s.to_f32(dots[b][r]);
+                    sum = s.fma(dot, s.mul(scale, s.splat(units[r])), sum);
+                    if Q::MINIMA {
+                        sum = s.fma(minimum, s.splat(f32::from_bits(offsets[r] as u32)), sum);
+                    }
+                    s.store(sum, &mut sums[b][r]);
+                }
+            });
+        }
+    }
+
+    type Codes<S: Simd> = ();
+    #[inline(always)]
+    fn codes<S: Simd>(_: S) {}
+    const LINES: usize = BYTE_WORDS;
+    #[inline(always)]
+    fn decode<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::I; 4] {
+        let [a, b] = Q::quads(s, line);
+        [a, b, a, b]
+    }
+
+    #[inline(always)]
+    fn many<S: Simd, const SIDE: usize, const WIDE: usize>(
+        s: S,
+        w: &Decoded<'_, WIDE>,
+        x: Groups<'_>,
+        sums: &mut Sums<SIDE, WIDE>,
+    ) {
+        let x = panel::<SIDE>(x);
+        for (i, words) in x.words.iter().enumerate() {
+            for span in 0..Q::SPANS {
+                let each = BYTE_WORDS / Q::SPANS;
+                let lines = &w.lines[i * BYTE_WORDS + span * each..][..each];
+                let mut dots = [[s.splat_i32(0); SIDE]; WIDE];
+                for r in 0..SIDE {
+                    let start = s.splat_i32(Q::start(x.offsets[i][r], span));
+                    for b in 0..WIDE {
+                        dots[b][r] = start;
+                    }
+                }
+                for j in 0..each {
+                    let mut codes = [s.splat_i32(0); WIDE];
+                    for b in 0..WIDE {
+                        codes[b] = s.load_i16(&lines[j][b]);
+                    }
+                    for r in 0..SIDE {
+                        let x = s.splat_i32(words[r][span * each + j]);
+                        for b in 0..WIDE {
+                            dots[b][r] = s.dot_bytes(dots[b][r], codes[b], x);
+                        }
+                    }
+                }
+                let of_rows = (&x.scales[i], &x.offsets[i]);
+                accumulate::<Q, S, SIDE, WIDE>(s, w, (i, span), dots, of_rows, sums);
+            }
+        }
+    }
+}

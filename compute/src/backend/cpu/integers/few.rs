@@ -1,0 +1,134 @@
+//! Few rows: weights are read straight from memory, and unpacked for every eight rows.
+
+use super::super::blocks::Blocks;
+use super::super::simd::{Kernel, LANES, Simd};
+use super::super::strips::TASK_STRIPS;
+use super::super::words::Task;
+use super::integer::{Groups, Integers};
+
+/// A [`Task`] with few rows.
+pub struct Few<'a, A: Integers>(pub Task<'a, A::Q>);
+
+impl<A: Integers> Kernel for Few<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // The registers are matched alone, because only an arm that a constant rules out is not
+        // compiled. In the portable tier all the others took a tenth of the time of the crate.
+        match S::REGISTERS {
+            4 => match self.0.x.side() {
+                1 => self.tiles::<S, 1, 1>(s),
+                2 => self.tiles::<S, 2, 1>(s),
+                side => unreachable!("{side} rows"),
+            },
+            _ => self.many_registers(s),
+        }
+    }
+}
+
+impl<A: Integers> Few<'_, A> {
+    /// (rows side by side, strips side by side): as many sums as registers allow.
+    #[inline(always)]
+    fn many_registers<S: Simd>(self, s: S) {
+        let side = self.0.x.side();
+        match const { S::REGISTERS / A::PARTS } {
+            32 => match side {
+                1 => self.tiles::<S, 1, 8>(s),
+                2 => self.tiles::<S, 2, 8>(s),
+                3 => self.tiles::<S, 3, 4>(s),
+                4 => self.tiles::<S, 4, 4>(s),
+                5 => self.tiles::<S, 5, 2>(s),
+                6 => self.tiles::<S, 6, 2>(s),
+                7 => self.tiles::<S, 7, 2>(s),
+                8 => self.tiles::<S, 8, 2>(s),
+                _ => unreachable!("{side} rows"),
+            },
+            16 => match side {
+                1 => self.tiles::<S, 1, 8>(s),
+                2 => self.tiles::<S, 2, 4>(s),
+                3 => self.tiles::<S, 3, 2>(s),
+                4 => self.tiles::<S, 4, 2>(s),
+                _ => self.one_strip(s),
+            },
+            8 => match side {
+                1 => self.tiles::<S, 1, 4>(s),
+                2 => self.tiles::<S, 2, 2>(s),
+                _ => self.one_strip(s),
+            },
+            4 => match side {
+                1 => self.tiles::<S, 1, 2>(s),
+                _ => self.one_strip(s),
+            },
+            _ => self.one_strip(s),
+        }
+    }
+
+    #[inline(always)]
+    fn one_strip<S: Simd>(self, s: S) {
+        match self.0.x.side() {
+            1 => self.tiles::<S, 1, 1>(s),
+            2 => self.tiles::<S, 2, 1>(s),
+            3 => self.tiles::<S, 3, 1>(s),
+            4 => self.tiles::<S, 4, 1>(s),
+            5 => self.tiles::<S, 5, 1>(s),
+            6 => self.tiles::<S, 6, 1>(s),
+            7 => self.tiles::<S, 7, 1>(s),
+            8 => self.tiles::<S, 8, 1>(s),
+            side => unreachable!("{side} rows"),
+        }
+    }
+
+    /// Few rows: takes one block of every strip in turn; all rows pass over it while it is in the
+    /// near caches.
+    #[inline(always)]
+    fn tiles<S: Simd, const SIDE: usize, const WIDE: usize>(self, s: S) {
+        let Task {
+            weights,
+            x,
+            scratch,
+            mut write,
+        } = self.0;
+        let table = A::table(s);
+        let mut strips: [&[<A::Q as Blocks>::Block]; TASK_STRIPS] = [&[]; TASK_STRIPS];
+        for (i, strip) in strips.iter_mut().enumerate() {
+            *strip = A::Q::blocks(weights.get(i));
+        }
+        let strips = strips.as_chunks::<WIDE>().0;
+        let blocks = strips[0][0].len();
+        let sums = scratch.as_chunks_mut::<LANES>().0;
+        let sums = sums.as_chunks_mut::<SIDE>().0.as_chunks_mut::<WIDE>().0;
+        let panels = x.rows().div_ceil(SIDE);
+        let sums = &mut sums[..weights.total().div_ceil(WIDE) * panels];
+        sums.as_flattened_mut()
+            .as_flattened_mut()
+            .fill([0.0; LANES]);
+        for k in 0..blocks {
+            let bytes = A::Q::AHEAD * size_of::<<A::Q as Blocks>::Block>();
+            let ahead = weights.ahead(bytes, k + A::Q::AHEAD >= blocks);
+            let of_panel = |panel| Groups {
+                x,
+                panel,
+                first: k * A::Q::GROUPS,
+                count: A::Q::GROUPS,
+            };
+            // Activations of several rows come from L2 and would wait behind the weights.
+            for i in 0..panels {
+                A::prefetch::<S, SIDE>(s, of_panel(i));
+            }
+            for (strips, sums) in strips.iter().zip(sums.chunks_exact_mut(panels)) {
+                let w = strips.map(|strip| &strip[k]);
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    A::few::<S, SIDE, WIDE>(s, table, w, ahead, of_panel(i), sums);
+                }
+            }
+        }
+        let sums = &*sums;
+        for row in 0..x.rows() {
+            let (panel, r) = (row / SIDE, row % SIDE);
+            write.row(s, &weights, row, |i| {
+                &sums[i / WIDE * panels + panel][i % WIDE][r]
+            });
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Many rows, where arithmetic binds.
+//!
+//! A block of k of a few strips is decoded once, to the words that activations are multiplied with
+//! and scales in float32. It stays in L1 while all rows pass over it; between blocks of k, partial
+//! sums wait in scratch. The integers are those of few rows, and their sums are scaled and added in
+//! the same order: the bits are equal.
+
+use super::super::blocks::Blocks;
+use super::super::detect::Tier;
+use super::super::simd::{Kernel, LANES, Simd};
+use super::super::strips::TASK_STRIPS;
+use super::super::words::{MAX_SIDE, Task};
+use super::integer::{DECODED, Decoded, Groups, Integers, K_GROUPS};
+
+/// Rows that pass over a block of k before the next block: their activations and sums stay in L2.
+const BAND: usize = 576;
+
+/// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
+pub fn scratch_len(max_rows: usize) -> usize {
+    DECODED + TASK_STRIPS * (max_rows.min(BAND) + MAX_SIDE) * LANES
+}
+
+/// How many rows lie side by side.
+pub fn side(tier: Tier) -> usize {
+    match tier.registers() {
+        32 => 8,
+        8 => 4,
+        _ => 3,
+    }
+}
+
+/// A [`Task`] with many rows.
+pub struct Many<'a, A: Integers>(pub Task<'a, A::Q>);
+
+impl<A: Integers> Kernel for Many<'_, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // (rows side by side, strips side by side). More sums (6 x 4, 8 x 3 or 12 x 2 with AVX-512,
+        // 6 x 1 with AVX2) are a tenth slower, because the compiler keeps the float sums in
+        // registers, too. A loop over words that is unrolled is no faster.
+        match S::REGISTERS {
+            32 => self.many::<S, 8, 2>(s),
+            8 => self.many::<S, 4, 1>(s),
+            _ => self.many::<S, 3, 1>(s),
+        }
+    }
+}
+
+impl<A: Integers> Many<'_, A> {
+    #[inline(always)]
+    fn many<S: Simd, const SIDE: usize, const WIDE: usize>(self, s: S) {
+        let Task {
+            weights,
+            x,
+            scratch,
+            mut write,
+        } = self.0;
+        assert_eq!(x.side(), SIDE, "rows side by side");
+        let codes = A::codes(s);
+        let (decoded, sums) = scratch.split_at_mut(DECODED);
+        let mut decoded = Decoded::<WIDE>::new(decoded);
+        let sums = sums.as_chunks_mut::<LANES>().0;
+        let sums = sums.as_chunks_mut::<SIDE>().0.as_chunks_mut::<WIDE>().0;
+        let mut strips: [&[<A::Q as Blocks>::Block]; TASK_STRIPS] = [&[]; TASK_STRIPS];
+        for (i, strip) in strips.iter_mut().enumerate() {
+            *strip = A::Q::blocks(weights.get(i));
+        }
+        let strips = &strips.as_chunks::<WIDE>().0[..weights.total().div_ceil(WIDE)];
+        let groups = strips[0][0].len() * A::Q::GROUPS;
+        let panels = x.rows().div_ceil(SIDE);
+        // Bands of equal size.
+        let band = panels.div_ceil((panels * SIDE).div_ceil(BAND));
+        for first in (0..panels).step_by(band) {
+            let count = band.min(panels - first);
+            let sums = &mut sums[..strips.len() * count];
+            sums.as_flattened_mut()
+                .as_flattened_mut()
+                .fill([0.0; LANES]);
+            for group in (0..groups).step_by(K_GROUPS) {
+                let n = K_GROUPS.min(groups - group);
+                let block = size_of::<<A::Q as Blocks>::Block>();
+                let bytes = K_GROUPS * block / A::Q::GROUPS;
+                let ahead = weights.ahead(bytes, group + K_GROUPS >= groups);
+                for (strips, sums) in strips.iter().zip(sums.chunks_exact_mut(count)) {
+                    decode::<A, S, WIDE>(s, codes, strips, group..group + n, ahead, &mut decoded);
+                    for (panel, sums) in (first..).zip(sums) {
+                        let x = Groups {
+                            x,
+                            panel,
+                            first: group,
+                            count: n,
+                        };
+                        A::many::<S, SIDE, WIDE>(s, &decoded, x, sums);
+                    }
+                }
+            }
+            let sums = &*sums;
+            for row in first * SIDE..((first + count) * SIDE).min(x.rows()) {
+                let (panel, r) = (row / SIDE - first, row % SIDE);
+                write.row(s, &weights, row, |i| {
+                    &sums[i / WIDE * count + panel][i % WIDE][r]
+                });
+            }
+        }
+    }
+}
+
+/// Decodes `groups` of some strips. What lies `ahead` bytes behind them is prefetched.
+#[inline(always)]
+fn decode<A: Integers, S: Simd, const WIDE: usize>(
+    s: S,
+    codes: A::Codes<S>,
+    strips: &[&[<A::Q as Blocks>::Block]; WIDE],
+    groups: std::ops::Range<usize>,
+    ahead: usize,
+    to: &mut Decoded<'_, WIDE>,
+) {
+    // Decoded lines of a line.
+    let each = A::LINES / A::Q::LINES;
+    for (i, at) in groups.enumerate() {
+        let lines = &mut to.lines[i * A::LINES..][..A::LINES];
+        let scales = &mut to.scales[i * A::Q::SPANS..][..A::Q::SPANS];
+        for b in 0..WIDE {
+            let (block, g) = (&strips[b][at / A::Q::GROUPS], at % A::Q::GROUPS);
+            for j in 0..A::Q::LINES {
+                let line = A::Q::line(block, g * A::Q::LINES + j);
+                s.prefetch(line, ahead);
+                let decoded = A::decode(s, codes, line);
+                for (line, to) in decoded.into_iter().zip(&mut lines[j * each..][..each]) {
+                    s.store_i16(line, &mut to[b]);
+                }
+            }
+            for (span, scales) in scales.iter_mut().enumerate() {
+                let span = g * A::Q::SPANS + span;
+                A::Q::prefetch_scale(s, block, span, ahead);
+                let [scale, minimum] = A::Q::factors(s, A::Q::scale(s, block, span));
+                s.store(scale, &mut scales[b]);
+                if A::Q::MINIMA {
+                    s.store(minimum, &mut to.minima[i][b]);
+                }
+            }
+        }
+    }
+}

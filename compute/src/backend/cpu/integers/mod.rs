@@ -1,0 +1,124 @@
+//! Products with quantised weights, without tiles: activations as integers, sums in int32 within
+//! each group of 32 k and in float32 over the groups.
+//!
+//! | file | |
+//! |---|---|
+//! | `integer` | what the two kinds of integers do differently |
+//! | `pairs` | int16: generated rows, and prompt rows where nothing is faster |
+//! | `bytes` | int8: prompt rows on tiers with VNNI |
+//! | `few`, `many` | weights that are read, or decoded, once for every eight rows; once for many |
+//!
+//! Formats with a scale for each 16 k have two sums in a group. Minima of weights are multiplied
+//! with the sum of a group's activations.
+//!
+//! Each group of activations has a scale: its greatest magnitude over about 32767, or over 127. So
+//! an activation is off by at most 1.6e-5, or 4e-3, of the greatest in its group, and the sum of a
+//! group is exact. Every output is one chain of multiply-adds over ascending groups from zero. So
+//! neither the number of rows, nor the way rows and strips are cut, nor the number of threads
+//! changes a bit of it. Because integers are exact, AVX2 and AVX-512 agree too.
+//!
+//! Few rows are bound by memory: a thread reads all strips of a task side by side, as
+//! [`super::product`] does for few rows, and unpacks codes for every eight rows. Many rows are
+//! bound by arithmetic. Which way rows go is a matter of speed alone.
+
+mod bytes;
+mod few;
+mod integer;
+mod many;
+mod pairs;
+
+use super::Workers;
+use super::blocks::{Int4, Int8, K4, K8, with_blocks};
+use super::detect::Tier;
+use super::mat::Run;
+use super::strips::{Ending, Strips, TASK_STRIPS, Target, tasks};
+use super::words::{Form, MAX_SIDE, Task, Words};
+use crate::quant::Quant;
+use bytes::InBytes;
+use pairs::InPairs;
+
+/// Most rows that count as few, in any format.
+const MAX_FEW: usize = 24;
+
+/// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
+pub(super) fn scratch_len(max_rows: usize) -> usize {
+    many::scratch_len(max_rows).max(TASK_STRIPS * MAX_FEW * super::simd::LANES)
+}
+
+/// Most rows that count as few. To unpack eight bits up to three times costs less than to write
+/// what was unpacked and to read it again.
+fn few(quant: Quant) -> usize {
+    match quant {
+        Quant::Int8 | Quant::K8 => MAX_FEW,
+        _ => MAX_SIDE,
+    }
+}
+
+/// Most rows side by side of few rows. To emulate the products of pairs takes the portable tier so
+/// long that what more rows would save does not show, and each number of rows is compiled anew.
+fn most_side(tier: Tier) -> usize {
+    match tier.has_pairs() {
+        true => MAX_SIDE,
+        false => 2,
+    }
+}
+
+/// The form of `rows` rows of activations for weights of this format, as int8 or as int16, and how
+/// many lie side by side.
+pub(super) fn form(tier: Tier, quant: Quant, rows: usize, bytes: bool) -> (Form, usize) {
+    let many = rows > few(quant);
+    let side = match many {
+        true => many::side(tier),
+        false => rows.min(most_side(tier)),
+    };
+    let form = match (bytes, many) {
+        (true, many) => Form::Bytes(quant, many),
+        (false, true) => Form::Pairs(quant),
+        (false, false) => Form::Own(quant),
+    };
+    (form, side)
+}
+
+/// Computes `weights * x`, combined as `ending` says.
+pub(super) fn product(
+    workers: Workers<'_>,
+    weights: &Run,
+    x: &Words,
+    target: Target<'_>,
+    ending: Ending<'_>,
+) {
+    let tier = workers.tier;
+    tasks(workers, weights, target, ending, |cut, scratch, write| {
+        macro_rules! task {
+            ($Q:ty) => {
+                Task::<$Q> {
+                    weights: Strips::cut(weights, cut),
+                    x,
+                    scratch,
+                    write,
+                }
+            };
+        }
+        macro_rules! bytes {
+            ($Q:ty, $many:expr) => {
+                match $many {
+                    true => tier.run_bytes(many::Many::<InBytes<$Q>>(task!($Q))),
+                    false => tier.run_bytes(few::Few::<InBytes<$Q>>(task!($Q))),
+                }
+            };
+        }
+        match x.form() {
+            Form::Own(quant) => with_blocks!(quant, Q => {
+                tier.run_integers(few::Few::<InPairs<Q>>(task!(Q)))
+            }),
+            Form::Pairs(quant) => with_blocks!(quant, Q => {
+                tier.run_integers(many::Many::<InPairs<Q>>(task!(Q)))
+            }),
+            Form::Bytes(Quant::Int8, many) => bytes!(Int8, many),
+            Form::Bytes(Quant::Int4, many) => bytes!(Int4, many),
+            Form::Bytes(Quant::K4, many) => bytes!(K4, many),
+            Form::Bytes(Quant::K8, many) => bytes!(K8, many),
+            other => unreachable!("integers in {other:?}"),
+        }
+    });
+}

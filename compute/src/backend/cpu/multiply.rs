@@ -1,0 +1,212 @@
+//! Which arithmetic the rows of a product have, by the tier, the format of the weights, the kind of
+//! row and the handle.
+
+use super::detect::Tier;
+use super::mat::Run;
+use super::product::{Ending, Finish, Target, product};
+use super::rows::Norm;
+use super::simd::LANES;
+use super::step::{ALL, Picks, kind_index};
+use super::{Cpu, CpuBuf, CpuMat, Workers, blocks, integers, lora, product, product_bf16};
+#[cfg(target_arch = "x86_64")]
+use super::{amx, product_amx};
+use crate::Dtype;
+use crate::backend::RowKind;
+use crate::quant::Quant;
+
+impl Cpu {
+    /// Multiplies rows of `x`, one run of weights after another.
+    pub(super) fn multiply(
+        &mut self,
+        out: &mut CpuBuf,
+        w: &CpuMat,
+        x: Rows<'_>,
+        norm: Option<Norm<'_>>,
+        finish: Finish,
+    ) {
+        let place = lora::Place::of(w).filter(|_| self.step.has_adapters());
+        if let Some(place) = place {
+            let workers = Workers {
+                pool: &self.pool,
+                tier: self.tier,
+                scratch: &self.scratch,
+            };
+            let row = |from: usize| &x.buf.data[from * x.buf.width..][..x.buf.width];
+            lora::shrink(workers, &self.step, place, row, norm, &mut self.thin);
+        }
+        match (finish, &w.runs[..]) {
+            (Finish::SwiGlu, [gate, up]) => {
+                self.multiply_run(out, gate, x, norm, Finish::Store, place);
+                self.multiply_run(out, up, x, norm, Finish::Gated, place);
+            }
+            (_, runs) => {
+                for run in runs {
+                    self.multiply_run(out, run, x, norm, finish, place);
+                }
+            }
+        }
+    }
+
+    /// Multiplies rows of both kinds, together if they have one arithmetic.
+    fn multiply_run(
+        &mut self,
+        out: &mut CpuBuf,
+        w: &Run,
+        x: Rows<'_>,
+        norm: Option<Norm<'_>>,
+        finish: Finish,
+        place: Option<lora::Place>,
+    ) {
+        let prompts = Arithmetic::of_prompts(self.tier, w.dtype);
+        let generated = match self.generated_as_prompts {
+            true => prompts,
+            false => Arithmetic::of_generated(w.dtype),
+        };
+        let kinds = [RowKind::Prefill, RowKind::Decode].map(kind_index);
+        if prompts == generated {
+            return self.multiply_rows(prompts, ALL, out, w, x, norm, finish, place);
+        }
+        for (kind, arithmetic) in kinds.into_iter().zip([prompts, generated]) {
+            self.multiply_rows(arithmetic, kind, out, w, x, norm, finish, place);
+        }
+    }
+
+    /// Multiplies the rows of one of the [`Picks`].
+    #[allow(clippy::too_many_arguments)] // each is needed below, and one caller has them all
+    fn multiply_rows(
+        &mut self,
+        arithmetic: Arithmetic,
+        rows: usize,
+        out: &mut CpuBuf,
+        w: &Run,
+        x: Rows<'_>,
+        norm: Option<Norm<'_>>,
+        finish: Finish,
+        place: Option<lora::Place>,
+    ) {
+        let Self {
+            tier,
+            pool,
+            panels,
+            words,
+            scratch,
+            step,
+            thin,
+            ..
+        } = self;
+        let picks = if x.wanted { &step.wanted } else { &step.rows };
+        let Picks { from, to } = &picks[rows];
+        if to.is_empty() {
+            return;
+        }
+        let stride = out.width;
+        #[cfg(target_arch = "x86_64")]
+        let tiled = out.tiled;
+        let out = &mut out.data[..picks[ALL].to.len() * stride];
+        let first = match finish {
+            Finish::Gated => 0,
+            _ => w.first * LANES,
+        };
+        let target = Target {
+            to,
+            out,
+            stride,
+            columns: first..stride.min(first + w.strips() * LANES),
+        };
+        let workers = Workers {
+            pool,
+            tier: *tier,
+            scratch,
+        };
+        let row = |i: usize| &x.buf.data[from[i] as usize * x.buf.width..][..x.buf.width];
+        let low = place.map(|place| lora::Low::new(step, place, w, thin));
+        let ending = Ending { finish, low };
+        match arithmetic {
+            #[cfg(target_arch = "x86_64")]
+            Arithmetic::Tiles(amx) => {
+                let (tiles, hidden) = (&mut self.tiles, &mut self.hidden);
+                if !x.buf.tiled {
+                    tiles.fill(pool, *tier, to.len(), row, norm);
+                }
+                let (tiles, into) = match tiled {
+                    true => (
+                        &*tiles,
+                        product_amx::Destination::Panels {
+                            out: hidden,
+                            cols: stride,
+                        },
+                    ),
+                    false => (
+                        if x.buf.tiled { &*hidden } else { &*tiles },
+                        product_amx::Destination::Rows(target),
+                    ),
+                };
+                product_amx::product(workers, amx, w, tiles, ending, into);
+            }
+            Arithmetic::Bf16 => {
+                let form = product_bf16::form(to.len());
+                words.fill(pool, *tier, form, to.len(), row, norm);
+                product_bf16::product(workers, w, words, target, ending);
+            }
+            Arithmetic::Bytes(quant) | Arithmetic::Pairs(quant) => {
+                let bytes = arithmetic == Arithmetic::Bytes(quant);
+                let form = integers::form(*tier, quant, to.len(), bytes);
+                words.fill(pool, *tier, form, to.len(), row, norm);
+                integers::product(workers, w, words, target, ending);
+            }
+            Arithmetic::Floats => {
+                let side = product::side(*tier, w, to.len());
+                panels.fill(pool, *tier, side, to.len(), row, norm);
+                product(workers, w, panels, target, ending);
+            }
+        }
+    }
+}
+
+/// How rows are multiplied. The kind of row decides, and the handle, but never how many rows there
+/// are.
+#[derive(Clone, Copy, PartialEq)]
+enum Arithmetic {
+    /// As tiles of bfloat16.
+    #[cfg(target_arch = "x86_64")]
+    Tiles(amx::Amx),
+    /// As pairs of bfloat16.
+    Bf16,
+    /// Quantised weights, activations as int8.
+    Bytes(Quant),
+    /// Quantised weights, activations as int16.
+    Pairs(Quant),
+    /// In float32.
+    Floats,
+}
+
+impl Arithmetic {
+    /// The fastest on this tier whose rounding is small beside that of the weights.
+    fn of_prompts(tier: Tier, dtype: Dtype) -> Arithmetic {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(amx) = tier.amx().filter(|_| product_amx::takes(dtype)) {
+            return Arithmetic::Tiles(amx);
+        }
+        match dtype.quant() {
+            Some(quant) if tier.has_bytes() && blocks::in_bytes(quant) => Arithmetic::Bytes(quant),
+            Some(quant) if tier.has_pairs() => Arithmetic::Pairs(quant),
+            None if dtype == Dtype::Bf16 && tier.has_bf16() => Arithmetic::Bf16,
+            _ => Arithmetic::Floats,
+        }
+    }
+
+    /// One that rounds so little that reading weights takes longer.
+    fn of_generated(dtype: Dtype) -> Arithmetic {
+        match dtype.quant() {
+            Some(quant) => Arithmetic::Pairs(quant),
+            None => Arithmetic::Floats,
+        }
+    }
+}
+
+/// Rows of a buffer: all of the step, or those whose logits are wanted.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub buf: &'a CpuBuf,
+    pub wanted: bool,
+}

@@ -1,0 +1,186 @@
+//! Products of weights in bfloat16 with activations that are rounded to bfloat16: twice as many
+//! products in an instruction as in float32. For prompt rows, on the tier that does this fast
+//! without tiles.
+//!
+//! Every output is one chain over ascending pairs of k from zero, whatever rows and strips are
+//! beside it, so that the bits do not depend on them. Few rows are bound by memory and many by
+//! arithmetic: as in [`super::product`].
+
+use super::Workers;
+use super::element::{Bf16, Weights};
+use super::mat::Run;
+use super::simd::{Kernel, LANES, Simd};
+use super::strips::{Ending, Strips, TASK_STRIPS, Target, tasks};
+use super::words::{Form, MAX_SIDE, Task, Words};
+
+/// Pairs of k of a group of activations.
+const PAIRS: usize = super::blocks::WORDS;
+/// Groups of k in a block when there are many rows: 8 KiB of a strip.
+const K_GROUPS: usize = 8;
+/// Most panels of rows for which weights are read straight from memory.
+const FEW_PANELS: usize = 4;
+/// Most rows that pass over a block of k before the next block.
+const BAND: usize = 512;
+/// Strips side by side of many rows.
+const WIDE: usize = 2;
+
+/// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
+pub(super) fn scratch_len(max_rows: usize) -> usize {
+    (max_rows.min(BAND) + MAX_SIDE) * (TASK_STRIPS + WIDE) * LANES
+}
+
+/// The form of `rows` rows of activations, and how many lie side by side.
+pub(super) fn form(rows: usize) -> (Form, usize) {
+    let panels = rows.div_ceil(MAX_SIDE).max(1);
+    let side = match panels <= FEW_PANELS {
+        true => rows.div_ceil(panels).max(1),
+        false => MAX_SIDE,
+    };
+    (Form::Bf16, side)
+}
+
+/// Computes `weights * x`, combined as `ending` says.
+pub(super) fn product(
+    workers: Workers<'_>,
+    weights: &Run,
+    x: &Words,
+    target: Target<'_>,
+    ending: Ending<'_>,
+) {
+    tasks(workers, weights, target, ending, |cut, scratch, write| {
+        workers.tier.run_bf16(Product(Task {
+            weights: Strips::cut(weights, cut),
+            x,
+            scratch,
+            write,
+        }))
+    });
+}
+
+struct Product<'a>(Task<'a, Bf16>);
+
+impl Kernel for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let side = self.0.x.side();
+        if self.0.x.rows().div_ceil(side) > FEW_PANELS {
+            return self.rows::<S, MAX_SIDE, WIDE, K_GROUPS>(s);
+        }
+        // (rows side by side, strips side by side): as many sums as registers allow.
+        match side {
+            1 => self.rows::<S, 1, 8, 1>(s),
+            2 => self.rows::<S, 2, 8, 1>(s),
+            3 => self.rows::<S, 3, 4, 1>(s),
+            4 => self.rows::<S, 4, 4, 1>(s),
+            5 => self.rows::<S, 5, 4, 1>(s),
+            6 => self.rows::<S, 6, 4, 1>(s),
+            7 => self.rows::<S, 7, 2, 1>(s),
+            8 => self.rows::<S, 8, 2, 1>(s),
+            _ => unreachable!("{side} rows"),
+        }
+    }
+}
+
+impl Product<'_> {
+    /// Takes `GROUPS` groups of k of some strips in turn, over which all rows of a band pass. With
+    /// one group, all strips of the task are streams of memory; with several, they stay in the near
+    /// caches for all rows.
+    #[inline(always)]
+    fn rows<S: Simd, const SIDE: usize, const WIDE: usize, const GROUPS: usize>(self, s: S) {
+        let Task {
+            weights,
+            x,
+            scratch,
+            mut write,
+        } = self.0;
+        let sums = scratch.as_chunks_mut::<LANES>().0;
+        let sums = sums.as_chunks_mut::<SIDE>().0.as_chunks_mut::<WIDE>().0;
+        let tiles = weights.total().div_ceil(WIDE);
+        let groups = Bf16::pairs(weights.get(0)).len() / PAIRS;
+        let panels = x.rows().div_ceil(SIDE);
+        for first in (0..panels).step_by(BAND / SIDE) {
+            let count = (BAND / SIDE).min(panels - first);
+            let sums = &mut sums[..tiles * count];
+            for group in (0..groups).step_by(GROUPS) {
+                let n = GROUPS.min(groups - group);
+                let bytes = GROUPS * PAIRS * size_of::<[u16; 2 * LANES]>();
+                let ahead = weights.ahead(bytes, group + GROUPS >= groups);
+                if GROUPS == 1 {
+                    // Activations of several rows come from L2 and would wait behind the weights.
+                    for panel in first..first + count {
+                        let words = x.panel::<SIDE, PAIRS>(panel, group, n).words;
+                        for line in words.as_flattened() {
+                            s.prefetch(line, size_of_val(words));
+                        }
+                    }
+                }
+                for (tile, sums) in sums.chunks_exact_mut(count).enumerate() {
+                    let mut w: [&[[u16; 2 * LANES]]; WIDE] = [&[]; WIDE];
+                    for (b, w) in w.iter_mut().enumerate() {
+                        let strip = Bf16::pairs(weights.get(tile * WIDE + b));
+                        *w = &strip[group * PAIRS..][..n * PAIRS];
+                    }
+                    for (panel, sums) in (first..).zip(sums) {
+                        let words = x.panel::<SIDE, PAIRS>(panel, group, n).words;
+                        // The first rows that pass ask for what is needed next.
+                        let ahead = if panel == first { ahead } else { 0 };
+                        multiply(s, w, ahead, words, sums, group == 0);
+                    }
+                }
+            }
+            let sums = &*sums;
+            for row in first * SIDE..((first + count) * SIDE).min(x.rows()) {
+                let (panel, r) = (row / SIDE - first, row % SIDE);
+                write.row(s, &weights, row, |i| {
+                    &sums[i / WIDE * count + panel][i % WIDE][r]
+                });
+            }
+        }
+    }
+}
+
+/// `sums += w x`, or `sums = w x` the first time: WIDE strips times SIDE rows.
+#[inline(always)]
+fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
+    s: S,
+    w: [&[[u16; 2 * LANES]]; WIDE],
+    ahead: usize,
+    x: &[[[i32; PAIRS]; SIDE]],
+    sums: &mut [[[f32; LANES]; SIDE]; WIDE],
+    first: bool,
+) {
+    let mut acc = [[s.splat(0.0); SIDE]; WIDE];
+    if !first {
+        for b in 0..WIDE {
+            for r in 0..SIDE {
+                acc[b][r] = s.load(&sums[b][r]);
+            }
+        }
+    }
+    let w = w.map(|w| w.as_chunks::<PAIRS>().0);
+    let w = w.map(|w| &w[..x.len()]);
+    for (g, x) in x.iter().enumerate() {
+        for k in 0..PAIRS {
+            let mut columns = [s.splat_i32(0); WIDE];
+            for b in 0..WIDE {
+                if ahead > 0 {
+                    s.prefetch(&w[b][g][k], ahead);
+                }
+                columns[b] = s.load_i16(&w[b][g][k]);
+            }
+            for r in 0..SIDE {
+                let x = s.splat_i32(x[r][k]);
+                for b in 0..WIDE {
+                    acc[b][r] = s.dot_bf16(acc[b][r], columns[b], x);
+                }
+            }
+        }
+    }
+    for b in 0..WIDE {
+        for r in 0..SIDE {
+            s.store(acc[b][r], &mut sums[b][r]);
+        }
+    }
+}
