@@ -13,7 +13,7 @@
 //! | `BENCH_MODEL` (1b) | the shape: 160m, 1b, 3b, 7b, or 7b:8 for the first 8 layers of it |
 //! | `BENCH_DTYPE` (bf16) | of weights: f32, f16, bf16, int8, int4, nf4, k4, k8 |
 //! | `BENCH_KV` (bf16) | of the cache: f32, f16, bf16, int8 |
-//! | `BENCH_PRECISION` (full) | of generated rows: full, fast |
+//! | `BENCH_PRECISION` (full) | full, fast |
 //! | `BENCH_SECONDS` (60) | how long rounds go on; at least three do |
 //! | `BENCH_THREADS` (all) | |
 //! | `BENCH_BATCHES` (1 2 4 8 16), `BENCH_CONTEXTS` (0 512 2048) | the cases of decode |

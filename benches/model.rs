@@ -132,7 +132,7 @@ pub struct Plan {
     pub kv_dtype: Dtype,
     pub limits: Limits,
     pub max_seq_len: usize,
-    /// Whether generated rows have the arithmetic of prompt rows.
+    /// As `Cpu::fast` says.
     pub fast: bool,
 }
 
@@ -212,7 +212,7 @@ impl Plan {
             sin: angles().map(|a| a.sin() as f32).collect(),
         };
         let cpu = Cpu::new(shape, rope, threads, self.limits.max_rows).expect("a backend");
-        let cpu = cpu.generated_as_prompts(self.fast);
+        let cpu = cpu.fast(self.fast);
         let mut maker = Maker {
             cpu: &cpu,
             source: random_bytes(shape.dim),

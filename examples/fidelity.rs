@@ -2,7 +2,7 @@
 //!
 //! For every format: size, perplexity, and the mean Kullback-Leibler divergence of its
 //! distributions from float32's, for prompt rows and for generated rows, which may have arithmetic
-//! of their own. Without arguments it takes the demo model, and stories that the model was not
+//! of their own; in full precision and, where it says so, in the fast one. Without arguments it takes the demo model, and stories that the model was not
 //! trained on (tests/data/quant, as demo/held_out.py makes them); else the first tokens of each
 //! text file.
 
@@ -21,13 +21,18 @@ const VERIFIED: usize = 32;
 
 /// A model, its bytes, and its vocabulary; with the weights as they are stored if no format is
 /// given.
-fn runner(path: &Path, weights: Option<Dtype>, kv: Dtype) -> Result<(Runner<Cpu>, u64, usize)> {
+fn runner(
+    path: &Path,
+    weights: Option<Dtype>,
+    kv: Dtype,
+    fast: bool,
+) -> Result<(Runner<Cpu>, u64, usize)> {
     let checkpoint = checkpoint::open(path)?;
     let config = checkpoint.config(0)?;
     let files = checkpoint.open(None)?;
     let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, weights, &[])?;
     let rope = rope::table(&config, MAX_SEQ_LEN)?;
-    let cpu = Cpu::new(&config.shape, rope, 0, MAX_SEQ_LEN)?;
+    let cpu = Cpu::new(&config.shape, rope, 0, MAX_SEQ_LEN)?.fast(fast);
     let mut control = LoadControl {
         cancel: None,
         progress: &mut |_| true,
@@ -112,20 +117,24 @@ fn main() -> Result<()> {
     let kinds = [RowKind::Prefill, RowKind::Decode];
     let mut want: Vec<Vec<f64>> = Vec::new();
     println!(
-        "{:6} {:6} {:>12} {:>12} {:>10} {:>12} {:>10}",
-        "weight", "cache", "bytes", "KL prompt", "perplexity", "KL generated", "perplexity"
+        "{:6} {:6} {:5} {:>12} {:>12} {:>10} {:>12} {:>10}",
+        "weight", "cache", "", "bytes", "KL prompt", "perplexity", "KL generated", "perplexity"
     );
-    for (weights, kv) in [
-        (Some(Dtype::F32), Dtype::F32),
-        (Some(Dtype::Bf16), Dtype::Bf16),
-        (Some(Dtype::Bf16), Dtype::Int8),
-        (None, Dtype::F32),
-        (Some(Dtype::Int8), Dtype::Bf16),
-        (Some(Dtype::Int8), Dtype::Int8),
-        (Some(Dtype::Int4), Dtype::Bf16),
-        (Some(Dtype::Nf4), Dtype::Bf16),
+    for (weights, kv, fast) in [
+        (Some(Dtype::F32), Dtype::F32, false),
+        (Some(Dtype::Bf16), Dtype::Bf16, false),
+        (Some(Dtype::Bf16), Dtype::Bf16, true),
+        (Some(Dtype::Bf16), Dtype::Int8, false),
+        (None, Dtype::F32, false),
+        (None, Dtype::F32, true),
+        (Some(Dtype::Int8), Dtype::Bf16, false),
+        (Some(Dtype::Int8), Dtype::Bf16, true),
+        (Some(Dtype::Int8), Dtype::Int8, false),
+        (Some(Dtype::Int4), Dtype::Bf16, false),
+        (Some(Dtype::Int4), Dtype::Bf16, true),
+        (Some(Dtype::Nf4), Dtype::Bf16, false),
     ] {
-        let (mut runner, bytes, vocab_size) = match runner(&path, weights, kv) {
+        let (mut runner, bytes, vocab_size) = match runner(&path, weights, kv, fast) {
             Ok(made) => made,
             Err(e) if !want.is_empty() => {
                 println!("{e}");
@@ -134,7 +143,11 @@ fn main() -> Result<()> {
             Err(e) => return Err(e),
         };
         let name = weights.map_or("stored", Dtype::name);
-        let mut line = format!("{name:6} {:6} {bytes:12}", kv.name());
+        let mut line = format!(
+            "{name:6} {:6} {:5} {bytes:12}",
+            kv.name(),
+            if fast { "fast" } else { "" }
+        );
         for kind in kinds {
             let (mut divergence, mut loss, mut n) = (0.0, 0.0, 0);
             for (i, tokens) in texts.iter().enumerate() {

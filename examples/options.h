@@ -21,6 +21,7 @@
   "  --device D                auto, cpu or cuda (auto)\n"                                         \
   "  --weights_dtype T         auto, f32, f16, bf16, int8, int4, nf4 or fp8 (auto: as stored)\n"   \
   "  --kv_dtype T              of the KV cache: auto, f32, f16, bf16, int8 or fp8\n"               \
+  "  --precision P             of the CPU's products: auto, full or fast (auto)\n"                 \
   "  --verbose 1               what was loaded and chosen; 2: every request\n"
 
 struct options {
@@ -90,6 +91,7 @@ static int common_option(struct options *o, const char *name, const char *value)
   static const char *const devices[] = {"auto", "cpu", "cuda", NULL};
   static const char *const dtypes[] = {
       "auto", "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", NULL};
+  static const char *const precisions[] = {"auto", "full", "fast", NULL};
   if (strcmp(name, "ckpt_dir") == 0)
     o->ckpt_dir = value;
   else if (strcmp(name, "tokenizer_path") == 0)
@@ -118,6 +120,8 @@ static int common_option(struct options *o, const char *name, const char *value)
     o->build.weights_dtype = choice(o, name, value, dtypes);
   else if (strcmp(name, "kv_dtype") == 0)
     o->build.kv_dtype = choice(o, name, value, dtypes);
+  else if (strcmp(name, "precision") == 0)
+    o->build.precision = choice(o, name, value, precisions);
   else if (strcmp(name, "verbose") == 0) {
     unsigned long long level = number(o, name, value, 2);
     o->build.log = level > 0 ? on_log : NULL;

@@ -242,6 +242,18 @@ const char *llama_status_string(llama_status s);
 /// Details of every request.
 #define LLAMA_LOG_DEBUG 4
 
+/// `LLAMA_PRECISION_FAST` if `max_batch_size` is above 8, else `LLAMA_PRECISION_FULL`.
+#define LLAMA_PRECISION_AUTO 0
+
+/// Activations are rounded so little that it does not show beside the rounding of the weights. For
+/// few sequences this costs no time, because the processor waits for weights.
+#define LLAMA_PRECISION_FULL 1
+
+/// The fastest arithmetic that the processor has: activations in bfloat16 with weights of 16 bits,
+/// in 8 bits with quantised weights. For many sequences. A GPU has one arithmetic, which this does
+/// not change.
+#define LLAMA_PRECISION_FAST 2
+
 /// Receives the fraction of the checkpoint that has been read. The fraction is 0 to 1 and never
 /// falls. A return value of 0 stops the loading.
 typedef int32_t (*llama_progress_fn)(void *user_data, float fraction);
@@ -311,8 +323,9 @@ typedef struct llama_build_options {
   /// for so many milliseconds, whether others wait or not. 0 means 60000. UINT32_MAX means that
   /// no stream ends for this reason.
   uint32_t max_unread_ms;
-  /// Must be 0.
-  uint32_t reserved2;
+  /// `LLAMA_PRECISION_*`: how exactly the CPU multiplies. It decides the results of a handle, and
+  /// they depend on nothing that runs beside them.
+  int32_t precision;
   /// The most host memory for what is copied out of the KV cache because of `max_stall_ms`. When
   /// this is used up, or half of the memory that the process can still have, the stream that has
   /// gone unread the longest ends with `LLAMA_FINISH_UNREAD`. So no reader keeps a slot idle for

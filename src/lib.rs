@@ -71,6 +71,6 @@ mod thread;
 pub mod tokenizer;
 
 pub use cancel::Cancel;
-pub use llama::{BuildOptions, Device, Llama};
+pub use llama::{BuildOptions, Device, Llama, Precision};
 pub use llamabi_compute::{Dtype, Error, Result, Token, dtype, error, quant};
 use llamabi_compute::{process, reserve, sentence};

@@ -37,32 +37,36 @@ AVX2 = {"LLAMA_CPP_LIB_PATH": BUILDS + "/llama-avx2/bin", "LLAMABI_CPU_TIER": "a
 # Group: engine, its file (None: the checkpoint itself), format, environment.
 GROUPS = {
     "bf16": [
-        ("llamabi", None, "bf16", {}),
+        ("llamabi", None, "bf16 fast", {}),
+        ("llamabi", None, "bf16 full", {}),
         ("llama.cpp", "bf16.gguf", "bf16", NATIVE),
         ("llama.cpp", "f16.gguf", "f16", NATIVE),
         ("OpenVINO", "ov-16", "bf16", {}),
         ("PyTorch", None, "bf16", {}),
     ],
     "int8": [
-        ("llamabi", None, "int8", {}),
+        ("llamabi", None, "int8 fast", {}),
+        ("llamabi", None, "int8 full", {}),
         ("llama.cpp", "q8_0.gguf", "Q8_0", NATIVE),
         ("OpenVINO", "ov-int8", "int8", {}),
     ],
     "4-bit": [
-        ("llamabi", None, "int4", {}),
-        ("llamabi", None, "nf4", {}),
+        ("llamabi", None, "int4 fast", {}),
+        ("llamabi", None, "int4 full", {}),
+        ("llamabi", None, "nf4 full", {}),
         ("llama.cpp", "q4_0.gguf", "Q4_0", NATIVE),
         ("llama.cpp", "q4_k_m.gguf", "Q4_K_M", NATIVE),
         ("OpenVINO", "ov-int4", "int4", {}),
     ],
     "avx2": [
-        ("llamabi", None, "bf16", AVX2),
+        ("llamabi", None, "bf16 full", AVX2),
         ("llama.cpp", "bf16.gguf", "bf16", AVX2),
     ],
 }
 MOST_OTHERS = 0.05
 # Name, sequences, tokens of each prompt, decode steps (0: the prompt is what is timed).
-CASES = [("prefill of 512", 1, 512, 0), ("decode, batch 1", 1, 16, 24), ("decode, batch 8", 8, 16, 12)]
+CASES = [("prefill of 512", 1, 512, 0), ("decode, batch 1", 1, 16, 24), ("decode, batch 8", 8, 16, 12),
+         ("decode, batch 16", 16, 16, 8), ("decode, batch 32", 32, 16, 8), ("decode, batch 64", 64, 16, 8)]
 # Bits of a weight in layers and head, scales included.
 BITS = {"bf16": (16, 16), "int8": (8.5, 8.5), "int4": (4.5, 8.5), "nf4": (4.25, 8.5)}
 
@@ -130,7 +134,7 @@ def work(config, dtype, batch, prompt, steps):
     if steps == 0:
         attention = layers * 2 * dim * (prompt + 1) / 2
         return 2 * (matrices + attention + head / prompt)
-    layer_bits, head_bits = BITS[dtype]
+    layer_bits, head_bits = BITS[dtype.split()[0]]
     context = prompt + (steps + 1) / 2
     return (matrices * layer_bits + head * head_bits) / 8 + batch * context * layers * kv * 2
 

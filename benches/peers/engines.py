@@ -12,14 +12,15 @@ import sys
 import time
 
 THREADS = len(os.sched_getaffinity(0))
-MAX_SEQ_LEN, MAX_BATCH = 2304, 8
+MAX_SEQ_LEN, MAX_BATCH = 640, 64
 
 
 class Llamabi:
     def __init__(self, path, dtype):
         from llamabi import Handle
 
-        self.handle = Handle(os.environ["LLAMABI_LIBRARY"], path, dtype, MAX_SEQ_LEN, MAX_BATCH)
+        dtype, precision = dtype.split()
+        self.handle = Handle(os.environ["LLAMABI_LIBRARY"], path, dtype, MAX_SEQ_LEN, MAX_BATCH, precision=precision)
 
     def run(self, prompts, tokens):
         start = time.perf_counter()

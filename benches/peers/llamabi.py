@@ -5,6 +5,7 @@ import ctypes
 import os
 import re
 
+PRECISIONS = {"auto": 0, "full": 1, "fast": 2}
 DTYPES = {"auto": 0, "f32": 1, "f16": 2, "bf16": 3, "int8": 4, "int4": 5, "nf4": 6, "fp8": 7}
 IGNORE_EOS = 8
 HEADER = os.path.join(os.path.dirname(__file__), "../../include/llamabi.h")
@@ -19,7 +20,9 @@ class BuildOptions(ctypes.Structure):
         + [("n_threads", ctypes.c_uint32), ("weights_dtype", ctypes.c_int32), ("kv_dtype", ctypes.c_int32)]
         + [("seed", ctypes.c_uint64)]
         + [(n, ctypes.c_void_p) for n in ("cancel", "progress", "progress_data", "log", "log_data")]
-        + [("log_level", ctypes.c_int32), ("reserved0", ctypes.c_uint32)]
+        + [("log_level", ctypes.c_int32), ("reserved0", ctypes.c_uint32), ("gpu_memory_bytes", ctypes.c_uint64)]
+        + [(n, ctypes.c_uint32) for n in ("max_waiting", "max_stall_ms", "max_unread_ms")]
+        + [("precision", ctypes.c_int32)]
     )
 
 
@@ -46,7 +49,8 @@ class Error(ctypes.Structure):
 
 
 class Handle:
-    def __init__(self, library, directory, dtype, max_seq_len, max_batch_size, device=0, kv="auto", tokenizer=None):
+    def __init__(self, library, directory, dtype, max_seq_len, max_batch_size, device=0, kv="auto", tokenizer=None,
+                 precision="auto"):
         self.lib = ctypes.CDLL(os.path.abspath(library))
         options = BuildOptions()
         init = self.lib.llama_build_options_init
@@ -57,6 +61,7 @@ class Handle:
         options.max_seq_len = max_seq_len
         options.max_batch_size = max_batch_size
         options.device, options.weights_dtype, options.kv_dtype = device, DTYPES[dtype], DTYPES[kv]
+        options.precision = PRECISIONS[precision]
         self.error = Error(struct_size=ctypes.sizeof(Error))
         self.handle = ctypes.c_void_p()
         tokenizer = tokenizer and tokenizer.encode()

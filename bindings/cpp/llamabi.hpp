@@ -214,6 +214,8 @@ struct Options {
   std::uint32_t max_waiting = detail::build_defaults().max_waiting;
   std::uint32_t max_stall_ms = detail::build_defaults().max_stall_ms;
   std::uint32_t max_unread_ms = detail::build_defaults().max_unread_ms;
+  /// `LLAMA_PRECISION_*`
+  std::int32_t precision = detail::build_defaults().precision;
   std::uint64_t stall_memory_bytes = detail::build_defaults().stall_memory_bytes;
   /// Text of a Jinja template for chats, instead of the model's; empty: the model's.
   std::string chat_template{};
@@ -770,6 +772,7 @@ public:
     o.max_waiting = options.max_waiting;
     o.max_stall_ms = options.max_stall_ms;
     o.max_unread_ms = options.max_unread_ms;
+    o.precision = options.precision;
     o.stall_memory_bytes = options.stall_memory_bytes;
     if (!options.chat_template.empty()) o.chat_template = options.chat_template.c_str();
     o.chat_now = options.chat_now;

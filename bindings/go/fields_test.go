@@ -52,7 +52,7 @@ func everyField(t *testing.T) {
 		llamabi.WithWeightsDtype(llamabi.DtypeNF4), llamabi.WithKVDtype(llamabi.DtypeInt8), llamabi.WithSeed(5000000106),
 		llamabi.WithProgress(func(float32) bool { return true }),
 		llamabi.WithLog(llamabi.LogDebug, func(llamabi.LogLevel, string) {}),
-		llamabi.WithGPUMemory(5000000107), llamabi.WithMaxWaiting(108), llamabi.WithMaxStall(109*time.Millisecond),
+		llamabi.WithGPUMemory(5000000107), llamabi.WithMaxWaiting(108), llamabi.WithPrecision(llamabi.PrecisionFast), llamabi.WithMaxStall(109*time.Millisecond),
 		llamabi.WithMaxUnread(110*time.Millisecond), llamabi.WithStallMemory(5000000111),
 		llamabi.WithChatTemplate("a"), llamabi.WithChatNow(time.Unix(5000000112, 0)),
 		llamabi.WithAdapter("a", 1), llamabi.WithAdapter("b", 0.5))

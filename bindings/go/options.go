@@ -23,6 +23,18 @@ const (
 	DeviceCUDA Device = C.LLAMA_DEVICE_CUDA
 )
 
+// Precision is how exactly the CPU multiplies.
+type Precision int32
+
+// The precisions. Full rounds activations so little that it does not show; fast has the fastest
+// arithmetic of the processor, for many sequences. PrecisionAuto: fast if more than eight sequences
+// may run at the same time.
+const (
+	PrecisionAuto Precision = C.LLAMA_PRECISION_AUTO
+	PrecisionFull Precision = C.LLAMA_PRECISION_FULL
+	PrecisionFast Precision = C.LLAMA_PRECISION_FAST
+)
+
 // Dtype is how numbers are stored.
 type Dtype int32
 
@@ -156,6 +168,11 @@ func WithWeightsDtype(d Dtype) Option {
 
 // WithKVDtype sets the dtype of the KV cache. DtypeAuto.
 func WithKVDtype(d Dtype) Option { return func(o *buildOptions) { o.c.kv_dtype = C.int32_t(d) } }
+
+// WithPrecision sets how exactly the CPU multiplies. PrecisionAuto.
+func WithPrecision(p Precision) Option {
+	return func(o *buildOptions) { o.c.precision = C.int32_t(p) }
+}
 
 // WithSeed seeds the generator that gives a seed to calls without one. 1.
 func WithSeed(seed uint64) Option { return func(o *buildOptions) { o.c.seed = C.uint64_t(seed) } }

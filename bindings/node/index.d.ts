@@ -73,6 +73,12 @@ export interface OpenOptions {
   /** 'auto': as stored. */
   weightsDtype?: Dtype;
   kvDtype?: Dtype;
+  /**
+   * How exactly the CPU multiplies. 'full' rounds activations so little that it does not show;
+   * 'fast' has the fastest arithmetic of the processor, for many sequences. 'auto': 'fast' if
+   * maxBatchSize is above 8.
+   */
+  precision?: 'auto' | 'full' | 'fast';
   /** Seeds the generator that gives a seed to calls whose own is 0. 1. */
   seed?: number | bigint;
   /**

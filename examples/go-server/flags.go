@@ -23,6 +23,7 @@ type settings struct {
 	deviceIndex              int
 	threads                  int
 	weightsDtype, kvDtype    llamabi.Dtype
+	precision                llamabi.Precision
 	seed                     uint64
 	queue, maxWaiting        int
 	gpuMemory, stallMemory   uint64
@@ -52,6 +53,7 @@ func readFlags() (settings, error) {
 	flag.IntVar(&s.threads, "threads", 0, "threads of the CPU backend (0: all)")
 	flag.Func("weights_dtype", "convert the weights to `dtype`: auto, f32, f16, bf16, int8, int4, nf4, fp8 (default auto)", setDtype(&s.weightsDtype))
 	flag.Func("kv_dtype", "`dtype` of the KV cache (default auto)", setDtype(&s.kvDtype))
+	flag.Func("precision", "how exactly the CPU multiplies: full, fast (for many sequences) or auto (default auto: fast if max_batch_size is above 8)", s.setPrecision)
 	flag.Uint64Var(&s.seed, "seed", 0, "of requests without one, in turn (0: random)")
 	flag.IntVar(&s.queue, "queue", 64, "sequences that may wait; while so many do, requests are answered 429")
 	flag.IntVar(&s.maxWaiting, "max_waiting", 0, "calls that may wait for slots in the model; more are answered 429 (0: as many as --queue lets in)")
@@ -128,6 +130,15 @@ func setDtype(d *llamabi.Dtype) func(string) error {
 		}
 		return nil
 	}
+}
+
+func (s *settings) setPrecision(name string) error {
+	precisions := map[string]llamabi.Precision{"auto": llamabi.PrecisionAuto, "full": llamabi.PrecisionFull, "fast": llamabi.PrecisionFast}
+	var known bool
+	if s.precision, known = precisions[name]; !known {
+		return errors.New("must be auto, full or fast")
+	}
+	return nil
 }
 
 var deviceForm = regexp.MustCompile(`^(?:(auto|cpu|cuda)|cuda:(\d{1,4}))$`)

@@ -92,7 +92,8 @@ func run() error {
 		llamabi.WithTokenizer(set.tokenizer), llamabi.WithChatTemplate(set.chatTemplate), llamabi.WithMaxSeqLen(set.maxSeqLen), llamabi.WithMaxBatchSize(set.maxBatchSize),
 		llamabi.WithDevice(set.device, set.deviceIndex), llamabi.WithGPUMemory(set.gpuMemory), llamabi.WithThreads(set.threads),
 		llamabi.WithMaxWaiting(set.maxWaiting), llamabi.WithMaxStall(set.maxStall), llamabi.WithMaxUnread(set.maxUnread), llamabi.WithStallMemory(set.stallMemory),
-		llamabi.WithWeightsDtype(set.weightsDtype), llamabi.WithKVDtype(set.kvDtype), llamabi.WithSeed(set.seed),
+		llamabi.WithWeightsDtype(set.weightsDtype), llamabi.WithKVDtype(set.kvDtype), llamabi.WithPrecision(set.precision),
+		llamabi.WithSeed(set.seed),
 		llamabi.WithLog(llamabi.LogInfo, func(_ llamabi.LogLevel, line string) { log.Print(line) }))
 	if err != nil {
 		return err

@@ -64,6 +64,7 @@ async function main() {
     nThreads: f.threads,
     weightsDtype: f.weights_dtype,
     kvDtype: f.kv_dtype,
+    precision: f.precision,
     seed,
     signal: loading.signal,
     onLog: (level, message) => log(message),

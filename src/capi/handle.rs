@@ -6,7 +6,7 @@ use super::failure::{Failure, Outcome, status_text};
 use super::object::{Handle, LogSink};
 use super::types::*;
 use super::{args, cancel, layout, table};
-use crate::llama::{BuildOptions, Device};
+use crate::llama::{BuildOptions, Device, Precision};
 use crate::log::{Level, Log};
 use crate::{Dtype, Llama};
 use std::ffi::{CStr, OsStr, c_char};
@@ -47,7 +47,7 @@ fn default_build_options() -> llama_build_options {
         max_waiting: 0,
         max_stall_ms: 0,
         max_unread_ms: 0,
-        reserved2: 0,
+        precision: LLAMA_PRECISION_AUTO,
         stall_memory_bytes: 0,
         chat_template: ptr::null(),
         chat_now: 0,
@@ -274,6 +274,12 @@ fn build_options(
         LLAMA_DEVICE_CUDA => Device::Cuda,
         n => return Err(unknown("device", n, "LLAMA_DEVICE_*")),
     };
+    let precision = match o.precision {
+        LLAMA_PRECISION_AUTO => Precision::Auto,
+        LLAMA_PRECISION_FULL => Precision::Full,
+        LLAMA_PRECISION_FAST => Precision::Fast,
+        n => return Err(unknown("precision", n, "LLAMA_PRECISION_*")),
+    };
     if o.n_threads > MAX_THREADS {
         return Err(Failure::invalid(format!(
             "n_threads is {}, must be at most {MAX_THREADS}",
@@ -301,6 +307,7 @@ fn build_options(
         n_threads: o.n_threads as usize,
         weights_dtype: dtype("weights_dtype", o.weights_dtype)?,
         kv_dtype: dtype("kv_dtype", o.kv_dtype)?,
+        precision,
         seed: o.seed,
         prefill_chunk: None,
         max_waiting: or(defaults.max_waiting, o.max_waiting),

@@ -58,9 +58,9 @@ layout!(llama_build_options {
     struct_size, abi_version, max_seq_len, max_batch_size, model_parallel_size, device,
     device_index, n_threads, weights_dtype, kv_dtype, seed, cancel, progress, progress_user_data,
     log, log_user_data, log_level, reserved0, gpu_memory_bytes, max_waiting, max_stall_ms,
-    max_unread_ms, reserved2, stall_memory_bytes, chat_template, chat_now,
+    max_unread_ms, precision, stall_memory_bytes, chat_template, chat_now,
     adapters, adapter_scales, n_adapters
-} reserved0 reserved2);
+} reserved0);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1,

@@ -141,7 +141,8 @@ impl<'a> Build<'a> {
                 rope,
                 options.n_threads,
                 setting.limits.max_rows,
-            )?;
+            )?
+            .fast(options.precision.is_fast(options.max_batch_size));
             let name = cpu.description();
             Ok((cpu, name))
         };

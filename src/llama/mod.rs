@@ -21,7 +21,7 @@ mod plan;
 pub mod quantise;
 
 pub use completion::{Completion, Sequence};
-pub use options::{BuildOptions, Device, Info};
+pub use options::{BuildOptions, Device, Info, Precision};
 
 use adapters::Adapters;
 

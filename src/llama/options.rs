@@ -19,6 +19,36 @@ pub enum Device {
     Cuda = 2,
 }
 
+/// How exactly the CPU multiplies activations with weights. Each is one arithmetic for all steps of
+/// a handle: results do not depend on how many sequences run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// [`Precision::Fast`] if more than eight sequences may run at the same time, else
+    /// [`Precision::Full`].
+    #[default]
+    Auto,
+    /// Rounding of activations is small beside that of weights, and of generated rows smaller
+    /// still: for few sequences it costs nothing, because reading weights takes longer.
+    Full,
+    /// All rows have the fastest arithmetic that the processor has for the format of the weights:
+    /// activations in bfloat16, or in int8 where weights are quantised.
+    Fast,
+}
+
+impl Precision {
+    /// The most sequences with which [`Precision::Auto`] is [`Precision::Full`].
+    pub const MOST_FULL: usize = 8;
+
+    /// Whether it is fast in a handle that runs so many sequences.
+    pub fn is_fast(self, max_batch_size: usize) -> bool {
+        match self {
+            Precision::Auto => max_batch_size > Self::MOST_FULL,
+            Precision::Full => false,
+            Precision::Fast => true,
+        }
+    }
+}
+
 /// Options of [`Llama::build`](crate::Llama::build).
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
@@ -42,6 +72,8 @@ pub struct BuildOptions {
     /// `None`: f32 for f32 weights, f16 for f16, else bf16. [`Dtype::Int8`] and [`Dtype::Fp8`] have
     /// a scale per vector.
     pub kv_dtype: Option<Dtype>,
+    /// How exactly the CPU multiplies.
+    pub precision: Precision,
     /// Seed of the handle's generator.
     pub seed: u64,
     /// Most prompt rows of a step; `None`: chosen while running. Results do not depend on it.
@@ -83,6 +115,7 @@ impl Default for BuildOptions {
             n_threads: 0,
             weights_dtype: None,
             kv_dtype: None,
+            precision: Precision::Auto,
             seed: 1,
             prefill_chunk: None,
             max_waiting: 1024,

@@ -39,7 +39,7 @@ FIELD(llama_build_options, gpu_memory_bytes, 96, 8);
 FIELD(llama_build_options, max_waiting, 104, 4);
 FIELD(llama_build_options, max_stall_ms, 108, 4);
 FIELD(llama_build_options, max_unread_ms, 112, 4);
-FIELD(llama_build_options, reserved2, 116, 4);
+FIELD(llama_build_options, precision, 116, 4);
 FIELD(llama_build_options, stall_memory_bytes, 120, 8);
 FIELD(llama_build_options, chat_template, 128, 8);
 FIELD(llama_build_options, chat_now, 136, 8);

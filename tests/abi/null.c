@@ -160,7 +160,8 @@ static void build_arguments(void) {
   WITH(log_level, 5, INVALID);
   WITH(abi_version, LLAMABI_ABI_VERSION + 1, LLAMA_E_ABI);
   WITH(reserved0, 1, LLAMA_E_ABI);
-  WITH(reserved2, 1, LLAMA_E_ABI);
+  WITH(precision, 3, LLAMA_E_INVALID_ARGUMENT);
+  WITH(precision, -1, LLAMA_E_INVALID_ARGUMENT);
   WITH(struct_size, 0, LLAMA_E_ABI);
   WITH(struct_size, 7, LLAMA_E_ABI);
   WITH(struct_size, 8, LLAMA_E_IO);

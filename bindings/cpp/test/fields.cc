@@ -37,6 +37,7 @@ int main() {
   o.max_waiting = 108;
   o.max_stall_ms = 109;
   o.max_unread_ms = 110;
+  o.precision = LLAMA_PRECISION_FAST;
   o.stall_memory_bytes = 5000000111;
   o.chat_template = "a";
   o.chat_now = 5000000112;

@@ -327,6 +327,10 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
       c.max_unread_ms = to_double(env, v, "maxUnreadMs") == HUGE_VAL
                             ? UINT32_MAX
                             : to_uint(env, v, "maxUnreadMs");
+    else if (name == "precision")
+      c.precision = to_number(env, v, "precision",
+          {{"auto", LLAMA_PRECISION_AUTO}, {"full", LLAMA_PRECISION_FULL},
+              {"fast", LLAMA_PRECISION_FAST}});
     else if (name == "stallMemoryBytes")
       c.stall_memory_bytes = to_uint64(env, v, "stallMemoryBytes");
     else if (name == "chatTemplate") {

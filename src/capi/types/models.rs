@@ -78,6 +78,16 @@ pub type llama_log_fn = Option<
     unsafe extern "C" fn(user_data: *mut c_void, level: i32, msg: *const c_char, len: usize),
 >;
 
+/// `LLAMA_PRECISION_FAST` if `max_batch_size` is above 8, else `LLAMA_PRECISION_FULL`.
+pub const LLAMA_PRECISION_AUTO: i32 = 0;
+/// Activations are rounded so little that it does not show beside the rounding of the weights. For
+/// few sequences this costs no time, because the processor waits for weights.
+pub const LLAMA_PRECISION_FULL: i32 = 1;
+/// The fastest arithmetic that the processor has: activations in bfloat16 with weights of 16 bits,
+/// in 8 bits with quantised weights. For many sequences. A GPU has one arithmetic, which this does
+/// not change.
+pub const LLAMA_PRECISION_FAST: i32 = 2;
+
 /// Options of `llama_build`. Fill with `llama_build_options_init`, then change what you like.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -140,8 +150,9 @@ pub struct llama_build_options {
     /// for so many milliseconds, whether others wait or not. 0 means 60000. UINT32_MAX means that
     /// no stream ends for this reason.
     pub max_unread_ms: u32,
-    /// Must be 0.
-    pub reserved2: u32,
+    /// `LLAMA_PRECISION_*`: how exactly the CPU multiplies. It decides the results of a handle, and
+    /// they depend on nothing that runs beside them.
+    pub precision: i32,
     /// The most host memory for what is copied out of the KV cache because of `max_stall_ms`. When
     /// this is used up, or half of the memory that the process can still have, the stream that has
     /// gone unread the longest ends with `LLAMA_FINISH_UNREAD`. So no reader keeps a slot idle for

@@ -133,8 +133,8 @@ pub struct Cpu {
     #[cfg(target_arch = "x86_64")]
     hidden: TilePanels,
     words: Words,
-    /// Whether generated rows have the arithmetic of prompt rows.
-    generated_as_prompts: bool,
+    /// As [`Cpu::fast`] says.
+    fast: bool,
     /// What adapters make of the rows' inputs, `[max_rows, lora::WIDTH]`.
     thin: Mem<f32>,
     /// Output of the q|k|v product, `[max_rows, parts padded to strips]`.
@@ -298,7 +298,7 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             hidden: TilePanels::new(tier.amx().map_or(0, |_| max_rows), shape.ffn_dim)?,
             words: Words::new(max_rows, widest(shape))?,
-            generated_as_prompts: false,
+            fast: false,
             thin: Mem::zeroed("rows of adapters", max_rows.saturating_mul(lora::WIDTH))?,
             qkv: CpuBuf::new("q, k and v", max_rows, qkv_width(shape))?,
             scratch,
@@ -307,9 +307,11 @@ impl Cpu {
         })
     }
 
-    /// Whether generated rows have the arithmetic of prompt rows: faster for many, less exact.
-    pub fn generated_as_prompts(mut self, yes: bool) -> Cpu {
-        self.generated_as_prompts = yes;
+    /// Whether rows of all kinds have the fastest arithmetic that this instruction set has for the
+    /// format of the weights, even if it loses more than the format has lost: for many sequences,
+    /// when products take longer than reading weights. False at first.
+    pub fn fast(mut self, fast: bool) -> Cpu {
+        self.fast = fast;
         self
     }
 
@@ -317,9 +319,10 @@ impl Cpu {
     pub fn description(&self) -> String {
         let n = self.pool.n_threads();
         format!(
-            "{}, {n} thread{}",
+            "{}, {n} thread{}{}",
             self.tier.name(),
-            if n == 1 { "" } else { "s" }
+            if n == 1 { "" } else { "s" },
+            if self.fast { ", fast precision" } else { "" }
         )
     }
 }

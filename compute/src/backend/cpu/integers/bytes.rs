@@ -106,10 +106,10 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                 let each = BYTE_WORDS / Q::SPANS;
                 let lines = &w.lines[i * BYTE_WORDS + span * each..][..each];
                 let mut dots = [[s.splat_i32(0); SIDE]; WIDE];
-                for r in 0..SIDE {
-                    let start = s.splat_i32(Q::start(x.offsets[i][r], span));
-                    for b in 0..WIDE {
-                        dots[b][r] = start;
+                for (r, &offset) in x.offsets[i].iter().enumerate() {
+                    let start = s.splat_i32(Q::start(offset, span));
+                    for of_strip in &mut dots {
+                        of_strip[r] = start;
                     }
                 }
                 for j in 0..each {

@@ -83,17 +83,13 @@ fn rounds(tier: Tier, kind: RowKind, dtype: Dtype) -> bool {
     kind == RowKind::Prefill && (tiles || tier.has_bf16() && dtype == Dtype::Bf16)
 }
 
-/// Rows of a kind, and whether the handle gives generated rows the arithmetic of prompt rows.
-const KINDS: [(RowKind, bool); 3] = [
+/// Rows of a kind, and whether the backend is [`Cpu::fast`].
+const KINDS: [(RowKind, bool); 4] = [
     (RowKind::Decode, false),
     (RowKind::Prefill, false),
     (RowKind::Decode, true),
+    (RowKind::Prefill, true),
 ];
-
-/// Sets [`Cpu::generated_as_prompts`].
-fn set_fast(cpu: &mut Cpu, fast: bool) {
-    cpu.generated_as_prompts = fast;
-}
 
 /// Loads a step of `rows` rows of no particular sequence, for products only.
 fn load_rows(cpu: &mut Cpu, rows: usize, kind: RowKind) {

@@ -326,7 +326,7 @@ pub fn products_match(tier: Tier) {
                 ..shape(8, [2, 2], 4, k, n)
             };
             let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 600, tier).unwrap();
-            set_fast(&mut cpu, fast);
+            cpu.fast = fast;
             // Whose arithmetic the rows have.
             let arithmetic = if fast { RowKind::Prefill } else { kind };
             let mat = to_mat(&cpu, &dense, &[n], dtype, MatUse::Product);
@@ -385,7 +385,7 @@ pub fn products_of_bad_numbers(tier: Tier) {
         dense.weights[34 * k] = f32::NAN;
         let s = shape(8, [2, 2], 4, k, n);
         let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, rows, tier).unwrap();
-        set_fast(&mut cpu, fast);
+        cpu.fast = fast;
         let mat = to_mat(&cpu, &dense, &[n], dtype, MatUse::Product);
         let mut x = cpu.new_buf(rows, k).unwrap();
         x.data.copy_from_slice(&rng.vector(rows * k, 1.0));
@@ -532,7 +532,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
         }
         let tokens = random_tokens(272, 70, 21);
         let mut reference = Machine::new(&model, tier, 1, dtype, kv);
-        set_fast(&mut reference.cpu, fast);
+        reference.cpu.fast = fast;
         let (sequence, want) = reference.prefill(&tokens, tokens.len());
         reference.release(sequence);
         // Decodes from 250 on, alone.
@@ -556,7 +556,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
             .collect();
         for threads in [1, 2, 3] {
             let mut machine = Machine::new(&model, tier, threads, dtype, kv);
-            set_fast(&mut machine.cpu, fast);
+            machine.cpu.fast = fast;
             for chunk in [7, 100, 272] {
                 let (sequence, got) = machine.prefill(&tokens, chunk);
                 assert!(got == want, "{threads} threads, chunks of {chunk}");

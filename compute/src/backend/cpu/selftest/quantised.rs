@@ -159,15 +159,15 @@ fn unit(quant: Quant) -> f32 {
 }
 
 /// The greatest integer of a group of activations; `None` if they are no integers.
-fn top(tier: Tier, kind: RowKind, quant: Quant) -> Option<f32> {
-    let pairs = match quant {
-        Quant::Int4 | Quant::K4 => 32512.0,
-        _ => 32767.0,
+fn top(tier: Tier, kind: RowKind, fast: bool, quant: Quant) -> Option<f32> {
+    let (pairs, coarse) = match quant {
+        Quant::Int4 | Quant::K4 => (32512.0, true),
+        _ => (32767.0, false),
     };
     match kind {
-        RowKind::Decode => Some(pairs),
+        RowKind::Decode if !fast => Some(pairs),
         _ if tier.has_tiles() || !tier.has_pairs() => None,
-        _ if tier.has_bytes() && quant != Quant::Nf4 => Some(127.0),
+        _ if tier.has_bytes() && (coarse || fast && quant != Quant::Nf4) => Some(127.0),
         _ => Some(pairs),
     }
 }
@@ -419,15 +419,12 @@ pub fn quantised_products_match(tier: Tier) {
             let mut before = cpu.new_buf(rows, n).unwrap();
             before.data.copy_from_slice(&rng.vector(rows * n, 1.0));
             for (kind, fast) in KINDS {
-                set_fast(&mut cpu, fast);
+                cpu.fast = fast;
                 let mut y = cpu.new_buf(rows, n).unwrap();
                 y.data.copy_from_slice(&before.data);
                 load_rows(&mut cpu, rows, kind);
                 cpu.matmul_add(&mut y, &mat, &x);
-                let top = match fast {
-                    true => top(tier, RowKind::Prefill, quant),
-                    false => top(tier, kind, quant),
-                };
+                let top = top(tier, kind, fast, quant);
                 for row in 0..rows {
                     let x = &x.data[row * k..][..k];
                     let wide: Vec<f64> = x.iter().map(|&x| x.into()).collect();
@@ -496,7 +493,7 @@ pub fn quantised_products_of_bad_numbers(tier: Tier) {
         let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 8, tier).unwrap();
         let mat = to_mat(&cpu, &dense, &[n], quant);
         for (kind, fast) in KINDS {
-            set_fast(&mut cpu, fast);
+            cpu.fast = fast;
             let mut x = cpu.new_buf(4, k).unwrap();
             x.data.copy_from_slice(&rng.vector(4 * k, 1.0));
             x.data[k + 33] = f32::NAN;
@@ -558,7 +555,7 @@ pub fn quantised_forward_matches(tier: Tier) {
         for (i, shape) in shapes.iter().enumerate() {
             let model = random_model(shape, Dtype::Bf16, i == 0, i == 1, 11);
             let tiles = tier.has_tiles();
-            let tops = [quant, Quant::Int8].map(|quant| top(tier, RowKind::Prefill, quant));
+            let tops = [quant, Quant::Int8].map(|quant| top(tier, RowKind::Prefill, false, quant));
             let want_of = dequantised(&model, quant, tops[0].is_some());
             for kv in [Dtype::F32, Dtype::Bf16] {
                 let mut machine = Machine::new(&model, tier, 2, quant.dtype(), kv);
@@ -600,7 +597,7 @@ pub fn quantised_company_changes_nothing(tier: Tier) {
         let model = random_model(&shape, Dtype::Bf16, true, false, 5);
         let tokens = random_tokens(272, 70, 21);
         let mut alone = Machine::new(&model, tier, 1, quant.dtype(), Dtype::Bf16);
-        set_fast(&mut alone.cpu, fast);
+        alone.cpu.fast = fast;
         let (mut sequence, want) = alone.prefill(&tokens[..260], 260);
         let generate = |machine: &mut Machine, sequence: &mut Sequence, t: usize| {
             let token = &tokens[t..=t];
@@ -614,7 +611,7 @@ pub fn quantised_company_changes_nothing(tier: Tier) {
         let threads: &[usize] = if fast { &[2] } else { &[1, 2, 3] };
         for &threads in threads {
             let mut machine = Machine::new(&model, tier, threads, quant.dtype(), Dtype::Bf16);
-            set_fast(&mut machine.cpu, fast);
+            machine.cpu.fast = fast;
             for chunk in [1, 7, 100] {
                 let (mut sequence, got) = machine.prefill(&tokens[..260], chunk);
                 assert!(

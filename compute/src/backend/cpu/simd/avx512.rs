@@ -429,7 +429,11 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
     fn dot_bf16(self, acc: __m512, a: __m512i, b: __m512i) -> __m512 {
         assert!(LEVEL >= 2, "products of bfloat16 without BF16");
         // SAFETY: see the impl; the level is the proof of BF16. All types are 64 bytes.
-        unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute(a), std::mem::transmute(b)) }
+        unsafe {
+            let a: __m512bh = std::mem::transmute(a);
+            let b: __m512bh = std::mem::transmute(b);
+            _mm512_dpbf16_ps(acc, a, b)
+        }
     }
     #[inline(always)]
     fn to_f32(self, a: __m512i) -> __m512 {
