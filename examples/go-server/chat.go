@@ -18,7 +18,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	f.checkNames(append(shared, "messages", "max_completion_tokens", "logprobs", "top_logprobs", "tools", "tool_choice", "chat_template_kwargs")...)
+	f.checkNames(append(shared, "messages", "max_completion_tokens", "logprobs", "top_logprobs", "tools", "tool_choice", "chat_template_kwargs", "prediction")...)
 	request := f.common(s)
 	// The second is the newer name of the same.
 	f.maxTokens(&request, f.either("max_tokens", "max_completion_tokens"), -1)
@@ -26,6 +26,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	if f.body["top_logprobs"] != nil && !logprobs {
 		f.fail("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
 	}
+	request.prediction = f.prediction()
 	prompt := s.chatPrompt(f, request.constraint)
 	if prompt.tools != nil && prompt.tools.forced != nil {
 		request.constraint = prompt.tools.forced
@@ -41,7 +42,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	request.opts = append(request.opts, llamabi.CacheSalt(recordOf(r).salt))
 	s.serve(w, r, job{
 		common: request, given: request.n, sequences: request.n, continues: []bool{prompt.begun}, logprobs: logprobs, shape: chatShape{}, tools: prompt.tools,
-		events: prompt.stream,
+		events: s.predicting(prompt.stream),
 	})
 }
 
@@ -49,7 +50,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 type chatPrompt struct {
 	begun  bool     // the answer continues a text
 	tools  *toolUse // nil: the answer is a text
-	stream func(context.Context, common) iter.Seq2[llamabi.Event, error]
+	stream events
 }
 
 // chatPrompt reads tools and messages: for the model's template, or for Meta's Llama 2 format,

@@ -23,12 +23,15 @@ type job struct {
 	given     int    // of the n of each prompt, the best
 	sequences int    // prompts times n
 	continues []bool // of each prompt: the choices' text goes on from a text, and is not one of its own
-	events    func(context.Context, common) iter.Seq2[llamabi.Event, error]
+	events    events
 	echo      bool
 	logprobs  bool
 	shape     shape
 	tools     *toolUse // that the answers may call; nil: none
 }
+
+// events are what the model says to a request.
+type events func(context.Context, common) iter.Seq2[llamabi.Event, error]
 
 // shape is what differs between the two protocols' answers.
 type shape interface {
@@ -69,6 +72,7 @@ type usage struct {
 	PromptTokensDetails *struct {
 		CachedTokens int `json:"cached_tokens"`
 	} `json:"prompt_tokens_details,omitempty"` // nil: that is not reported
+	CompletionTokensDetails *completionDetails `json:"completion_tokens_details,omitempty"` // nil: there was no prediction
 }
 
 type answer struct {
@@ -188,6 +192,9 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			CachedTokens int `json:"cached_tokens"`
 		})
 	}
+	if j.prediction != nil {
+		total.CompletionTokensDetails = new(completionDetails)
+	}
 	choices := make([]progress, j.sequences)
 	var first *timings
 	for ev, err := range j.events(ctx, j.common) {
@@ -300,6 +307,9 @@ func (u *usage) add(stats llamabi.RequestStats, first bool) {
 		if u.PromptTokensDetails != nil {
 			u.PromptTokensDetails.CachedTokens += stats.CachedTokens
 		}
+	}
+	if u.CompletionTokensDetails != nil {
+		u.CompletionTokensDetails.add(stats)
 	}
 	u.CompletionTokens += stats.GeneratedTokens
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens

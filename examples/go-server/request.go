@@ -32,10 +32,11 @@ type common struct {
 	stops        []string
 	opts         []llamabi.GenerateOption
 	constraint   *constraint // nil: the answers may be anything
+	prediction   *string     // what the answers may repeat; nil: nothing is known of that
 }
 
 // ignored are OpenAI's fields that change nothing here whatever they say.
-var ignored = []string{"metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_retention",
+var ignored = []string{"metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention",
 	"safety_identifier", "service_tier", "store", "user"}
 
 // harmless are values of further fields with which they ask for nothing.

@@ -9,6 +9,8 @@ import { AnswerReader, deltasOf } from './tools.mjs';
 
 const PATIENCE = 30_000; // a client that takes no data for so long has left
 
+const MOST_PREDICTED = 65536; // tokens
+
 const FINISH = { stop: 'stop', stop_string: 'stop', length: 'length', time: 'length' };
 
 // What differs between the two protocols' answers. `scored` are tokens with log probabilities, or
@@ -86,6 +88,7 @@ export async function answer(service, job, res, signal) {
   }));
   const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };
   if (service.reportCached) usage.prompt_tokens_details = { cached_tokens: 0 };
+  if (job.prediction != null) usage.completion_tokens_details = { accepted_prediction_tokens: 0, rejected_prediction_tokens: 0 };
   let timings;
 
   for await (const event of await streamOf(service, job, signal)) {
@@ -149,10 +152,12 @@ function best(choices, { given, n }) {
 }
 
 // The events of a job's sequences.
-async function streamOf(service, { input, request, begun, n, options: asked, constraint, cacheSalt }, signal) {
+async function streamOf(service, { input, request, begun, n, options: asked, constraint, prediction, cacheSalt }, signal) {
   const { model } = service;
   const grammar = constraint === null ? undefined : await grammarOf(model, constraint);
   const options = { ...asked, grammar, cacheSalt, signal };
+  // The same tokens come as without it, sooner.
+  if (prediction != null) Object.assign(options, { speculation: 'ngram', predicted: await predictedOf(model, prediction, signal) });
   if (request && n === 1) return model.streamChat(request, options);
   if (request) {
     checkLength(service, request.messages);
@@ -162,11 +167,26 @@ async function streamOf(service, { input, request, begun, n, options: asked, con
   return model.stream(Array(n).fill(await tokensBegun(service, { dialog: input[0], answer: begun }, signal)), options);
 }
 
+// The tokens of a prediction.
+async function predictedOf(model, prediction, signal) {
+  try {
+    return await model.encodeAsync(prediction, { bos: false, maxTokens: MOST_PREDICTED, signal });
+  } catch (error) {
+    if (error.code !== 'LLAMA_E_TOO_LONG') throw error;
+    throw badRequest('prediction', `'prediction.content' has more than ${MOST_PREDICTED} tokens.`);
+  }
+}
+
 // Adds a sequence's figures; those of its prompt only for the first choice that it has.
 function count(usage, stats, isFirst) {
   if (isFirst) {
     usage.prompt_tokens += stats.promptTokens;
     if (usage.prompt_tokens_details) usage.prompt_tokens_details.cached_tokens += stats.cachedTokens;
+  }
+  const details = usage.completion_tokens_details;
+  if (details) {
+    details.accepted_prediction_tokens += stats.acceptedTokens;
+    details.rejected_prediction_tokens += stats.draftedTokens - stats.acceptedTokens;
   }
   usage.completion_tokens += stats.generatedTokens;
   usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;

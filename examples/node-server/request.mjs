@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { CONSTRAINTS, constraintOf } from './constraint.mjs';
 import { badRequest } from './http.mjs';
 import { isObject, kind, wellFormed } from './json.mjs';
-import { dialogOf } from './messages.mjs';
+import { contentOf, dialogOf } from './messages.mjs';
 import { conversationOf, toolsOf, variablesOf } from './tools.mjs';
 
 const INT32 = 2 ** 31 - 1;
@@ -65,7 +65,7 @@ function stopsOf(body) {
 }
 
 // OpenAI's fields that change nothing here, whatever they say ...
-export const IGNORED = ['metadata', 'parallel_tool_calls', 'prediction', 'prompt_cache_key', 'prompt_cache_retention', 'safety_identifier', 'service_tier', 'store', 'user'];
+export const IGNORED = ['metadata', 'parallel_tool_calls', 'prompt_cache_key', 'prompt_cache_retention', 'safety_identifier', 'service_tier', 'store', 'user'];
 // ... and values of further ones with which they ask for nothing.
 const HARMLESS = {
   function_call: ['auto', 'none'],
@@ -271,7 +271,7 @@ export function completion(service, body) {
 
 export function chat(service, body) {
   const limit = either(body, 'max_tokens', 'max_completion_tokens'); // the second is the newer name
-  const own = ['messages', 'max_completion_tokens', 'logprobs', 'top_logprobs', 'tools', 'tool_choice', 'chat_template_kwargs'];
+  const own = ['messages', 'max_completion_tokens', 'logprobs', 'top_logprobs', 'tools', 'tool_choice', 'chat_template_kwargs', 'prediction'];
   const job = common(service, body, own, integer(body, limit, undefined, 0, INT32), limit);
   const logprobs = flag(body, 'logprobs');
   const top = integer(body, 'top_logprobs', 0, 0, 20);
@@ -280,7 +280,20 @@ export function chat(service, body) {
   checkAnswer(service, job.stream, job.n * mostTokens(service.room, job.options.maxGenLen, 0), top);
   Object.assign(job.options, { logprobs, topLogprobs: top, special: prompt.tools?.marker != null });
   const constraint = prompt.tools?.forced ?? job.constraint;
-  return { ...job, ...prompt, constraint, given: job.n, sequences: job.n, logprobs, echo: false, kind: 'chat', param: 'messages' };
+  return { ...job, ...prompt, constraint, prediction: predictionOf(body), given: job.n, sequences: job.n, logprobs, echo: false, kind: 'chat', param: 'messages' };
+}
+
+// A text that the answer may repeat in parts, as an edited file repeats the old one; null: there is
+// none.
+function predictionOf({ prediction = null }) {
+  if (prediction === null) return null;
+  if (!isObject(prediction)) throw badRequest('prediction', `'prediction' must be an object with a 'type' and a 'content', not ${kind(prediction)}.`);
+  if (prediction.type !== 'content') throw badRequest('prediction.type', "'prediction.type' must be 'content'.");
+  const known = ['type', 'content'];
+  if (Object.entries(prediction).some(([name, value]) => value !== null && !known.includes(name))) {
+    throw badRequest('prediction', "'prediction' has other fields than 'type' and 'content'.");
+  }
+  return contentOf('prediction.content', prediction.content ?? null);
 }
 
 // Tools and messages: for the model's template, as `request`, or for Meta's Llama 2 format, which

@@ -184,6 +184,37 @@ def fields():
     refused(lambda: complete(prompt=["a", "x " * 5000], n=2), "prompt", "'prompt[1]' has", "room for 512")
 
 
+def predictions():
+    """A prediction changes when tokens come and not which; the usage says how many were guessed."""
+    for options in (dict(), dict(temperature=1, seed=7), dict(n=2, temperature=1, seed=8)):
+        options = {"max_tokens": 40, **options}
+        plain = chat(**options)
+        assert plain.usage.completion_tokens_details is None, plain.usage
+        text = plain.choices[0].message.content
+        parts = [{"type": "text", "text": text[:9]}, {"type": "text", "text": text[9:]}]
+        for content in (text, parts, "Nothing of the kind.", ""):
+            guessed = chat(prediction={"type": "content", "content": content}, **options)
+            assert [c.message.content for c in guessed.choices] == [c.message.content for c in plain.choices], content
+            details = guessed.usage.completion_tokens_details
+            assert details.rejected_prediction_tokens >= 0, details
+            if content in (text, parts):
+                assert details.accepted_prediction_tokens > 0, (options, details)
+    stream = chat(max_tokens=40, stream=True, stream_options={"include_usage": True}, prediction={"type": "content", "content": chat(max_tokens=40).choices[0].message.content})
+    assert list(stream)[-1].usage.completion_tokens_details.accepted_prediction_tokens > 0
+
+    def predict(prediction):
+        return lambda: chat(extra_body={"prediction": prediction})
+
+    refused(predict("text"), "prediction", "must be an object", "not a string")
+    refused(predict({"content": "text"}), "prediction.type", "must be 'content'")
+    refused(predict({"type": "content"}), "prediction.content", "not null")
+    refused(predict({"type": "content", "content": 3}), "prediction.content", "not a number")
+    refused(predict({"type": "content", "content": [{"type": "image"}]}), "prediction.content[0].type", "must be 'text'")
+    refused(predict({"type": "content", "content": "a", "file": 1}), "prediction", "other fields")
+    refused(predict({"type": "content", "content": "a b " * 40000}), "prediction", "more than 65536 tokens")
+    refused(lambda: complete(extra_body={"prediction": {"type": "content", "content": "a"}}), "prediction", "not supported")
+
+
 def seeds():
     def text(seed):
         return complete(seed=seed, temperature=1, max_tokens=40).choices[0].text
@@ -331,7 +362,7 @@ def code_points():
     os.kill(PID, signal.SIGTERM)
 
 
-checks = ((messages_refused, messages_joined, prefill, fields, seeds, stops, spells, more_than_slots)
+checks = ((messages_refused, messages_joined, prefill, fields, predictions, seeds, stops, spells, more_than_slots)
           if PID is None else (queue, code_points))
 for check in checks:
     check()
