@@ -156,7 +156,7 @@ func (a *access) admit(r *http.Request, route string) (uint64, error) {
 	}
 	var known []byte
 	// As in llama-server, these need no key.
-	open := route == "/healthz" || route == "/v1/models" || route == modelRoute
+	open := probes[route] || route == "/v1/models" || route == modelRoute
 	if len(a.keys) > 0 && !open {
 		mine := digest(given)
 		// All of them are compared, so that the time tells nothing.

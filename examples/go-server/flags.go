@@ -30,7 +30,7 @@ type settings struct {
 	maxStall, maxUnread      time.Duration
 	maxBody                  uint64
 	maxAnswer                int
-	timeout, grace           time.Duration
+	timeout, drain, grace    time.Duration
 	host                     string
 	port                     int
 	access                   access
@@ -72,6 +72,7 @@ func readFlags() (settings, error) {
 	flag.BoolVar(&s.cachedTokens, "cached_tokens", false, "report in an answer's usage how many prompt tokens came from the prefix cache")
 	flag.Func("cache_scope", "who finds whose cached prefixes: a `request` its own, those of one API key, all (request, key, all; default key)", s.access.setScope)
 	flag.StringVar(&s.accessLog, "access_log", "-", "file that gets a line of JSON for each request (-: standard output; none: nowhere)")
+	flag.Func("drain", "`seconds` for which requests are taken after SIGTERM, while /readyz sends them elsewhere (default 0)", setSeconds(&s.drain))
 	flag.Func("grace", "`seconds` that running requests have after SIGTERM (default 30)", setSeconds(&s.grace))
 	usage := flag.Usage
 	flag.Usage = func() {

@@ -115,6 +115,14 @@ func run() error {
 	stop() // a second signal kills
 
 	s.draining.Store(true)
+	if set.drain > 0 {
+		log.Printf("not ready any more; requests are taken for another %v s", set.drain.Seconds())
+		select {
+		case err := <-failed:
+			return err
+		case <-time.After(set.drain):
+		}
+	}
 	unasked.close()
 	patience, cancel := context.WithTimeout(context.Background(), set.grace)
 	defer cancel()

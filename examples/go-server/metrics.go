@@ -163,6 +163,7 @@ func (s *server) showMetrics(w http.ResponseWriter, _ *http.Request) {
 	one("llamabi_sequences_parked", "gauge", "Sequences that have given their slots up: nobody reads their answers.", now.Parked)
 	one("llamabi_kv_pages_used", "gauge", "Pages of the KV cache that sequences hold.", now.PagesUsed)
 	one("llamabi_kv_pages", "gauge", "Pages of the KV cache.", now.PagesTotal)
+	one("llamabi_kv_usage", "gauge", "Share of the KV cache that sequences hold, 0 to 1.", float64(now.PagesUsed)/float64(max(now.PagesTotal, 1)))
 	one("llamabi_prompt_tokens_total", "counter", "Prompt tokens of all requests.", now.PromptTokens)
 	one("llamabi_cached_tokens_total", "counter", "Prompt tokens taken from the prefix cache.", now.CachedTokens)
 	one("llamabi_generated_tokens_total", "counter", "Tokens generated.", now.GeneratedTokens)

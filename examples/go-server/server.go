@@ -41,7 +41,7 @@ type server struct {
 	queue      queue
 	metrics    metrics
 	loaded     atomic.Bool
-	draining   atomic.Bool // no new requests come
+	draining   atomic.Bool // it will take no new requests soon, or takes none
 	abandoning atomic.Bool // those that run are cancelled
 	broken     atomic.Bool // the model cannot be used any more
 }
@@ -85,6 +85,8 @@ func (s *server) serving() map[string]map[string]http.HandlerFunc {
 		"/v1/models":           {"GET": s.models},
 		modelRoute:             {"GET": s.oneModel},
 		"/healthz":             {"GET": s.health},
+		"/readyz":              {"GET": s.ready},
+		"/health":              {"GET": s.ready}, // the name that gateways ask by
 		"/metrics":             {"GET": s.showMetrics},
 	}
 }
@@ -93,6 +95,9 @@ const (
 	modelRoute   = "/v1/models/{id}"
 	unknownRoute = "/"
 )
+
+// probes are what those ask who start a service, and who send it requests; without a key.
+var probes = map[string]bool{"/healthz": true, "/readyz": true, "/health": true}
 
 // routes serves the table, and answers what is not in it.
 func (s *server) routes() http.Handler {
@@ -125,7 +130,7 @@ func (s *server) routes() http.Handler {
 		}
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.loaded.Load() && r.URL.Path != "/healthz" {
+		if !s.loaded.Load() && !probes[r.URL.Path] {
 			writeError(w, unavailable("loading", "The model is being loaded. Try again later."))
 			return
 		}
@@ -153,17 +158,25 @@ func (s *server) guard(handle func(w http.ResponseWriter, r *http.Request, route
 	}
 }
 
+// health says whether the service works: whether to start it anew.
 func (s *server) health(w http.ResponseWriter, _ *http.Request) {
 	switch {
 	case !s.loaded.Load():
 		http.Error(w, "the model is being loaded", http.StatusServiceUnavailable)
 	case s.broken.Load():
 		http.Error(w, "the model is unusable", http.StatusServiceUnavailable)
-	case s.draining.Load():
-		http.Error(w, "shutting down", http.StatusServiceUnavailable)
 	default:
 		fmt.Fprintln(w, "ok")
 	}
+}
+
+// ready says whether to send it requests.
+func (s *server) ready(w http.ResponseWriter, r *http.Request) {
+	if s.draining.Load() {
+		http.Error(w, "shutting down", http.StatusServiceUnavailable)
+		return
+	}
+	s.health(w, r)
 }
 
 // queue counts the sequences that run or wait, and takes requests while they are fewer than limit.
@@ -303,7 +316,7 @@ func tooLong(message, input string, n int) string {
 
 func writeError(w http.ResponseWriter, err error) {
 	api := err.(*apiError)
-	if api.status == http.StatusTooManyRequests {
+	if api.status == http.StatusTooManyRequests || api.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
 	writeJSON(w, api.status, api.body())

@@ -1,10 +1,10 @@
 // Who may ask: the name that the host is called by, pages of other origins, API keys; and whose
 // cached prefixes a request finds.
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
-import { ApiError, badRequest } from './http.mjs';
+import { ApiError, badRequest, PROBES } from './http.mjs';
 
 // As in llama-server, these need no key.
-const OPEN = new Set(['/healthz', '/v1/models', '/v1/models/{id}']);
+const OPEN = new Set([...PROBES, '/v1/models', '/v1/models/{id}']);
 
 const secret = randomBytes(32); // of this process: digests are of equal length, and tell nothing of a key
 const digest = (text) => createHmac('sha256', secret).update(text).digest();

@@ -102,6 +102,7 @@ const FLAGS = {
   cached_tokens: [null, false, "report in an answer's usage how many prompt tokens came from the prefix cache"],
   cache_scope: [oneOf('request', 'key', 'all'), 'key', 'who finds whose cached prefixes: a request its own, those of one API key, all'],
   access_log: [text, '-', 'file that gets a line of JSON for each request (-: standard output; none: nowhere)'],
+  drain: [seconds, '0', 'seconds for which requests are taken after SIGTERM, while /readyz sends them elsewhere'],
   grace: [seconds, '30', 'seconds that running requests have after SIGTERM'],
 };
 

@@ -30,10 +30,14 @@ export function endedEarly(reason) {
   return new ApiError(reason === 'unread' ? 503 : 500, message, { type: 'server_error', code: reason });
 }
 
+/** What those ask who start a service, and who send it requests; without a key. */
+export const PROBES = ['/healthz', '/readyz', '/health'];
+
 // Until the model is loaded.
 export function notLoaded(req, res) {
   const error = new ApiError(503, 'The model is being loaded. Try again later.', { type: 'server_error', code: 'loading' });
-  if (req.url === '/healthz') send(res, 503, 'text/plain', 'the model is being loaded\n');
+  res.setHeader('retry-after', '1');
+  if (PROBES.includes(req.url)) send(res, 503, 'text/plain', 'the model is being loaded\n');
   else sendJson(res, 503, error.body());
 }
 

@@ -72,6 +72,7 @@ export class Metrics {
     one('llamabi_sequences_parked', 'gauge', 'Sequences that have given their slots up: nobody reads their answers.', now.parked);
     one('llamabi_kv_pages_used', 'gauge', 'Pages of the KV cache that sequences hold.', now.pagesUsed);
     one('llamabi_kv_pages', 'gauge', 'Pages of the KV cache.', now.pagesTotal);
+    one('llamabi_kv_usage', 'gauge', 'Share of the KV cache that sequences hold, 0 to 1.', now.pagesUsed / Math.max(now.pagesTotal, 1));
     one('llamabi_prompt_tokens_total', 'counter', 'Prompt tokens of all requests.', now.promptTokens);
     one('llamabi_cached_tokens_total', 'counter', 'Prompt tokens taken from the prefix cache.', now.cachedTokens);
     one('llamabi_generated_tokens_total', 'counter', 'Tokens generated.', now.generatedTokens);

@@ -27,7 +27,8 @@ const TYPES = { html: 'text/html', css: 'text/css', mjs: 'text/javascript' };
 const MODEL = '/v1/models/{id}';
 
 export class Service {
-  draining = false;
+  leaving = false; // it will take no new requests soon
+  draining = false; // it takes none
   broken = false; // the model cannot be used any more
   metrics = new Metrics();
   created = Math.floor(Date.now() / 1000);
@@ -54,7 +55,9 @@ export class Service {
         this.adapterOf(id);
         sendJson(res, 200, this.#describe(id));
       },
-      'GET /healthz': (req, res) => this.#health(res),
+      'GET /healthz': (req, res) => this.#probe(res, this.broken ? 'the model is unusable' : null),
+      'GET /readyz': (req, res) => this.#ready(res),
+      'GET /health': (req, res) => this.#ready(res), // the name that gateways ask by
       'GET /metrics': (req, res) => send(res, 200, 'text/plain; version=0.0.4', this.metrics.text(model.timings())),
     };
     for (const [path, file] of Object.entries(PAGE)) this.routes[`GET ${path}`] = (req, res) => page(res, file);
@@ -166,8 +169,12 @@ export class Service {
     return { id, object: 'model', created: this.created, owned_by: 'llamabi', ...(id !== this.name && { parent: this.name }) };
   }
 
-  #health(res) {
-    const trouble = this.broken ? 'the model is unusable' : this.draining ? 'shutting down' : null;
+  // Whether to send it requests; /healthz says whether it works.
+  #ready(res) {
+    this.#probe(res, this.leaving ? 'shutting down' : this.broken ? 'the model is unusable' : null);
+  }
+
+  #probe(res, trouble) {
     send(res, trouble ? 503 : 200, 'text/plain', `${trouble ?? 'ok'}\n`);
   }
 
@@ -201,7 +208,7 @@ export class Service {
     if (error.code === 'ECONNRESET') return; // the client left before it had sent its request
     const api = this.apiError(error);
     if (res.destroyed || res.writableEnded) return;
-    if (api.status === 429 && !res.headersSent) res.setHeader('retry-after', '1');
+    if ([429, 503].includes(api.status) && !res.headersSent) res.setHeader('retry-after', '1');
     if (res.headersSent) res.end(`data: ${JSON.stringify(api.body())}\n\n`); // a stream that has begun
     else sendJson(res, api.status, api.body());
   }

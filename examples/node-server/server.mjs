@@ -105,6 +105,12 @@ async function main() {
   const stopped = new Promise((resolve) => server.once('close', resolve));
   const stop = () => {
     process.off('SIGTERM', stop).off('SIGINT', stop); // a second signal kills
+    service.leaving = true;
+    if (f.drain === 0) return end();
+    log(`not ready any more; requests are taken for another ${f.drain} s`);
+    setTimeout(end, f.drain * 1000);
+  };
+  const end = () => {
     service.draining = true;
     drain.begin();
     setTimeout(() => {

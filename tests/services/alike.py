@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 
-PATHS = ("/healthz", "/metrics", "/v1/models", "/v1/models/m", "/v1/models/m?a=b", "/v1/models/", "/v1/models/x%2Fy", "/v1/models/x/y",
+PATHS = ("/healthz", "/readyz", "/health", "/metrics", "/v1/models", "/v1/models/m", "/v1/models/m?a=b", "/v1/models/", "/v1/models/x%2Fy", "/v1/models/x/y",
          "/v1/models/%zz", "/v1/completions", "/v1/completions/", "/v1/chat/completions", "/tokenize", "/detokenize", "/nothing", "//healthz",
          "/healthz/", "/HEALTHZ", "/%68ealthz", "/./healthz", "/x/../healthz", "/healthz?x=%zz", "*", "http://localhost/healthz", "http://evil.example/healthz")
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND")

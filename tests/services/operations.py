@@ -7,6 +7,7 @@ operations.py DEMO ENDLESS COMMAND...   two checkpoints, the second of a model t
 import http.client
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -55,6 +56,22 @@ def drain():
                 assert "shutting down" in str(e), e
         service.ended(time.monotonic())
         assert "2 requests still run after 1 s, and are cancelled" in service.said(), service.said()
+
+
+def ready():
+    """On SIGTERM it first says that it is not ready, takes requests for a while, and then ends."""
+    with Service(COMMAND, DEMO, "--drain", "4", "--api_key", "secret") as service:
+        probes = ("/healthz", "/readyz", "/health")
+        assert [service.send(path)[0] for path in probes] == [200, 200, 200]
+        begin = time.monotonic()
+        service.process.send_signal(signal.SIGTERM)
+        wait(lambda: service.send("/readyz")[0] == 503, "it is not ready")
+        status, _, text = service.send("/health")
+        assert (status, text) == (503, "shutting down\n"), (status, text)
+        assert service.send("/healthz")[0] == 200
+        assert service.story(authorization="Bearer secret")[0] == 200
+        assert service.ended(begin) >= 4
+        assert "requests are taken for another 4 s" in service.said(), service.said()
 
 
 def drain_running(tokens):
@@ -345,7 +362,7 @@ def during(service, path, body, expected):
     return {"answers": sum(begin < t < end for t in answers), "text": text if expected != 200 else ""}
 
 
-CHECKS = [drain, keys, cors, hosts, media_types, tokens, prefixes, timeouts, waiting, loop]
+CHECKS = [drain, ready, keys, cors, hosts, media_types, tokens, prefixes, timeouts, waiting, loop]
 ran = [check for check in CHECKS if os.environ.get("ONLY", check.__name__) == check.__name__]
 for check in ran:
     check()
