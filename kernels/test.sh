@@ -280,12 +280,12 @@ caught() {
 run_mode() {
   local name names bug file which checks=()
   start "$1"
-  for name in main products attention sampling chain machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
+  for name in main products qkv attention sampling chain machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
   list+=("compile $dir/machine.o kernels/tests/machine.cu $device")
   while read -r bug file which _; do list+=("plant $bug $file $which"); done < <(plants "$mode")
   at_once "${list[@]}"
 
-  tests=(build/kernels/test-{main,products,attention,sampling,chain}.o "${emu[@]}" $tables)
+  tests=(build/kernels/test-{main,products,qkv,attention,sampling,chain}.o "${emu[@]}" $tables)
   "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir/machine.o" build/kernels/test-machine.o "${emu[@]}"
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
   # (`for` loses the status of a command in its head.)

@@ -1,10 +1,9 @@
 //! Functions of a caller's that decide: which token is a sequence's last, and what its logits are.
 //! They run on the thread that reads the events, and are asked in the order of these.
 
-use super::Prompt;
 use super::event::{Event, TokenEvent};
 use super::question::Question;
-use super::request::GenerateOptions;
+use super::request::{GenerateOptions, Prompt};
 use super::stream::{Next, Stream};
 use crate::{Error, Result, Token, reserve};
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //! token that is certain.
 //!
 //! The rows of a step with drafts are rows of decode like any other, each with a choice of its own:
-//! that of the row after so many tokens. [`Scheduler::absorb`] takes tokens up to and with the
+//! that of the row after so many tokens. `Scheduler::absorb` takes tokens up to and with the
 //! first that differs from its draft, so a sequence has the tokens that it would have without
 //! drafts. What a draft that was not taken has left in the cache is written over by the row that
 //! computes its position, before any row reads it, and its page is not one that others can find.
@@ -11,10 +11,9 @@
 
 use super::branch::Branch;
 use super::call::Call;
+use super::extent::Extent;
 use super::ngram::{KINDS, Lookup};
 use super::request::MAX_DRAFTS;
-use super::scheduler::Scheduler;
-use super::sequence::Extent;
 use crate::Token;
 use crate::backend::{Span, Step};
 
@@ -22,7 +21,7 @@ use crate::backend::{Span, Step};
 const LONGEST_REST: u32 = 64;
 
 /// Beyond any probability: what is drafted in any case.
-const IN_ANY_CASE: f32 = 2.0;
+pub(super) const IN_ANY_CASE: f32 = 2.0;
 
 /// The drafts of one sequence.
 pub(super) struct Drafts {
@@ -132,11 +131,13 @@ impl Drafts {
         self.tries |= self.rest == 0;
     }
 
-    fn clear(&mut self) {
+    /// Another step is planned.
+    pub fn clear(&mut self) {
         (self.found, self.n, self.looked) = (0, 0, false);
     }
 
-    fn find(&mut self, call: &Call, branch: &Branch, extent: &Extent) {
+    /// Look for what the step that is being planned could have of it, unless it rests.
+    pub fn find(&mut self, call: &Call, branch: &Branch, extent: &Extent) {
         if self.rest > 0 {
             self.rest();
             return;
@@ -155,8 +156,18 @@ impl Drafts {
         }
     }
 
+    /// The step that is being planned has none of it.
+    pub fn take_none(&mut self) {
+        self.n = 0;
+    }
+
+    /// It has one more, of which [`Drafts::next`] has told.
+    pub fn take_next(&mut self) {
+        self.n += 1;
+    }
+
     /// What the next draft is worth in tokens, and how much it should come first.
-    fn next(&self) -> Option<(f32, f32)> {
+    pub fn next(&self) -> Option<(f32, f32)> {
         if self.n == self.found {
             return None;
         }
@@ -172,7 +183,7 @@ impl Drafts {
 
     /// The step is planned. `had_room`: for drafts; `runs_ahead`: the model would take the next
     /// step before this one is over.
-    fn settle(&mut self, had_room: bool, runs_ahead: bool) {
+    pub fn settle(&mut self, had_room: bool, runs_ahead: bool) {
         if !self.looked {
             return;
         }
@@ -210,91 +221,6 @@ impl Drafts {
 pub(super) fn is_taken(step: &Step, row: usize, position: usize, branch: &Branch) -> bool {
     // Of a step that follows another, the tokens were chosen on the device.
     step.follows || branch.tokens.get(position) == Some(&step.tokens[row])
-}
-
-impl Scheduler {
-    /// Choose the drafts of the step that is being planned. They get what it has left of its rows
-    /// when every sequence that decodes has its own and the prompts have theirs.
-    pub(super) fn draft(&mut self) {
-        let mut any = false;
-        for sequence in &mut self.running {
-            if let Some(drafts) = &mut sequence.drafts {
-                drafts.clear();
-                any = true;
-            }
-        }
-        if !any {
-            return;
-        }
-        let (mut decodes, mut prompt_rows, mut prompts_want) = (0, 0, 0);
-        for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
-            let (branch, extent) = (&sequence.branch, &sequence.extent);
-            if branch.in_prefill() {
-                let rows = extent.prefill_len().saturating_sub(branch.computed).max(1);
-                prompt_rows += rows;
-                prompts_want += match extent.scores_prompt() {
-                    true => rows,
-                    false => 1,
-                };
-                continue;
-            }
-            decodes += sequence.branches().count();
-            if let Some(drafts) = &mut sequence.drafts {
-                drafts.find(&sequence.output.call, branch, extent);
-            }
-        }
-        let chunk = self.pace.prompt_rows(decodes, self.limits.max_rows);
-        let rows = decodes + prompt_rows.min(chunk);
-        let rows_left = self.limits.max_rows.saturating_sub(rows);
-        let wanted_left = self
-            .limits
-            .max_wanted
-            .saturating_sub(decodes + prompts_want);
-        let room = rows_left.min(wanted_left);
-        self.share(decodes, room);
-        for drafts in self.running.iter_mut().filter_map(|s| s.drafts.as_mut()) {
-            drafts.settle(room > 0, self.runs_ahead);
-        }
-    }
-
-    /// Give the drafts that were found their rows, as many as make most tokens a second.
-    fn share(&mut self, decodes: usize, room: usize) {
-        let mut tokens = decodes as f64;
-        let (mut best, mut best_rate) = (0, tokens / self.pace.decode_seconds(decodes));
-        for n in 1..=room {
-            let Some((worth, first)) = self.take_next() else {
-                break;
-            };
-            tokens += f64::from(worth);
-            let rate = tokens / self.pace.decode_seconds(decodes + n);
-            if first >= IN_ANY_CASE || rate > best_rate {
-                (best, best_rate) = (n, rate);
-            }
-        }
-        for drafts in self.running.iter_mut().filter_map(|s| s.drafts.as_mut()) {
-            drafts.n = 0;
-        }
-        for _ in 0..best {
-            self.take_next();
-        }
-    }
-
-    /// Take one more draft into the step: that which comes first. What it is worth, and how much it
-    /// came first.
-    fn take_next(&mut self) -> Option<(f32, f32)> {
-        let drafts = self.running.iter_mut().filter_map(|s| s.drafts.as_mut());
-        let all = drafts.filter_map(|drafts| Some((drafts.next()?, drafts)));
-        let (next, drafts) = all.max_by(|(a, _), (b, _)| a.1.total_cmp(&b.1))?;
-        drafts.n += 1;
-        Some(next)
-    }
-
-    /// Plan the step without drafts after all.
-    pub(super) fn drop_drafts(&mut self) {
-        for drafts in self.running.iter_mut().filter_map(|s| s.drafts.as_mut()) {
-            drafts.n = 0;
-        }
-    }
 }
 
 #[cfg(test)]

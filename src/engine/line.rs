@@ -8,7 +8,6 @@
 
 use super::call::{Call, Standing};
 use super::event::FinishReason;
-use super::parked::Parked;
 use super::shared::LEAST_SWEPT;
 use crate::reserve;
 use std::collections::VecDeque;
@@ -136,11 +135,11 @@ impl Line {
         &self.aside
     }
 
-    /// Whose turn it is.
-    pub fn first(&mut self, parked: &mut Parked) -> Option<Next> {
+    /// Whose turn it is. `may_return`: whether the parked sequence with this id may come back.
+    pub fn first(&mut self, mut may_return: impl FnMut(u64) -> bool) -> Option<Next> {
         loop {
             match self.waiting.front()? {
-                Waiter::Parked(id) if parked.may_return(*id) => return Some(Next::Parked(*id)),
+                Waiter::Parked(id) if may_return(*id) => return Some(Next::Parked(*id)),
                 Waiter::Parked(_) => {}
                 Waiter::Call { call, .. } => match call.standing_now() {
                     Standing::Ready => return Some(Next::Call(call.clone())),

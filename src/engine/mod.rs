@@ -3,26 +3,30 @@
 //! Callers talk to it through a queue, so nothing below needs a lock:
 //!
 //! - [`request`]: raw options -> a checked [`Request`]
+//! - `options`: how an engine is set up, and what it counts
 //! - `shared`: the queue, and whether the handle is open, closed or poisoned
 //! - `worker`: the thread: admit, plan, run, absorb; catches its own panics
-//! - `scheduler`: which rows go into the next step; admits, reserves pages, retires (`pace`: how
-//!   many prompt rows)
-//! - `guide`: the masks of sequences that follow a grammar, on a thread of their own
+//! - `scheduler`: which rows go into the next step; admits, reserves pages, retires, a file for each
+//!   of its decisions (`pace`: how many prompt rows)
+//! - `sequence`: one prompt on its way through the model, in three parts: `branch`, its tokens and
+//!   pages; `policy`, what chooses its tokens; `output`, what its reader is told. `extent`: how far
+//!   it goes
+//! - `guide`: the mask of a sequence that follows a grammar; `guides`: the thread that computes them
 //! - `draft`: guesses at tokens, which a step computes along (`ngram`: those that are looked up)
 //! - `line`: who waits for a slot
 //! - `group`: a beam search, which is a sequence with several branches; `beam`: which of them go
 //!   on; `phrases`: what they must write
-//! - `samples`: sequences that share the computation of one prompt
 //! - `parked`: sequences that gave their slots up, because their readers are behind
-//! - `sequence`: one prompt on its way through the model, in three parts: `branch`, its tokens and
-//!   pages; `policy`, what chooses its tokens; `output`, what its reader is told
 //! - `inquiry`: rows of logits that the reader changes before a token is drawn from them;
 //!   [`question`]: what the reader sees of them
 //! - [`sampler`]: logits -> token, where the backend gives no tokens
 //! - `text`: tokens -> whole UTF-8, cut before a stop string
 //! - `call`, [`stream`]: [`event`]s -> the caller; `told`: what of them the caller has taken
 //! - [`decide`]: functions of the caller's that end sequences and change logits
-//! - `os`: eventfd
+//! - `os`: eventfd; `lock`: a lock that a panic does not take with it
+//!
+//! `worker` knows the scheduler, the scheduler knows sequences, and a sequence knows what it has
+//! beside its tokens; none of these knows what is above it.
 
 mod beam;
 mod branch;
@@ -31,11 +35,15 @@ pub mod decide;
 mod draft;
 mod edits;
 pub mod event;
+mod extent;
 mod group;
 mod guide;
+mod guides;
 mod inquiry;
 mod line;
+mod lock;
 mod ngram;
+mod options;
 mod os;
 mod output;
 mod pace;
@@ -45,7 +53,6 @@ mod policy;
 pub mod question;
 pub mod request;
 pub mod sampler;
-mod samples;
 mod scheduler;
 mod sequence;
 mod shared;
@@ -56,6 +63,7 @@ mod worker;
 
 pub use decide::{Decider, Deciders};
 pub use event::{Alternative, BeamEvent, Event, Finish, FinishReason, RequestStats, TokenEvent};
+pub use options::{EngineOptions, Timings};
 pub use question::Question;
 pub use request::{GenerateOptions, MAX_DRAFTS, Prompt, Request, Speculation};
 pub use stream::{Next, Stream};
@@ -65,78 +73,16 @@ use crate::log::Log;
 use crate::process::Process;
 use crate::thread::without_signals;
 use crate::tokenizer::Tokenizer;
-use crate::{Error, Result, Token, reserve};
+use crate::{Error, Result, reserve};
 use call::{Call, Waiting};
+use lock::lock;
 use request::RequestLimits;
 use scheduler::Scheduler;
-use shared::{Shared, lock};
+use shared::Shared;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
-
-/// How an engine is set up.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Most sequences that run at the same time.
-    pub max_batch_size: usize,
-    /// Seed of the handle's generator, which makes the seeds of requests that have none.
-    pub seed: u64,
-    /// The largest number of prompt rows of a step. If `None`, it is chosen from measured speed, so
-    /// that running streams are not held up. Results do not depend on it.
-    pub prefill_chunk: Option<usize>,
-    /// The largest number of waiting calls, of which no sequence has begun because every slot is
-    /// taken.
-    pub max_waiting: u32,
-    /// The time in milliseconds for which a sequence whose reader is behind keeps its slot while
-    /// others wait.
-    pub max_stall_ms: u32,
-    /// The time in milliseconds after which a call ends with [`FinishReason::Unread`] if its reader
-    /// is behind and has read nothing in that time; `u32::MAX`: never.
-    pub max_unread_ms: u32,
-    /// The largest number of bytes of host memory for the pages of parked sequences.
-    pub stall_memory_bytes: u64,
-    /// Tokens that end a sequence.
-    pub eos_ids: Vec<Token>,
-}
-
-/// Totals of a handle.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Timings {
-    /// Sequences running now.
-    pub running: u32,
-    /// Sequences waiting now.
-    pub waiting: u32,
-    /// Sequences that are parked now: they have given their slot up, because their reader is
-    /// behind.
-    pub parked: u32,
-    /// Time spent in steps that had prompt rows.
-    pub prefill_ms: f64,
-    /// Time spent in steps that had none.
-    pub decode_ms: f64,
-    /// Prompt tokens of all requests so far.
-    pub prompt_tokens: u64,
-    /// Prompt tokens that were taken from the prefix cache.
-    pub cached_tokens: u64,
-    /// Tokens generated.
-    pub generated_tokens: u64,
-    /// Steps run.
-    pub steps: u64,
-    /// Number of drafts that were computed.
-    pub drafted_tokens: u64,
-    /// How many of them were taken.
-    pub accepted_tokens: u64,
-    /// Number of masks of grammars that were computed.
-    pub masks: u64,
-    /// Time spent computing them, mostly while the model computed the rows that needed them.
-    pub mask_ms: f64,
-    /// The part of this time in which the engine waited for masks.
-    pub mask_wait_ms: f64,
-    /// Pages that sequences hold now (pages only the prefix cache remembers count as free).
-    pub pages_used: u64,
-    /// Pages of the pool.
-    pub pages_total: u64,
-}
 
 /// A running engine. Dropping it cancels what runs, joins the thread and drops the model.
 pub struct Engine {

@@ -7,44 +7,13 @@
 //! bits. Prompt pages that are still cached, or that others have published since, are shared again
 //! instead.
 
-use super::EngineOptions;
-use super::branch::Branch;
-use super::call::{Call, FLAG_POLL};
-use super::event::FinishReason;
+use super::call::Call;
 use super::line::Line;
 use super::output::Output;
-use super::scheduler::Scheduler;
 use super::sequence::Sequence;
-use super::shared::lock;
-use crate::backend::Run;
-use crate::backend::cpu::available_bytes;
-use crate::log::Level;
 use crate::{Result, reserve};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-
-/// The time that readers may take.
-pub(super) struct Bounds {
-    /// The time for which a sequence whose reader is behind keeps its slot while others wait.
-    stall: Duration,
-    /// The time for which a call goes on whose reader is behind and reads nothing.
-    unread: Option<Duration>,
-}
-
-impl Bounds {
-    pub fn new(options: &EngineOptions) -> Self {
-        let time = |ms: u32| Duration::from_millis(ms.into());
-        Self {
-            stall: time(options.max_stall_ms),
-            unread: (options.max_unread_ms != u32::MAX).then(|| time(options.max_unread_ms)),
-        }
-    }
-}
-
-/// The shortest wait. Times are measured again after a wait, and a wait that ends a moment early
-/// would only be followed by another.
-const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// A sequence without a slot.
 pub(super) struct Stored {
@@ -75,6 +44,11 @@ impl Parked {
     /// Whether there is memory for so many more bytes.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.bytes.saturating_add(bytes as u64) <= self.most_bytes
+    }
+
+    /// Takes memory for one more.
+    pub fn reserve_one(&mut self) -> Result<()> {
+        reserve::vec("the parked sequences", &mut self.stored, 1)
     }
 
     pub fn push(&mut self, sequence: Sequence, pages: Vec<u8>) {
@@ -153,171 +127,5 @@ impl Parked {
         let longest = self.behind().max_by_key(time);
         let longest = longest.filter(|call| time(call) > time(&other));
         longest.unwrap_or(other).clone()
-    }
-}
-
-impl Scheduler {
-    /// The longest time that an idle engine may wait without being woken by a caller; `None`: for
-    /// ever.
-    pub fn patience(&self) -> Option<Duration> {
-        // Setting a cancel flag wakes nobody.
-        if self.shared.flagged.load(Relaxed) > 0 {
-            return Some(FLAG_POLL);
-        }
-        let unread = self.unread_calls().filter_map(|call| {
-            let left = self.bounds.unread?.saturating_sub(call.unread_for()?);
-            Some(left)
-        });
-        let stalled = self.running.iter().filter_map(|sequence| {
-            let left = self.bounds.stall.saturating_sub(sequence.held_for()?);
-            Some(left)
-        });
-        let stalled = stalled.filter(|_| self.line.has_waiters());
-        let running = self.running.iter().chain(self.parked.sequences());
-        let timed = running.filter_map(|sequence| sequence.call().time_left());
-        let all = unread
-            .chain(stalled)
-            .chain(timed)
-            .chain(self.line.time_left());
-        all.min().map(|left| left.max(LEAST_WAIT))
-    }
-
-    /// The calls that stand aside, and the calls of sequences that pause or are parked.
-    fn unread_calls(&self) -> impl Iterator<Item = &Arc<Call>> {
-        let sitting_out = self.running.iter().filter(|s| s.sits_out);
-        let running = sitting_out.map(Sequence::call);
-        running.chain(self.parked.behind()).chain(self.line.aside())
-    }
-
-    /// Ends calls of which nobody has read anything for too long.
-    pub(super) fn end_unread(&mut self) {
-        let Some(most) = self.bounds.unread else {
-            return;
-        };
-        let over = |call: &&Arc<Call>| call.unread_for().is_some_and(|time| time >= most);
-        let calls: Vec<Arc<Call>> = self.unread_calls().filter(over).cloned().collect();
-        for call in calls {
-            self.end_as_unread(&call);
-        }
-    }
-
-    /// Ends all sequences of a call. Running ones end at the next [`Scheduler::retire`].
-    fn end_as_unread(&mut self, call: &Arc<Call>) {
-        let its = |sequence: &Sequence| Arc::ptr_eq(sequence.call(), call);
-        for sequence in self.running.iter_mut().filter(|s| its(s)) {
-            sequence.end = Some(Ok(FinishReason::Unread));
-        }
-        for sequence in self.parked.take_all(its) {
-            self.end_parked(sequence, FinishReason::Unread);
-        }
-        call.withdraw(FinishReason::Unread);
-    }
-
-    pub(super) fn end_parked(&self, mut sequence: Sequence, reason: FinishReason) {
-        lock(&self.shared.totals).cached_tokens += sequence.all_cached() as u64;
-        sequence.finish(reason);
-    }
-
-    /// Parks the sequence whose reader has been behind for the longest time, if that time is too
-    /// long. Returns whether there is more room now.
-    pub(super) fn park(&mut self, run: &mut dyn Run) -> Result<bool> {
-        // A sequence that pauses has no rows in a step that is under way.
-        let time = |s: &Sequence| s.held_for().filter(|_| s.sits_out && s.end.is_none());
-        let longest = (0..self.running.len()).max_by_key(|at| time(&self.running[*at]));
-        let Some(at) = longest.filter(|at| time(&self.running[*at]) >= Some(self.bounds.stall))
-        else {
-            return Ok(false);
-        };
-        let sequence = &self.running[at];
-        let size = self.pool.page_size();
-        let used = |branch: &Branch| branch.computed.div_ceil(size);
-        let mut bytes = Vec::new();
-        let pages: usize = sequence.branches().map(used).sum();
-        let n = pages.saturating_mul(run.page_bytes());
-        // The memory is checked first, because the system may promise memory and then kill the
-        // process that uses it.
-        if !self.parked.has_room(n)
-            || available_bytes() / 2 < n as u64
-            || reserve::vec("pages of a sequence", &mut bytes, n).is_err()
-            || reserve::vec("the parked sequences", &mut self.parked.stored, 1).is_err()
-        {
-            let call = self.parked.longest_unread(sequence.call());
-            self.end_as_unread(&call);
-            self.retire();
-            return Ok(true);
-        }
-        bytes.resize(n, 0);
-        let mut rest = &mut bytes[..];
-        for branch in sequence.branches() {
-            let pages = &branch.pages[..used(branch)];
-            let (to, behind) = rest.split_at_mut(pages.len() * run.page_bytes());
-            run.save_pages(pages, to)?;
-            rest = behind;
-        }
-        let mut sequence = self.running.remove(at);
-        sequence.release(&mut self.pool);
-        self.shared.log.write(Level::Debug, || {
-            format!(
-                "sequence {} of a call gives its slot up, its reader is behind: {n} bytes of \
-                 {pages} pages are kept",
-                sequence.output.index
-            )
-        });
-        self.parked.push(sequence, bytes);
-        Ok(true)
-    }
-
-    /// Gives a slot and pages to the parked sequence whose turn it is. Returns whether there were
-    /// enough.
-    pub(super) fn resume(&mut self, id: u64, run: &mut dyn Run) -> Result<bool> {
-        let size = self.pool.page_size();
-        let Some(sequence) = self.parked.get(id) else {
-            return Ok(true);
-        };
-        let width = sequence.width();
-        if !self.has_slots(width) {
-            return Ok(false);
-        }
-        let Some(branch) = sequence.branches().next() else {
-            return Ok(true);
-        };
-        let root = sequence.call().options.root();
-        let text = &branch.tokens[..branch.known.pages * size];
-        let total = sequence.extent.most_positions().div_ceil(size);
-        let found = self.pool.find_all(root, text).and_then(|hits| {
-            let tables = self.pool.reserve_all(width, &hits, total)?;
-            Ok((hits, tables))
-        });
-        let (hits, tables) = match found {
-            Ok((hits, Some(tables))) => (hits, tables),
-            Ok((_, None)) => return Ok(false),
-            Err(error) => {
-                // The sequence stays parked; [`Parked::look`] takes it out before the next step.
-                sequence.call().fail(error);
-                self.line.has_begun();
-                return Ok(true);
-            }
-        };
-        self.line.has_begun();
-        let Some(Stored {
-            mut sequence,
-            pages: bytes,
-            ..
-        }) = self.parked.take(id)
-        else {
-            return Ok(true);
-        };
-        let mut rest = &bytes[..];
-        sequence.restore(tables, &hits, root, &mut self.pool);
-        for branch in sequence.branches() {
-            let (found, used) = (hits.len(), branch.computed.div_ceil(size));
-            let (own, behind) = rest.split_at(used * run.page_bytes());
-            run.load_pages(&branch.pages[found..used], &own[found * run.page_bytes()..])?;
-            rest = behind;
-        }
-        self.admitted += 1;
-        (sequence.id, sequence.sits_out) = (self.admitted, false);
-        self.running.push(sequence);
-        Ok(true)
     }
 }

@@ -2,21 +2,16 @@
 
 use super::call::{Call, Waiting};
 use super::event::FinishReason;
-use super::{EngineOptions, Timings};
+use super::lock::lock;
+use super::options::{EngineOptions, Timings};
 use crate::log::Log;
 use crate::{Error, Result, reserve};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
-
-/// Locks, even if a holder of the lock has panicked. The guarded state is only changed by single
-/// assignments, so it is consistent; and the panic itself makes every call fail.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
 
 pub(super) struct Shared {
     inbox: Mutex<Inbox>,

@@ -11,6 +11,7 @@ mod failure;
 mod parked;
 mod parked_random;
 mod prefix;
+mod questions;
 mod random;
 mod requests;
 mod sampler;

@@ -5,6 +5,8 @@
 #[path = "../support/common.rs"]
 mod common;
 mod cuda;
+mod cuda_launches;
+mod cuda_library;
 mod day;
 #[path = "../support/emu/mod.rs"]
 mod emu;

@@ -33,6 +33,7 @@ mod methods;
 mod names;
 mod ops;
 mod parse_expr;
+mod parse_stmt;
 mod parser;
 mod percent;
 mod predicates;

@@ -9,10 +9,11 @@ mod state;
 mod turn;
 
 use super::event::{Event, Finish, FinishReason, RequestStats, Row};
+use super::lock::lock;
 use super::ngram::Predicted;
 use super::os::EventFd;
 use super::request::GenerateOptions;
-use super::shared::{Shared, lock};
+use super::shared::Shared;
 use super::text::Stops;
 use super::told::Told;
 use crate::backend::Adapter;

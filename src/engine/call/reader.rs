@@ -2,8 +2,8 @@
 
 use super::{Asked, Call, FLAG_POLL, Item, Phase, State, Taken, Waiting};
 use crate::engine::event::{FinishReason, Row};
+use crate::engine::lock::lock;
 use crate::engine::os::EventFd;
-use crate::engine::shared::lock;
 use crate::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;

@@ -4,7 +4,7 @@ use super::{Beginning, Call, Phase, Standing, State, Waiting};
 use crate::Result;
 use crate::backend::Adapter;
 use crate::engine::event::FinishReason;
-use crate::engine::shared::lock;
+use crate::engine::lock::lock;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

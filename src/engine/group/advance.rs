@@ -12,7 +12,19 @@ use std::cell::RefCell;
 
 impl Group {
     /// All rows of a step have come: decide, and fork. Why the search is over, if it is.
-    pub(super) fn advance(
+    pub fn advance(
+        &mut self,
+        own: &mut Branch,
+        output: &Output,
+        pool: &mut Pool,
+        copies: &mut Vec<(u32, u32)>,
+    ) -> Result<Option<FinishReason>> {
+        let over = self.decide(own, output, pool, copies)?;
+        (self.rows, self.possible) = (0, false);
+        Ok(over)
+    }
+
+    fn decide(
         &mut self,
         own: &mut Branch,
         output: &Output,

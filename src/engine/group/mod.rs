@@ -9,17 +9,16 @@
 
 mod advance;
 mod results;
-mod sequence;
 
 use super::beam::{Candidate, Rules, Search};
 use super::branch::Branch;
 use super::call::Call;
 use super::event::Alternative;
+use super::extent::Extent;
 use super::guide::Guide;
 use super::output::Output;
 use super::phrases::{Phrases, Progress};
 use super::sampler::{self, Continuation, Sampler};
-use super::sequence::Extent;
 use super::text::TextStream;
 use crate::backend::{Choice, Pick, Step};
 use crate::tokenizer::Tokenizer;
@@ -212,15 +211,47 @@ impl Group {
         }))
     }
 
-    /// The continuations of the running beam `at`.
-    fn take_row(
+    /// Slots that it takes.
+    pub fn width(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The slot of each running beam, best first.
+    pub fn beams(&self) -> &[usize] {
+        &self.beams
+    }
+
+    /// The branches of all slots but the first.
+    pub fn others(&self) -> &[Branch] {
+        &self.others
+    }
+
+    /// [`Group::beams`], and [`Group::others`] to be changed.
+    pub fn parts(&mut self) -> (&[usize], &mut [Branch]) {
+        (&self.beams, &mut self.others)
+    }
+
+    /// Where the text of the running beam `at` is in its grammar.
+    pub fn guide_mut(&mut self, at: usize) -> &mut Option<Box<Guide>> {
+        &mut self.slots[self.beams[at]].guide
+    }
+
+    /// Whether every running beam has had its row of the step, so that the search can
+    /// [advance](Group::advance).
+    pub fn has_all_rows(&self) -> bool {
+        self.rows == self.beams.len()
+    }
+
+    /// Takes the continuations of the running beam `at`. `output`: that of the first result.
+    pub fn take_row(
         &mut self,
         at: usize,
         choice: &Choice,
         step: &Step,
         row: Row<'_>,
-        phrases: Phrases<'_>,
+        output: &Output,
     ) -> Result<()> {
+        let phrases = Phrases::new(&output.call.options.force_words);
         let sum = self.search.running[at];
         let candidate = |c: Continuation| Candidate {
             sum: sum + f64::from(c.changed),

@@ -10,7 +10,7 @@ use std::iter::once;
 
 impl Group {
     /// Tell the results. `reason`: why it is over; [`FinishReason::Stop`] where it came to its end.
-    pub(super) fn finish(
+    pub fn finish(
         &mut self,
         own: &Branch,
         output: &mut Output,

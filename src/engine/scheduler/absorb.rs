@@ -1,4 +1,5 @@
-//! What a step's answer means for the sequences that took part in it.
+//! What a step's answer means for the sequences that took part in it, and a reader's answer for the
+//! sequence that asked.
 
 use super::{Plan, Scheduler};
 use crate::Error;
@@ -7,9 +8,9 @@ use crate::backend::{Answer, RowKind};
 use crate::engine::draft::is_taken;
 use crate::engine::event::FinishReason;
 use crate::engine::group::Row;
+use crate::engine::lock::lock;
 use crate::engine::sampler::picked;
 use crate::engine::sequence::Sequence;
-use crate::engine::shared::lock;
 
 impl Scheduler {
     /// Takes the answer of a step, which took `seconds`.
@@ -146,5 +147,21 @@ impl Scheduler {
             }
         }
         self.retire();
+    }
+
+    /// Let the sequences go on whose readers have answered.
+    pub(super) fn take_answers(&mut self) {
+        let mut generated = 0;
+        for sequence in self.running.iter_mut().filter(|s| s.end.is_none()) {
+            let before = sequence.branch.generated();
+            match sequence.take_answer(&mut self.sampler, &self.eos_ids) {
+                Ok(true) => generated += (sequence.branch.generated() - before) as u64,
+                Ok(false) => {}
+                Err(error) => sequence.end = Some(Err(error)),
+            }
+        }
+        if generated > 0 {
+            lock(&self.shared.totals).generated_tokens += generated;
+        }
     }
 }

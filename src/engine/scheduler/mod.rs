@@ -1,27 +1,35 @@
 //! Decides which rows go into the next step, who begins and who ends, and who has which pages.
 
 mod absorb;
+mod drafts;
+mod park;
+mod patience;
 mod plan;
+mod samples;
 
 pub(super) use plan::Plan;
 
-use super::EngineOptions;
+use self::patience::Bounds;
 use super::branch::Branch;
 use super::call::{Beginning, Call, Waiting};
 use super::draft::Drafts;
 use super::edits::Editor;
 use super::event::FinishReason;
+use super::extent::Extent;
 use super::group::{Begin, Group};
-use super::guide::{Guide, Guides};
+use super::guide::Guide;
+use super::guides::Guides;
 use super::inquiry::Inquiry;
 use super::line::{Line, Next};
+use super::lock::lock;
+use super::options::EngineOptions;
 use super::output::Output;
 use super::pace::Pace;
-use super::parked::{Bounds, Parked};
+use super::parked::Parked;
 use super::policy::Policy;
 use super::sampler::Sampler;
-use super::sequence::{Extent, Sequence};
-use super::shared::{Shared, lock};
+use super::sequence::Sequence;
+use super::shared::Shared;
 use crate::backend::choice::Search;
 use crate::backend::{Limits, Run};
 use crate::kv::{Hit, Pool};
@@ -31,32 +39,32 @@ use std::sync::Arc;
 
 /// All calls that were received and have not ended.
 pub(super) struct Scheduler {
-    pub(super) line: Line,
+    line: Line,
     /// The sequences that run, in the order of admission. Each holds a slot and all pages that it
     /// can ever need, so it gives them up only if its reader is behind.
-    pub(super) running: Vec<Sequence>,
+    running: Vec<Sequence>,
     /// Room for the sequences that [`Scheduler::retire`] takes out. It is empty between calls.
     ended: Vec<Sequence>,
     /// Pages to be copied, as (from, to). There is at most one for each slot.
-    pub(super) copies: Vec<(u32, u32)>,
+    copies: Vec<(u32, u32)>,
     guides: Guides,
-    pub(super) parked: Parked,
+    parked: Parked,
     /// The number of sequences that were admitted so far.
-    pub(super) admitted: u64,
-    pub(super) pool: Pool,
-    pub(super) pace: Pace,
+    admitted: u64,
+    pool: Pool,
+    pace: Pace,
     /// Whether the model has ever taken a step before the answer of the one before it.
-    pub(super) runs_ahead: bool,
-    pub(super) sampler: Sampler,
+    runs_ahead: bool,
+    sampler: Sampler,
     editor: Editor,
     /// Ids from here on are never sampled.
     n_tokens: usize,
-    pub(super) limits: Limits,
+    limits: Limits,
     tokenizer: Arc<dyn Tokenizer>,
     max_batch_size: usize,
-    pub(super) eos_ids: Vec<Token>,
-    pub(super) bounds: Bounds,
-    pub(super) shared: Arc<Shared>,
+    eos_ids: Vec<Token>,
+    bounds: Bounds,
+    shared: Arc<Shared>,
 }
 
 impl Scheduler {
@@ -132,7 +140,7 @@ impl Scheduler {
 
     /// Gives slots and pages to the calls that wait.
     fn fill_slots(&mut self, run: &mut dyn Run) -> Result<()> {
-        while let Some(next) = self.line.first(&mut self.parked) {
+        while let Some(next) = self.line.first(|id| self.parked.may_return(id)) {
             let went = match next {
                 _ if self.slots() == self.max_batch_size => false,
                 Next::Call(call) => self.begin(call),
@@ -146,12 +154,12 @@ impl Scheduler {
     }
 
     /// The number of slots that are taken.
-    pub(super) fn slots(&self) -> usize {
+    fn slots(&self) -> usize {
         self.running.iter().map(Sequence::width).sum()
     }
 
     /// Whether so many more slots can be taken.
-    pub(super) fn has_slots(&self, n: usize) -> bool {
+    fn has_slots(&self, n: usize) -> bool {
         self.slots() + n <= self.max_batch_size
     }
 
@@ -257,7 +265,7 @@ impl Scheduler {
 
     /// Takes out the sequences that have ended. Their slots and pages are free, and the totals say
     /// so, before any reader can see the end.
-    pub(super) fn retire(&mut self) {
+    fn retire(&mut self) {
         self.end_failed_calls();
         let mut ended = std::mem::take(&mut self.ended);
         ended.extend(self.running.extract_if(.., |s| s.end.is_some()));

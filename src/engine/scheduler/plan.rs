@@ -5,8 +5,8 @@ use crate::backend::choice::mask_words;
 use crate::backend::{Limits, RowKind, Span, Step};
 use crate::engine::branch::Branch;
 use crate::engine::edits::Editor;
+use crate::engine::lock::lock;
 use crate::engine::sequence::Sequence;
-use crate::engine::shared::lock;
 use crate::kv::Pool;
 use crate::{Result, Token, reserve};
 use std::ops::Range;
@@ -132,7 +132,6 @@ impl Scheduler {
     /// Some sequences may end meanwhile. Their rows are computed in vain, and [`Scheduler::absorb`]
     /// ignores them. Such a row writes to the cache behind its sequence's last token. That does no
     /// harm: the page was never published, and its next holder writes after this row.
-    /// no harm: the page was never published, and its next holder writes after this row.
     pub fn plan_ahead(&mut self, plan: &Plan, next: &mut Plan) {
         self.runs_ahead = true;
         let rows = || self.running.iter().filter(|s| !s.sits_out);

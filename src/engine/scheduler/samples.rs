@@ -6,7 +6,7 @@
 //! from a row of its own. The row's keys and values are in the cache already and are not written
 //! again.
 
-use super::scheduler::Scheduler;
+use super::Scheduler;
 use crate::Result;
 use crate::backend::Run;
 

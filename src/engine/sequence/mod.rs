@@ -1,70 +1,24 @@
 //! One prompt on its way through the model, in three parts: its tokens and pages ([`Branch`]), what
 //! chooses its tokens ([`Policy`]), and what its reader is told ([`Output`]).
 
+mod asked;
+mod beams;
+
 use super::branch::Branch;
 use super::call::Call;
 use super::draft::Drafts;
 use super::event::{FinishReason, RequestStats};
+use super::extent::Extent;
 use super::group::Group;
 use super::guide::Guide;
 use super::inquiry::Inquiry;
 use super::output::{Output, Sums};
 use super::policy::Policy;
-use super::request::GenerateOptions;
 use super::sampler::Score;
 use crate::backend::Adapter;
 use crate::{Result, Token};
 use std::iter::once;
 use std::sync::Arc;
-
-/// How far a prompt and its continuation go.
-#[derive(Clone, Copy)]
-pub(super) struct Extent {
-    prompt_len: usize,
-    /// The most tokens to generate.
-    max_new: usize,
-    scores_prompt: bool,
-}
-
-impl Extent {
-    pub fn new(options: &GenerateOptions, prompt_len: usize, max_seq_len: usize) -> Self {
-        let room = max_seq_len.saturating_sub(prompt_len);
-        Self {
-            prompt_len,
-            max_new: options.max_gen_len.map_or(room, |most| most.min(room)),
-            scores_prompt: options.echo && (options.logprobs || options.top_logprobs > 0),
-        }
-    }
-
-    /// The most tokens to generate.
-    pub fn max_new(&self) -> usize {
-        self.max_new
-    }
-
-    /// Whether the prompt's own tokens are scored. Cached rows have no logits, so such a sequence
-    /// does not use the prefix cache.
-    pub fn scores_prompt(&self) -> bool {
-        self.scores_prompt
-    }
-
-    /// The number of prompt rows to compute. These are all rows; but the last row only predicts the
-    /// first generated token, so it is not needed if none is generated.
-    pub fn prefill_len(&self) -> usize {
-        match (self.max_new > 0, self.scores_prompt) {
-            (true, _) => self.prompt_len,
-            (false, true) => self.prompt_len - 1,
-            (false, false) => 0,
-        }
-    }
-
-    /// The most positions that are computed. The last generated token is never fed back.
-    pub fn most_positions(&self) -> usize {
-        match self.max_new {
-            0 => self.prefill_len(),
-            n => self.prompt_len + n - 1,
-        }
-    }
-}
 
 /// A sequence that has begun: in prefill (no token generated yet), or decoding.
 pub(super) struct Sequence {
@@ -141,7 +95,7 @@ impl Sequence {
     /// ends it, and all but that token is known of its next row. Of one that follows a grammar,
     /// that token's successors are not known either, and one whose reader is asked waits for that.
     pub fn goes_on(&self) -> bool {
-        let more = self.branch.generated() + 1 < self.extent.max_new && self.group.is_none();
+        let more = self.branch.generated() + 1 < self.extent.max_new() && self.group.is_none();
         let options = &self.call().options;
         let known =
             options.grammar.is_none() && !options.ask_logits && !self.policy.hangs_on_last();
@@ -253,7 +207,7 @@ impl Sequence {
             self.end = Some(Ok(FinishReason::StopString));
         } else if complete {
             self.end = Some(Ok(FinishReason::Stop));
-        } else if self.branch.generated() == self.extent.max_new {
+        } else if self.branch.generated() == self.extent.max_new() {
             self.end = Some(Ok(FinishReason::Length));
         }
         Ok(())

@@ -1,27 +1,26 @@
 //! What differs where a sequence is a beam search.
 
-use super::Row;
+use super::Sequence;
 use crate::Result;
 use crate::backend::{Choice, Step};
 use crate::engine::branch::Branch;
 use crate::engine::event::FinishReason;
+use crate::engine::group::Row;
 use crate::engine::guide::Guide;
-use crate::engine::phrases::Phrases;
-use crate::engine::sequence::Sequence;
 use crate::kv::{Hit, Pool, Root};
 use std::iter::once;
 
 impl Sequence {
     /// Slots that it takes.
     pub fn width(&self) -> usize {
-        self.group.as_ref().map_or(1, |group| group.slots.len())
+        self.group.as_ref().map_or(1, |group| group.width())
     }
 
     /// What takes part in a step, a span each: the beams, best first; or the only branch.
     pub fn branches(&self) -> impl Iterator<Item = &Branch> {
-        let slots = self.group.as_ref().map_or(&[0][..], |group| &group.beams);
+        let slots = self.group.as_ref().map_or(&[0][..], |group| group.beams());
         slots.iter().map(|slot| match (&self.group, slot) {
-            (Some(group), 1..) => &group.others[slot - 1],
+            (Some(group), 1..) => &group.others()[slot - 1],
             _ => &self.branch,
         })
     }
@@ -29,7 +28,10 @@ impl Sequence {
     /// The one of these with this number.
     pub fn branch_mut(&mut self, at: usize) -> &mut Branch {
         match &mut self.group {
-            Some(group) if group.beams[at] > 0 => &mut group.others[group.beams[at] - 1],
+            Some(group) if group.beams()[at] > 0 => {
+                let (beams, others) = group.parts();
+                &mut others[beams[at] - 1]
+            }
             _ => &mut self.branch,
         }
     }
@@ -37,7 +39,7 @@ impl Sequence {
     /// Where its text is in its grammar.
     pub fn guide_mut(&mut self, at: usize) -> &mut Option<Box<Guide>> {
         match &mut self.group {
-            Some(group) => &mut group.slots[group.beams[at]].guide,
+            Some(group) => group.guide_mut(at),
             None => &mut self.guide,
         }
     }
@@ -58,12 +60,9 @@ impl Sequence {
         else {
             return Ok(());
         };
-        let phrases = Phrases::new(&output.call.options.force_words);
-        group.take_row(at, choice, step, row, phrases)?;
-        if group.rows == group.beams.len() {
-            let over = group.advance(branch, output, pool, copies)?;
-            (group.rows, group.possible) = (0, false);
-            self.end = over.map(Ok);
+        group.take_row(at, choice, step, row, output)?;
+        if group.has_all_rows() {
+            self.end = group.advance(branch, output, pool, copies)?.map(Ok);
         }
         Ok(())
     }
@@ -78,7 +77,7 @@ impl Sequence {
 
     /// Pages for the slots but the first.
     pub fn give_pages(&mut self, tables: impl Iterator<Item = Vec<u32>>) {
-        let others = self.group.iter_mut().flat_map(|group| &mut group.others);
+        let others = self.group.iter_mut().flat_map(|group| group.parts().1);
         for (branch, pages) in others.zip(tables) {
             branch.pages = pages;
         }
@@ -89,7 +88,7 @@ impl Sequence {
     pub fn restore(&mut self, tables: Vec<Vec<u32>>, hits: &[Hit], root: Root, pool: &mut Pool) {
         let Self { branch, group, .. } = self;
         let (beams, others) = match group {
-            Some(group) => (&group.beams[..], &mut group.others[..]),
+            Some(group) => group.parts(),
             None => (&[0][..], &mut [][..]),
         };
         for ((slot, pages), branch) in tables
@@ -107,7 +106,7 @@ impl Sequence {
     /// Let all pages go.
     pub fn release(&mut self, pool: &mut Pool) {
         self.branch.release(pool);
-        for branch in self.group.iter_mut().flat_map(|group| &mut group.others) {
+        for branch in self.group.iter_mut().flat_map(|group| group.parts().1) {
             branch.release(pool);
         }
     }

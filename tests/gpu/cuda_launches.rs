@@ -1,0 +1,289 @@
+//! How steps are launched on the stand-in driver: recorded or one by one, ahead of the host, early,
+//! and with the kernels of one architecture.
+
+use crate::cuda::{build, build_with, greedy, options, warnings};
+use crate::emu::standin::{self, Standin};
+use llamabi::backend::gpu::device::{Device, Memory};
+use llamabi::engine::{GenerateOptions, Prompt};
+use llamabi::log::{Level, Log};
+use llamabi::{BuildOptions, Dtype, Token};
+use std::sync::Arc;
+
+/// If the driver does not record, launches go one by one, with the same tokens and a warning.
+#[test]
+fn steps_run_where_they_cannot_be_recorded() {
+    let prompt = || vec![vec![1, 500, 243, 283, 146]];
+    let want = {
+        let standin = Standin::new("");
+        let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
+        let want = greedy(&llama, prompt(), 6).unwrap();
+        assert!(standin.count("replays") > 3);
+        want
+    };
+    for failure in [
+        "cuStreamBeginCapture_v2:1:801",
+        "cuStreamEndCapture:1:901",
+        "cuGraphInstantiateWithFlags:1:2",
+        "cuGraphUpload:1:2",
+        "cuLaunchKernelEx:0:1",
+    ] {
+        let log = Arc::new(Log::new(Some(Level::Warn)));
+        let options = BuildOptions {
+            log: log.clone(),
+            ..options()
+        };
+        let standin = Standin::new("seed=3");
+        let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
+        // Counts the launches of the prompt alone. In the next call, the third launch after those
+        // of the same prompt fails.
+        greedy(&llama, prompt(), 1).unwrap();
+        let launches = standin.count("launches");
+        let failure = failure.replace(":0:", &format!(":{}:", launches + 3));
+        standin.set(&format!("fail={failure}"));
+        for round in 0..2 {
+            assert_eq!(
+                greedy(&llama, prompt(), 6).unwrap(),
+                want,
+                "{failure}, {round}"
+            );
+        }
+        assert_eq!(standin.count("replays"), 0, "{failure}");
+        let warnings = warnings(&log);
+        let (function, _) = failure.split_once(':').unwrap();
+        assert_eq!(warnings.len(), 1, "{failure}: {warnings:?}");
+        assert!(warnings[0].contains(function), "{warnings:?}");
+        drop(llama);
+        standin.assert_clean();
+    }
+}
+
+/// The stand-in driver reports what may not happen while launches are recorded; other threads are
+/// not restricted.
+#[test]
+fn a_record_is_spoilt_by_its_own_thread() {
+    let standin = Standin::new("");
+    let cuda = Arc::new(standin.open().unwrap());
+    let other = Arc::new(standin.open().unwrap());
+    cuda.begin_capture().unwrap();
+    std::thread::scope(|scope| {
+        let free = scope.spawn(|| Memory::zeroed(&other, "a test", 64).map(drop));
+        free.join().unwrap().unwrap();
+    });
+    drop(cuda.end_capture().unwrap());
+    drop((cuda, other));
+    standin.assert_clean();
+    for (mistake, words) in [
+        (0, "cuMemAlloc_v2 while a stream records"),
+        (1, "waiting for a stream that records"),
+        (2, "cuEventSynchronize while a stream records"),
+    ] {
+        let standin = Standin::new("");
+        let cuda = Arc::new(standin.open().unwrap());
+        let memory = Memory::new(&cuda, "a test", 64).unwrap();
+        cuda.begin_capture().unwrap();
+        let outcome = match mistake {
+            0 => Memory::new(&cuda, "a test", 64).map(drop),
+            1 => cuda.synchronize(),
+            _ => memory.write_floats(0, &[1.0]),
+        };
+        assert!(outcome.is_err(), "{words}");
+        let error = cuda.end_capture().err().unwrap().to_string();
+        assert!(error.contains("CAPTURE_INVALIDATED (901)"), "{error}");
+        let (n, text) = standin.report();
+        assert!(n > 0 && text.contains(words), "{text}");
+        // Afterwards everything runs again.
+        memory.write_floats(0, &[1.0]).unwrap();
+    }
+}
+
+/// The next step is already in the stream when a token is waited for, unless LLAMABI_CUDA_AHEAD=0.
+#[test]
+fn steps_are_launched_ahead() {
+    const VARIABLE: &str = "LLAMABI_CUDA_AHEAD";
+    let off = std::env::var(VARIABLE).is_ok_and(|value| value == "0");
+    let standin = Standin::new("");
+    let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
+    let prompt = || vec![vec![1, 500, 243, 283, 146]];
+    // Waits until the weights have arrived.
+    greedy(&llama, prompt(), 1).unwrap();
+    let before = standin.count("ahead");
+    let tokens = greedy(&llama, prompt(), 12).unwrap();
+    let ahead = standin.count("ahead") - before;
+    assert_eq!(tokens[0].len(), 12, "no EOS among them");
+    // The first token is the prompt's, and the next step waits for it; nothing follows the last
+    // token. (Copies to the device also wait for earlier ones.)
+    assert!(if off { ahead == 0 } else { ahead >= 10 }, "{ahead}");
+    drop(llama);
+    standin.assert_clean();
+    if !off {
+        again_with("cuda_launches::steps_are_launched_ahead", VARIABLE);
+    }
+}
+
+/// Runs one test of this binary in a process of its own, in which the variable is "0".
+fn again_with(test: &str, variable: &str) {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(variable, "0")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    // A name that fits no test would succeed, too.
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}"
+    );
+}
+
+/// The kernels for compute capability 9.0 are used if the GPU is one, has the shared memory that
+/// they take, and nobody forbids it; the tokens are then the same.
+#[test]
+fn kernels_for_one_architecture() {
+    const SWITCH: &str = "LLAMABI_CUDA_HOPPER";
+    let off = std::env::var(SWITCH).is_ok();
+    let mut options = options();
+    let prompt = || vec![vec![1, 500, 243, 283, 146], vec![7]];
+    let mut want = None;
+    for (settings, weights, used) in [
+        ("arch=80 shared=232448", Some(Dtype::Int8), false),
+        ("arch=90 shared=232448", Some(Dtype::Int8), !off),
+        ("arch=80 shared=232448", None, false),
+        ("arch=90", None, false),
+        ("arch=90 shared=232448", None, !off),
+        ("arch=90 shared=232448 seed=5", None, !off),
+    ] {
+        if weights != options.weights_dtype {
+            (options.weights_dtype, want) = (weights, None);
+        }
+        let standin = Standin::new(settings);
+        let llama = build_with(standin.open().unwrap(), "gqa-bf16/meta", &options).unwrap();
+        let got = greedy(&llama, prompt(), 4).unwrap();
+        assert_eq!(got, *want.get_or_insert(got.clone()), "{settings}");
+        drop(llama);
+        standin.assert_clean();
+        // Only these kernels need a tensor map.
+        standin.set("fail=cuTensorMapEncodeTiled:3:12345");
+        let outcome = build_with(standin.open().unwrap(), "gqa-bf16/meta", &options);
+        let error = outcome.err().map(|error| error.to_string());
+        let words = "cuTensorMapEncodeTiled: an error without a name (12345)";
+        assert_eq!(error.as_deref(), used.then_some(words), "{settings}");
+        standin.assert_clean();
+    }
+    // An image that was compiled for other architectures.
+    let standin = Standin::new("shared=232448");
+    let mut images = standin::images();
+    for (_, image) in &mut images.fatbins {
+        let text = String::from_utf8(image[16..].to_vec()).unwrap();
+        let lines = text.lines().filter(|line| !line.contains("_hopper_"));
+        let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+        *image = standin::fatbin(text.as_bytes()).into();
+    }
+    let cuda = standin.open_with(&images).unwrap();
+    let llama = build_with(cuda, "gqa-bf16/meta", &options).unwrap();
+    assert_eq!(greedy(&llama, prompt(), 4).unwrap(), want.unwrap());
+    drop(llama);
+    standin.assert_clean();
+    if !off {
+        again_with("cuda_launches::kernels_for_one_architecture", SWITCH);
+    }
+}
+
+/// The log says how much memory the driver takes for graphs. If there is not enough, steps run
+/// without graphs.
+#[test]
+fn graphs_take_memory() {
+    let log = Arc::new(Log::new(Some(Level::Debug)));
+    let options = BuildOptions {
+        log: log.clone(),
+        ..options()
+    };
+    let standin = Standin::new("graph=3000000");
+    let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
+    let prompt = || vec![vec![1, 500, 243, 283, 146]];
+    let want = greedy(&llama, prompt(), 6).unwrap();
+    let mut said = Vec::new();
+    log.drain(|level, line| {
+        if line.contains("CUDA graph") {
+            said.push((level, line.to_owned()));
+        }
+    });
+    let (levels, lines): (Vec<_>, Vec<_>) = said.into_iter().unzip();
+    assert_eq!(levels, [Level::Debug], "{lines:?}");
+    assert!(lines[0].contains(" 3000000 bytes"), "{lines:?}");
+    drop(llama);
+    standin.assert_clean();
+    let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
+    // As much as the model needs, and a little more.
+    let replays = standin.count("replays");
+    standin.set(&format!("memory={}", standin.count("bytes") + 2_999_999));
+    assert_eq!(greedy(&llama, prompt(), 6).unwrap(), want);
+    assert_eq!(standin.count("replays"), replays);
+    let words = warnings(&log);
+    assert_eq!(words.len(), 1, "{words:?}");
+    assert!(
+        words[0].contains("cuGraphUpload: CUDA_ERROR_OUT_OF_MEMORY (2)"),
+        "{words:?}"
+    );
+    drop(llama);
+    standin.assert_clean();
+    // A graph that is refused does not affect existing ones.
+    standin.set("memory=1000000000");
+    let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
+    assert_eq!(greedy(&llama, prompt(), 6).unwrap(), want);
+    standin.set(&format!("memory={}", standin.count("bytes") + 2_999_999));
+    let two = [prompt(), prompt()].concat();
+    assert_eq!(
+        greedy(&llama, two, 6).unwrap(),
+        [&want[..], &want[..]].concat()
+    );
+    assert_eq!(warnings(&log).len(), 1);
+    let replays = standin.count("replays");
+    assert_eq!(greedy(&llama, prompt(), 6).unwrap(), want);
+    assert!(standin.count("replays") > replays);
+    drop(llama);
+    standin.assert_clean();
+}
+
+/// Launches that start before the previous one has ended: kernels see nothing of what it wrote
+/// until they have waited for it, and compute the same, bit for bit. If the kernels or the driver
+/// are older, no launch starts early.
+#[test]
+fn kernels_wait_for_the_launch_before() {
+    let walk = |settings: &str, kv_dtype: Dtype| -> (Vec<(Token, u32)>, u64) {
+        let standin = Standin::new(settings);
+        let options = BuildOptions {
+            kv_dtype: Some(kv_dtype),
+            ..options()
+        };
+        let mut images = standin::images();
+        images.driver = 12_000;
+        let cuda = standin.open_with(&images).unwrap();
+        let llama = build_with(cuda, "mha-f32/meta", &options).unwrap();
+        let options = GenerateOptions {
+            temperature: 0.9,
+            repetition_penalty: 1.2,
+            logprobs: true,
+            ignore_eos: true,
+            max_gen_len: Some(4),
+            ..GenerateOptions::default()
+        };
+        let prompts = [vec![1, 500, 243], vec![1, 7, 9, 12, 60, 31]];
+        let prompts = prompts.map(Prompt::Tokens).to_vec();
+        let completion = llama.generate(prompts, options, &mut |_| true).unwrap();
+        let tokens = completion.sequences.iter();
+        let tokens = tokens.flat_map(|s| s.tokens.iter().zip(&s.logprobs));
+        let tokens = tokens.map(|(&token, logprob)| (token, logprob.to_bits()));
+        let tokens = tokens.collect();
+        drop(llama);
+        standin.assert_clean();
+        (tokens, standin.count("dependent"))
+    };
+    for kv_dtype in [Dtype::F32, Dtype::Int8] {
+        let (want, none) = walk("ptx=80", kv_dtype);
+        assert_eq!((want.len(), none), (8, 0));
+        assert_eq!(walk("driver=12020", kv_dtype).1, 0);
+        let (got, some) = walk("strict=1 seed=5", kv_dtype);
+        assert!(some > 50, "{some}");
+        assert_eq!(got, want, "{kv_dtype}");
+    }
+}
