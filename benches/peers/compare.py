@@ -66,7 +66,7 @@ GROUPS = {
 MOST_OTHERS = 0.05
 # Name, sequences, tokens of each prompt, decode steps (0: the prompt is what is timed).
 CASES = [("prefill of 512", 1, 512, 0), ("decode, batch 1", 1, 16, 24), ("decode, batch 8", 8, 16, 12),
-         ("decode, batch 16", 16, 16, 8), ("decode, batch 32", 32, 16, 8), ("decode, batch 64", 64, 16, 8)]
+         ("decode, batch 16", 16, 16, 8), ("decode, batch 32", 32, 16, 8), ("decode, batch 64", 64, 8, 8)]
 # Bits of a weight in layers and head, scales included.
 BITS = {"bf16": (16, 16), "int8": (8.5, 8.5), "int4": (4.5, 8.5), "nf4": (4.25, 8.5)}
 

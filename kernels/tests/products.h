@@ -75,8 +75,8 @@ inline Buffer rounded(int weights, const std::vector<float> &x, const std::vecto
                 j < width ? x[(size_t)rows[i] * pad32(width) + j] : 0);
     return Buffer(out);
 }
-inline void launch_gemm(const std::string &kernel, int type, const void *params, size_t size, uint32_t n,
-    uint32_t n_rows, uint64_t seed) {
+inline void launch_gemm(const std::string &kernel, int type, const void *params, size_t size,
+    uint32_t n, uint32_t n_rows, uint64_t seed) {
     unsigned m = type == GPU_F32 ? 64 : 128, grid[3] = {tiles(n, m), tiles(n_rows, m), 1},
              block[3] = {256, 1, 1};
     char error[600];

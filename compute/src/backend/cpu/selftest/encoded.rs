@@ -1,0 +1,302 @@
+//! Quantised weights as files have them, and what products should make of them.
+
+use super::*;
+use crate::backend::QuantData;
+use crate::quant::{Quant, nf4::DoubleQuant};
+use half::f16;
+
+/// Codes and scales (f16 bits) of a matrix, parts one after another, each part quantised by itself.
+pub struct Encoded {
+    pub quant: Quant,
+    pub cols: usize,
+    pub codes: Vec<u8>,
+    pub scales: Vec<u16>,
+}
+
+impl Encoded {
+    /// As files of other programs have them: with codes of -128, which `encode` never gives.
+    pub fn new(dense: &Dense, parts: &[usize], quant: Quant) -> Encoded {
+        let mut encoded = Encoded::made(dense, parts, quant);
+        if matches!(quant, Quant::Int8 | Quant::K8) {
+            for row in encoded.codes.chunks_mut(dense.cols) {
+                let codes = row.iter_mut().enumerate();
+                let some =
+                    codes.filter(|(i, code)| i % 71 == 0 || **code == -127i8 as u8 && i % 2 == 0);
+                some.for_each(|(_, code)| *code = -128i8 as u8);
+            }
+        }
+        encoded
+    }
+
+    pub fn made(dense: &Dense, parts: &[usize], quant: Quant) -> Encoded {
+        let cols = dense.cols;
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        let mut first = 0;
+        for rows in parts {
+            let values = &dense.weights[first * cols..(first + rows) * cols];
+            let mut c = vec![0; rows * quant.code_bytes(cols)];
+            if Quant::OF_FILES.contains(&quant) {
+                for (row, c) in values
+                    .chunks(cols)
+                    .zip(c.chunks_mut(quant.code_bytes(cols)))
+                {
+                    scales.extend(encode_k(quant, row, c));
+                }
+                codes.extend(c);
+                first += rows;
+                continue;
+            }
+            let mut s = vec![0.0; rows * quant.scales(cols)];
+            quant.encode(cols, values, &mut c, &mut s);
+            codes.extend(c);
+            match quant {
+                Quant::Nf4 => scales.extend(DoubleQuant::new(&s).unwrap().scales().unwrap()),
+                _ => scales.extend(s.iter().map(|&s| f16::from_f32(s).to_bits())),
+            }
+            first += rows;
+        }
+        Encoded {
+            quant,
+            cols,
+            codes,
+            scales,
+        }
+    }
+
+    pub fn codes(&self, row: usize) -> &[u8] {
+        let n = self.quant.code_bytes(self.cols);
+        &self.codes[row * n..][..n]
+    }
+
+    pub fn scales(&self, row: usize) -> &[u16] {
+        let n = self.quant.scales(self.cols);
+        &self.scales[row * n..][..n]
+    }
+
+    pub fn decode(&self, bias: &[f32]) -> Dense {
+        let rows = self.scales.len() / self.quant.scales(self.cols);
+        let mut weights = vec![0.0; rows * self.cols];
+        for (row, to) in weights.chunks_mut(self.cols).enumerate() {
+            self.quant.decode(self.codes(row), self.scales(row), to);
+        }
+        Dense {
+            weights,
+            cols: self.cols,
+            bias: bias.to_vec(),
+        }
+    }
+
+    /// What products of integers multiply with: codes have values that are multiples of a unit.
+    pub fn multiples(&self, bias: &[f32]) -> Dense {
+        let mut dense = self.decode(bias);
+        let unit = unit(self.quant);
+        for (row, to) in dense.weights.chunks_mut(self.cols).enumerate() {
+            for (k, to) in to.iter_mut().enumerate().filter(|_| unit != 1.0) {
+                let value = self.quant.value(self.quant.code(self.codes(row), k));
+                let [scale, _] = self.quant.scale(self.scales(row), k);
+                *to = scale * ((value / unit).round() * unit);
+            }
+        }
+        dense
+    }
+
+    /// `sum |scale q x| + |minimum x|` of row `row`: what sums are rounded against. The two may
+    /// cancel.
+    pub fn magnitude(&self, row: usize, x: &[f64]) -> f64 {
+        let one = |(k, x): (usize, &f64)| {
+            let [scale, minimum] = self.quant.scale(self.scales(row), k).map(f64::from);
+            let q = self.quant.value(self.quant.code(self.codes(row), k));
+            (scale * f64::from(q) * x).abs() + (minimum * x).abs()
+        };
+        x.iter().enumerate().map(one).sum()
+    }
+
+    /// The result of row `row` without tiles: [`super::super::integers`] in scalar code,
+    /// with activations up to `top`.
+    pub fn product(&self, row: usize, x: &[f32], top: f32, fused: bool) -> f32 {
+        let unit = unit(self.quant);
+        let mut sum = 0.0f32;
+        for (g, x) in x.chunks(32).enumerate() {
+            let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let (inverse, scale) = match max > 1e-30 {
+                true => (top / max, max / top),
+                false => (0.0, 0.0),
+            };
+            let add = |a: f32, b: f32, sum: f32| match fused {
+                true => a.mul_add(b, sum),
+                false => a * b + sum,
+            };
+            let (mut all, mut minimum) = (0i32, 0.0);
+            let span = self.quant.group().min(32);
+            for (i, x) in x.chunks(span).enumerate() {
+                let mut dot = 0i32;
+                let first = g * 32 + i * span;
+                for (k, x) in x.iter().enumerate() {
+                    let code = self.quant.code(self.codes(row), first + k);
+                    let w = (self.quant.value(code) / unit).round() as i32;
+                    let x = (x * inverse).round_ties_even() as i32;
+                    dot += w * x;
+                    all += x;
+                }
+                let [w, m] = self.quant.scale(self.scales(row), first);
+                sum = add(dot as f32, w * (scale * unit), sum);
+                minimum = m;
+            }
+            if self.quant == Quant::K4 {
+                sum = add(minimum, -(scale * all as f32), sum);
+            }
+        }
+        sum
+    }
+}
+
+/// What products of integers take the values of codes as multiples of.
+pub fn unit(quant: Quant) -> f32 {
+    match quant {
+        Quant::Nf4 => 1.0 / 1722.0,
+        _ => 1.0,
+    }
+}
+
+/// The greatest integer of a group of activations; `None` if they are no integers.
+pub fn top(tier: Tier, kind: RowKind, fast: bool, quant: Quant) -> Option<f32> {
+    let (pairs, coarse) = match quant {
+        Quant::Int4 | Quant::K4 => (32512.0, true),
+        _ => (32767.0, false),
+    };
+    match kind {
+        RowKind::Decode if !fast => Some(pairs),
+        _ if tier.has_tiles() || !tier.has_pairs() => None,
+        _ if tier.has_bytes() && (coarse || fast && quant != Quant::Nf4) => Some(127.0),
+        _ => Some(pairs),
+    }
+}
+
+/// Activations as products of integers take them, as numbers.
+pub fn activations(top: f32, mut x: Vec<f64>) -> Vec<f64> {
+    for x in x.chunks_mut(32) {
+        let max = x.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        let step = max.max(1e-30) / f64::from(top);
+        x.iter_mut()
+            .for_each(|x| *x = (*x / step).round_ties_even() * step);
+    }
+    x
+}
+
+/// A row of k4 or k8, plainly: no search. Codes and scales take all values that the formats have,
+/// also negative scales.
+pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
+    let mut words = Vec::new();
+    let each = quant.code_bytes(256);
+    for (x, codes) in row.chunks(256).zip(codes.chunks_mut(each)) {
+        let odd = if x.iter().all(|x| x.is_finite()) {
+            0.0
+        } else {
+            f32::NAN
+        };
+        let groups = x.chunks(quant.group());
+        // The numbers 0 and 1 of a group: its lowest, and its range; or its greatest magnitude.
+        let of = |x: &[f32]| {
+            let (low, high) = x
+                .iter()
+                .fold((0f32, 0f32), |(a, b), &x| (a.min(x), b.max(x)));
+            match quant {
+                Quant::K4 => [(high - low) / 15.0, -low],
+                _ => [high.max(-low) / 127.0, 0.0],
+            }
+        };
+        let [d, dmin] = groups
+            .clone()
+            .map(of)
+            .fold([0.0f32; 2], |a, b| [a[0].max(b[0]), a[1].max(b[1])]);
+        let half = |x: f32| f16::from_f32(x / 127.0);
+        let [d, dmin] = [half(d), half(dmin)];
+        let over = |x: f32, d: f16| match d.to_f32() {
+            0.0 => 0.0,
+            d => (x / d).round().clamp(0.0, 127.0),
+        };
+        let mut bytes = Vec::new();
+        let mut whole = Vec::new();
+        for (g, x) in groups.enumerate() {
+            let [scale, minimum] = of(x);
+            let (mut s, m) = (over(scale, d), over(minimum, dmin));
+            if quant == Quant::K8 && g % 3 == 1 {
+                s = -s;
+            }
+            let (ds, dm) = (d.to_f32() * s, dmin.to_f32() * m);
+            let (least, most) = if quant == Quant::K4 {
+                (0.0, 15.0)
+            } else {
+                (-127.0, 127.0)
+            };
+            let code = |x: &f32| match ds {
+                0.0 => 0,
+                ds => ((x + dm) / ds).round().clamp(least, most) as i8 as u8,
+            };
+            whole.extend(x.iter().map(code));
+            bytes.push(s as i8 as u8);
+            if quant == Quant::K4 {
+                bytes.push(m as u8);
+            }
+        }
+        match quant {
+            Quant::K4 => {
+                for (to, pair) in codes.iter_mut().zip(whole.chunks(2)) {
+                    *to = pair[0] << 4 | pair[1];
+                }
+            }
+            _ => codes.copy_from_slice(&whole),
+        }
+        words.extend(bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])));
+        words.push(f16::from_f32(d.to_f32() + odd).to_bits());
+        if quant == Quant::K4 {
+            words.push(dmin.to_bits());
+        }
+    }
+    words
+}
+
+/// Packs `dense` in blocks of a few rows, scales after codes.
+pub fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], quant: Quant) -> CpuMat {
+    let encoded = Encoded::new(dense, parts, quant);
+    let mut mat = cpu
+        .new_mat(&MatSpec {
+            parts: PartSpec::all(parts, quant.dtype()),
+            cols: dense.cols,
+            bias: !dense.bias.is_empty(),
+            scale: 1.0,
+            usage: MatUse::Product,
+            place: None,
+        })
+        .unwrap();
+    let (bytes, scales) = (quant.code_bytes(dense.cols), quant.scales(dense.cols));
+    let mut first = 0;
+    for (part, &rows) in parts.iter().enumerate() {
+        let mut pack = |row, data| {
+            let order = RowOrder::AsStored;
+            cpu.pack_quantised(
+                &mut mat,
+                &QuantBlock {
+                    part,
+                    row,
+                    order,
+                    data,
+                },
+            );
+        };
+        for row in (0..rows).step_by(37) {
+            let (from, to) = (first + row, first + (row + 37).min(rows));
+            pack(
+                row,
+                QuantData::Codes(&encoded.codes[from * bytes..to * bytes]),
+            );
+        }
+        let all = &encoded.scales[first * scales..(first + rows) * scales];
+        pack(0, QuantData::Scales(all));
+        if !dense.bias.is_empty() {
+            cpu.set_bias(&mut mat, part, &dense.bias[first..first + rows]);
+        }
+        first += rows;
+    }
+    mat
+}
