@@ -13,7 +13,7 @@
 //! | `BENCH_MODEL` (1b) | the shape: 160m, 1b, 3b, 7b, or 7b:8 for the first 8 layers of it |
 //! | `BENCH_DTYPE` (bf16) | of weights: f32, f16, bf16, int8, int4, nf4, k4, k8 |
 //! | `BENCH_KV` (bf16) | of the cache: f32, f16, bf16, int8 |
-//! | `BENCH_PRECISION` (full) | full, fast |
+//! | `BENCH_PRECISION` (full) | full, as-prompts, fast |
 //! | `BENCH_SECONDS` (60) | how long rounds go on; at least three do |
 //! | `BENCH_THREADS` (all) | |
 //! | `BENCH_BATCHES` (1 2 4 8 16), `BENCH_CONTEXTS` (0 512 2048) | the cases of decode |
@@ -32,7 +32,7 @@ mod shapes;
 
 use limits::median;
 use llamabi::Dtype;
-use llamabi::backend::cpu::{Cpu, available_bytes, usable_threads};
+use llamabi::backend::cpu::{Cpu, Precision, available_bytes, usable_threads};
 use llamabi::backend::*;
 use llamabi::checkpoint::Keep;
 use model::Plan;
@@ -205,7 +205,12 @@ fn plan(name: &str, cases: &mut Vec<Case>) -> Plan {
         kv_dtype,
         limits,
         max_seq_len: PAGE * cases.iter().map(Case::pages_each).max().unwrap_or(0).max(8),
-        fast: variable("BENCH_PRECISION", "full") == "fast",
+        precision: match &*variable("BENCH_PRECISION", "full") {
+            "full" => Precision::Full,
+            "as-prompts" => Precision::AsPrompts,
+            "fast" => Precision::Fast,
+            other => panic!("BENCH_PRECISION={other}: not full, as-prompts or fast"),
+        },
         shape,
     };
     // A tenth is left to others; the rest is what quantising needs.

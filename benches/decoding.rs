@@ -17,7 +17,7 @@ mod record;
 mod shapes;
 
 use llamabi::backend::Limits;
-use llamabi::backend::cpu::{Cpu, usable_threads};
+use llamabi::backend::cpu::{Cpu, Precision, usable_threads};
 use llamabi::backend::{Backend, RowKind, Run, Span, Step};
 use llamabi::checkpoint::Keep;
 use llamabi::engine::{
@@ -155,7 +155,7 @@ fn engine(name: &str, dtype: Dtype, threads: usize) -> Engine {
         kv_dtype: Dtype::Bf16,
         limits,
         max_seq_len: MAX_SEQ_LEN,
-        fast: false,
+        precision: Precision::Full,
     };
     let (mut runner, _) = plan.make(threads);
     // Pages are in memory before anything is measured.

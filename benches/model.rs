@@ -3,7 +3,7 @@
 
 use crate::shapes;
 use llamabi::Dtype;
-use llamabi::backend::cpu::Cpu;
+use llamabi::backend::cpu::{Cpu, Precision};
 use llamabi::backend::*;
 use llamabi::checkpoint::Keep;
 use llamabi::model::Runner;
@@ -132,8 +132,7 @@ pub struct Plan {
     pub kv_dtype: Dtype,
     pub limits: Limits,
     pub max_seq_len: usize,
-    /// As `Cpu::fast` says.
-    pub fast: bool,
+    pub precision: Precision,
 }
 
 impl Plan {
@@ -212,7 +211,7 @@ impl Plan {
             sin: angles().map(|a| a.sin() as f32).collect(),
         };
         let cpu = Cpu::new(shape, rope, threads, self.limits.max_rows).expect("a backend");
-        let cpu = cpu.fast(self.fast);
+        let cpu = cpu.precision(self.precision);
         let mut maker = Maker {
             cpu: &cpu,
             source: random_bytes(shape.dim),

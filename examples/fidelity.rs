@@ -6,7 +6,7 @@
 //! trained on (tests/data/quant, as demo/held_out.py makes them); else the first tokens of each
 //! text file.
 
-use llamabi::backend::cpu::Cpu;
+use llamabi::backend::cpu::{Cpu, Precision};
 use llamabi::backend::{Backend, Limits, RowKind, Run, Span, Step};
 use llamabi::checkpoint::gguf::vocabulary;
 use llamabi::checkpoint::weights::{LoadControl, load};
@@ -25,14 +25,14 @@ fn runner(
     path: &Path,
     weights: Option<Dtype>,
     kv: Dtype,
-    fast: bool,
+    precision: Precision,
 ) -> Result<(Runner<Cpu>, u64, usize)> {
     let checkpoint = checkpoint::open(path)?;
     let config = checkpoint.config(0)?;
     let files = checkpoint.open(None)?;
     let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, weights, &[])?;
     let rope = rope::table(&config, MAX_SEQ_LEN)?;
-    let cpu = Cpu::new(&config.shape, rope, 0, MAX_SEQ_LEN)?.fast(fast);
+    let cpu = Cpu::new(&config.shape, rope, 0, MAX_SEQ_LEN)?.precision(precision);
     let mut control = LoadControl {
         cancel: None,
         progress: &mut |_| true,
@@ -120,21 +120,22 @@ fn main() -> Result<()> {
         "{:6} {:6} {:5} {:>12} {:>12} {:>10} {:>12} {:>10}",
         "weight", "cache", "", "bytes", "KL prompt", "perplexity", "KL generated", "perplexity"
     );
-    for (weights, kv, fast) in [
-        (Some(Dtype::F32), Dtype::F32, false),
-        (Some(Dtype::Bf16), Dtype::Bf16, false),
-        (Some(Dtype::Bf16), Dtype::Bf16, true),
-        (Some(Dtype::Bf16), Dtype::Int8, false),
-        (None, Dtype::F32, false),
-        (None, Dtype::F32, true),
-        (Some(Dtype::Int8), Dtype::Bf16, false),
-        (Some(Dtype::Int8), Dtype::Bf16, true),
-        (Some(Dtype::Int8), Dtype::Int8, false),
-        (Some(Dtype::Int4), Dtype::Bf16, false),
-        (Some(Dtype::Int4), Dtype::Bf16, true),
-        (Some(Dtype::Nf4), Dtype::Bf16, false),
+    let (full, fast) = (Precision::Full, Precision::Fast);
+    for (weights, kv, precision) in [
+        (Some(Dtype::F32), Dtype::F32, full),
+        (Some(Dtype::Bf16), Dtype::Bf16, full),
+        (Some(Dtype::Bf16), Dtype::Bf16, fast),
+        (Some(Dtype::Bf16), Dtype::Int8, full),
+        (None, Dtype::F32, full),
+        (None, Dtype::F32, fast),
+        (Some(Dtype::Int8), Dtype::Bf16, full),
+        (Some(Dtype::Int8), Dtype::Bf16, fast),
+        (Some(Dtype::Int8), Dtype::Int8, full),
+        (Some(Dtype::Int4), Dtype::Bf16, full),
+        (Some(Dtype::Int4), Dtype::Bf16, fast),
+        (Some(Dtype::Nf4), Dtype::Bf16, full),
     ] {
-        let (mut runner, bytes, vocab_size) = match runner(&path, weights, kv, fast) {
+        let (mut runner, bytes, vocab_size) = match runner(&path, weights, kv, precision) {
             Ok(made) => made,
             Err(e) if !want.is_empty() => {
                 println!("{e}");
@@ -146,7 +147,7 @@ fn main() -> Result<()> {
         let mut line = format!(
             "{name:6} {:6} {:5} {bytes:12}",
             kv.name(),
-            if fast { "fast" } else { "" }
+            if precision == fast { "fast" } else { "" }
         );
         for kind in kinds {
             let (mut divergence, mut loss, mut n) = (0.0, 0.0, 0);

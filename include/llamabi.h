@@ -242,11 +242,13 @@ const char *llama_status_string(llama_status s);
 /// Details of every request.
 #define LLAMA_LOG_DEBUG 4
 
-/// `LLAMA_PRECISION_FAST` if `max_batch_size` is above 8, else `LLAMA_PRECISION_FULL`.
+/// `LLAMA_PRECISION_FULL`; but if `max_batch_size` is above 8, generated rows are multiplied as those
+/// of prompts are, which is faster for many sequences.
 #define LLAMA_PRECISION_AUTO 0
 
-/// Activations are rounded so little that it does not show beside the rounding of the weights. For
-/// few sequences this costs no time, because the processor waits for weights.
+/// Activations are rounded so little that it does not show beside the rounding of the weights, and
+/// those of generated rows less. For few sequences this costs no time, because the processor waits
+/// for weights.
 #define LLAMA_PRECISION_FULL 1
 
 /// The fastest arithmetic that the processor has: activations in bfloat16 with weights of 16 bits,

@@ -75,8 +75,8 @@ export interface OpenOptions {
   kvDtype?: Dtype;
   /**
    * How exactly the CPU multiplies. 'full' rounds activations so little that it does not show;
-   * 'fast' has the fastest arithmetic of the processor, for many sequences. 'auto': 'fast' if
-   * maxBatchSize is above 8.
+   * 'fast' has the fastest arithmetic of the processor, for many sequences. 'auto': 'full', but if
+   * maxBatchSize is above 8, generated rows are multiplied as those of prompts are.
    */
   precision?: 'auto' | 'full' | 'fast';
   /** Seeds the generator that gives a seed to calls whose own is 0. 1. */

@@ -53,7 +53,7 @@ func readFlags() (settings, error) {
 	flag.IntVar(&s.threads, "threads", 0, "threads of the CPU backend (0: all)")
 	flag.Func("weights_dtype", "convert the weights to `dtype`: auto, f32, f16, bf16, int8, int4, nf4, fp8 (default auto)", setDtype(&s.weightsDtype))
 	flag.Func("kv_dtype", "`dtype` of the KV cache (default auto)", setDtype(&s.kvDtype))
-	flag.Func("precision", "how exactly the CPU multiplies: full, fast (for many sequences) or auto (default auto: fast if max_batch_size is above 8)", s.setPrecision)
+	flag.Func("precision", "how exactly the CPU multiplies: full, fast (for many sequences) or auto (default auto)", s.setPrecision)
 	flag.Uint64Var(&s.seed, "seed", 0, "of requests without one, in turn (0: random)")
 	flag.IntVar(&s.queue, "queue", 64, "sequences that may wait; while so many do, requests are answered 429")
 	flag.IntVar(&s.maxWaiting, "max_waiting", 0, "calls that may wait for slots in the model; more are answered 429 (0: as many as --queue lets in)")

@@ -83,7 +83,7 @@ const FLAGS = {
   threads: [integer, '0', 'threads of the CPU backend (0: all)'],
   weights_dtype: [oneOf(...DTYPES), 'auto', `convert the weights: ${DTYPES.join(', ')}`],
   kv_dtype: [oneOf(...DTYPES), 'auto', 'type of the KV cache, one of the same'],
-  precision: [oneOf('auto', 'full', 'fast'), 'auto', 'how exactly the CPU multiplies: full, fast (for many sequences) or auto (fast if max_batch_size is above 8)'],
+  precision: [oneOf('auto', 'full', 'fast'), 'auto', 'how exactly the CPU multiplies: full, fast (for many sequences) or auto'],
   seed: [integer, '0', 'of requests without one, in turn (0: random)'],
   queue: [integer, '64', 'sequences that may wait; while so many do, requests are answered 429'],
   max_waiting: [integer, '0', 'calls that may wait for slots in the model; more are answered 429 (0: as many as --queue lets in)'],

@@ -142,7 +142,7 @@ impl<'a> Build<'a> {
                 options.n_threads,
                 setting.limits.max_rows,
             )?
-            .fast(options.precision.is_fast(options.max_batch_size));
+            .precision(options.precision.of_cpu(options.max_batch_size));
             let name = cpu.description();
             Ok((cpu, name))
         };

@@ -1,5 +1,6 @@
 //! What a handle is built with, and what it then says of itself.
 
+use crate::backend::cpu;
 use crate::log::Log;
 use crate::model::Config;
 use crate::{Cancel, Dtype, Token};
@@ -23,15 +24,13 @@ pub enum Device {
 /// a handle: results do not depend on how many sequences run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// [`Precision::Fast`] if more than eight sequences may run at the same time, else
-    /// [`Precision::Full`].
+    /// [`cpu::Precision::Full`]; but [`cpu::Precision::AsPrompts`] if more than eight sequences may
+    /// run at the same time.
     #[default]
     Auto,
-    /// Rounding of activations is small beside that of weights, and of generated rows smaller
-    /// still: for few sequences it costs nothing, because reading weights takes longer.
+    /// [`cpu::Precision::Full`].
     Full,
-    /// All rows have the fastest arithmetic that the processor has for the format of the weights:
-    /// activations in bfloat16, or in int8 where weights are quantised.
+    /// [`cpu::Precision::Fast`].
     Fast,
 }
 
@@ -39,12 +38,12 @@ impl Precision {
     /// The most sequences with which [`Precision::Auto`] is [`Precision::Full`].
     pub const MOST_FULL: usize = 8;
 
-    /// Whether it is fast in a handle that runs so many sequences.
-    pub fn is_fast(self, max_batch_size: usize) -> bool {
+    /// The backend's, in a handle that runs so many sequences.
+    pub fn of_cpu(self, max_batch_size: usize) -> cpu::Precision {
         match self {
-            Precision::Auto => max_batch_size > Self::MOST_FULL,
-            Precision::Full => false,
-            Precision::Fast => true,
+            Precision::Auto if max_batch_size > Self::MOST_FULL => cpu::Precision::AsPrompts,
+            Precision::Auto | Precision::Full => cpu::Precision::Full,
+            Precision::Fast => cpu::Precision::Fast,
         }
     }
 }

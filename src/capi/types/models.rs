@@ -78,10 +78,12 @@ pub type llama_log_fn = Option<
     unsafe extern "C" fn(user_data: *mut c_void, level: i32, msg: *const c_char, len: usize),
 >;
 
-/// `LLAMA_PRECISION_FAST` if `max_batch_size` is above 8, else `LLAMA_PRECISION_FULL`.
+/// `LLAMA_PRECISION_FULL`; but if `max_batch_size` is above 8, generated rows are multiplied as those
+/// of prompts are, which is faster for many sequences.
 pub const LLAMA_PRECISION_AUTO: i32 = 0;
-/// Activations are rounded so little that it does not show beside the rounding of the weights. For
-/// few sequences this costs no time, because the processor waits for weights.
+/// Activations are rounded so little that it does not show beside the rounding of the weights, and
+/// those of generated rows less. For few sequences this costs no time, because the processor waits
+/// for weights.
 pub const LLAMA_PRECISION_FULL: i32 = 1;
 /// The fastest arithmetic that the processor has: activations in bfloat16 with weights of 16 bits,
 /// in 8 bits with quantised weights. For many sequences. A GPU has one arithmetic, which this does

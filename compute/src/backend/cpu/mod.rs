@@ -60,6 +60,7 @@ mod words;
 pub use kv::CpuKv;
 pub use mat::CpuMat;
 pub use memory::available_bytes;
+pub use multiply::Precision;
 
 use super::{RopeTable, Shape};
 use crate::quant::Quant;
@@ -133,8 +134,7 @@ pub struct Cpu {
     #[cfg(target_arch = "x86_64")]
     hidden: TilePanels,
     words: Words,
-    /// As [`Cpu::fast`] says.
-    fast: bool,
+    precision: Precision,
     /// What adapters make of the rows' inputs, `[max_rows, lora::WIDTH]`.
     thin: Mem<f32>,
     /// Output of the q|k|v product, `[max_rows, parts padded to strips]`.
@@ -298,7 +298,7 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             hidden: TilePanels::new(tier.amx().map_or(0, |_| max_rows), shape.ffn_dim)?,
             words: Words::new(max_rows, widest(shape))?,
-            fast: false,
+            precision: Precision::Full,
             thin: Mem::zeroed("rows of adapters", max_rows.saturating_mul(lora::WIDTH))?,
             qkv: CpuBuf::new("q, k and v", max_rows, qkv_width(shape))?,
             scratch,
@@ -307,11 +307,9 @@ impl Cpu {
         })
     }
 
-    /// Whether rows of all kinds have the fastest arithmetic that this instruction set has for the
-    /// format of the weights, even if it loses more than the format has lost: for many sequences,
-    /// when products take longer than reading weights. False at first.
-    pub fn fast(mut self, fast: bool) -> Cpu {
-        self.fast = fast;
+    /// With this precision; [`Precision::Full`] at first.
+    pub fn precision(mut self, precision: Precision) -> Cpu {
+        self.precision = precision;
         self
     }
 
@@ -322,7 +320,11 @@ impl Cpu {
             "{}, {n} thread{}{}",
             self.tier.name(),
             if n == 1 { "" } else { "s" },
-            if self.fast { ", fast precision" } else { "" }
+            match self.precision {
+                Precision::Full => "",
+                Precision::AsPrompts => ", generated rows like prompts",
+                Precision::Fast => ", fast precision",
+            }
         )
     }
 }

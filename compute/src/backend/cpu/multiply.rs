@@ -58,7 +58,7 @@ impl Cpu {
         place: Option<lora::Place>,
     ) {
         let kinds = [RowKind::Prefill, RowKind::Decode];
-        let of = |kind| Arithmetic::of(self.tier, w.dtype, kind, self.fast);
+        let of = |kind| Arithmetic::of(self.tier, w.dtype, kind, self.precision);
         let [prompts, generated] = kinds.map(of);
         if prompts == generated {
             return self.multiply_rows(prompts, ALL, out, w, x, norm, finish, place);
@@ -161,6 +161,20 @@ impl Cpu {
     }
 }
 
+/// How exactly rows are multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Prompts have the fastest arithmetic whose rounding is small beside that of the weights, and
+    /// generated rows one that rounds so little that reading weights takes longer.
+    Full,
+    /// Generated rows have the arithmetic of prompts: for many sequences, when products take longer
+    /// than reading weights.
+    AsPrompts,
+    /// All rows have the fastest that the instruction set has for the format of the weights, even if
+    /// it loses more than the format has lost.
+    Fast,
+}
+
 /// How rows are multiplied. The kind of row decides, and the handle, but never how many rows there
 /// are.
 #[derive(Clone, Copy, PartialEq)]
@@ -179,30 +193,29 @@ enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// Of rows of a kind, with weights of a format. Prompts have the fastest whose rounding is small
-    /// beside that of the weights, and generated rows one that rounds so little that reading
-    /// weights takes longer. On a `fast` backend both have the fastest of all.
+    /// Of rows of a kind, with weights of a format.
     ///
     /// Activations in int8 are the same for int8 weights and for four bits; but with int8 they lose
     /// more than the weights have lost (SmolLM2-135M, mean divergence from float32 in nats: 1.3e-3
     /// with activations in int16, 4.6e-3 with int8), and with four bits nothing that shows (0.28
     /// with both).
-    fn of(tier: Tier, dtype: Dtype, kind: RowKind, fast: bool) -> Arithmetic {
+    fn of(tier: Tier, dtype: Dtype, kind: RowKind, precision: Precision) -> Arithmetic {
+        let exact = kind == RowKind::Decode && precision == Precision::Full;
         let Some(quant) = dtype.quant() else {
-            return match kind == RowKind::Prefill || fast {
-                true => Self::of_floats(tier, dtype),
-                false => Arithmetic::Floats,
+            return match exact {
+                true => Arithmetic::Floats,
+                false => Self::of_floats(tier, dtype),
             };
         };
-        if kind == RowKind::Decode && !fast {
+        if exact {
             return Arithmetic::Pairs(quant);
         }
         #[cfg(target_arch = "x86_64")]
         if let Some(amx) = tier.amx() {
             return Arithmetic::Tiles(amx);
         }
-        let coarse = matches!(quant, Quant::Int4 | Quant::K4);
-        if tier.has_bytes() && blocks::in_bytes(quant) && (coarse || fast) {
+        let coarse = matches!(quant, Quant::Int4 | Quant::K4) || precision == Precision::Fast;
+        if tier.has_bytes() && blocks::in_bytes(quant) && coarse {
             return Arithmetic::Bytes(quant);
         }
         match tier.has_pairs() {

@@ -159,13 +159,14 @@ pub fn unit(quant: Quant) -> f32 {
 }
 
 /// The greatest integer of a group of activations; `None` if they are no integers.
-pub fn top(tier: Tier, kind: RowKind, fast: bool, quant: Quant) -> Option<f32> {
+pub fn top(tier: Tier, kind: RowKind, precision: Precision, quant: Quant) -> Option<f32> {
     let (pairs, coarse) = match quant {
         Quant::Int4 | Quant::K4 => (32512.0, true),
         _ => (32767.0, false),
     };
-    match kind {
-        RowKind::Decode if !fast => Some(pairs),
+    let fast = precision == Precision::Fast;
+    match arithmetic(kind, precision) {
+        RowKind::Decode => Some(pairs),
         _ if tier.has_tiles() || !tier.has_pairs() => None,
         _ if tier.has_bytes() && (coarse || fast && quant != Quant::Nf4) => Some(127.0),
         _ => Some(pairs),

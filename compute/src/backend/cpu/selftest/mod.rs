@@ -84,13 +84,22 @@ fn rounds(tier: Tier, kind: RowKind, dtype: Dtype) -> bool {
     kind == RowKind::Prefill && (tiles || tier.has_bf16() && dtype == Dtype::Bf16)
 }
 
-/// Rows of a kind, and whether the backend is [`Cpu::fast`].
-const KINDS: [(RowKind, bool); 4] = [
-    (RowKind::Decode, false),
-    (RowKind::Prefill, false),
-    (RowKind::Decode, true),
-    (RowKind::Prefill, true),
+/// Rows of a kind, and the backend's precision.
+const KINDS: [(RowKind, Precision); 5] = [
+    (RowKind::Decode, Precision::Full),
+    (RowKind::Prefill, Precision::Full),
+    (RowKind::Decode, Precision::AsPrompts),
+    (RowKind::Decode, Precision::Fast),
+    (RowKind::Prefill, Precision::Fast),
 ];
+
+/// Whose arithmetic rows of a kind have.
+fn arithmetic(kind: RowKind, precision: Precision) -> RowKind {
+    match precision {
+        Precision::Full => kind,
+        _ => RowKind::Prefill,
+    }
+}
 
 /// Loads a step of `rows` rows of no particular sequence, for products only.
 fn load_rows(cpu: &mut Cpu, rows: usize, kind: RowKind) {

@@ -96,7 +96,7 @@ pub fn products_match(tier: Tier) {
         (200, 257),
         (97, 512),
     ] {
-        for (dtype, (kind, fast)) in DTYPES.iter().flat_map(|&d| KINDS.map(|k| (d, k))) {
+        for (dtype, (kind, precision)) in DTYPES.iter().flat_map(|&d| KINDS.map(|k| (d, k))) {
             let mut dense = Dense {
                 weights: rng
                     .vector(n * k, 1.0)
@@ -114,9 +114,7 @@ pub fn products_match(tier: Tier) {
                 ..shape(8, [2, 2], 4, k, n)
             };
             let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 600, tier).unwrap();
-            cpu.fast = fast;
-            // Whose arithmetic the rows have.
-            let arithmetic = if fast { RowKind::Prefill } else { kind };
+            cpu.precision = precision;
             let mat = to_mat(&cpu, &dense, &[n], dtype, MatUse::Product);
             let many: &[usize] = if n == 40 { &[513, 530, 600] } else { &[] };
             let few = [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64];
@@ -132,9 +130,12 @@ pub fn products_match(tier: Tier) {
                 cpu.matmul_add(&mut y, &mat, &x);
                 for row in 0..rows {
                     let x = &x.data[row * k..][..k];
-                    let what =
-                        |i| format!("{n} x {k} {dtype} {kind:?} {fast}, {rows} rows: [{row}, {i}]");
-                    let rounds = rounds(tier, arithmetic, dtype);
+                    let what = |i| {
+                        format!(
+                            "{n} x {k} {dtype} {kind:?} {precision:?}, {rows} rows: [{row}, {i}]"
+                        )
+                    };
+                    let rounds = rounds(tier, arithmetic(kind, precision), dtype);
                     if rounds && tier.has_tiles() {
                         for i in 0..n {
                             let want = before[row * n + i]
@@ -162,7 +163,7 @@ pub fn products_match(tier: Tier) {
 /// NaN and infinity stay in their row, and weights that are not finite in their column.
 pub fn products_of_bad_numbers(tier: Tier) {
     let (n, k, rows) = (35, 70, 37);
-    for (dtype, (kind, fast)) in DTYPES.iter().flat_map(|&d| KINDS.map(|k| (d, k))) {
+    for (dtype, (kind, precision)) in DTYPES.iter().flat_map(|&d| KINDS.map(|k| (d, k))) {
         let mut rng = Rng(8);
         let mut dense = Dense {
             weights: rng.vector(n * k, 1.0),
@@ -173,7 +174,7 @@ pub fn products_of_bad_numbers(tier: Tier) {
         dense.weights[34 * k] = f32::NAN;
         let s = shape(8, [2, 2], 4, k, n);
         let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, rows, tier).unwrap();
-        cpu.fast = fast;
+        cpu.precision = precision;
         let mat = to_mat(&cpu, &dense, &[n], dtype, MatUse::Product);
         let mut x = cpu.new_buf(rows, k).unwrap();
         x.data.copy_from_slice(&rng.vector(rows * k, 1.0));

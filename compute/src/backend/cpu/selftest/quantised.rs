@@ -122,13 +122,13 @@ pub fn quantised_products_match(tier: Tier) {
             }
             let mut before = cpu.new_buf(rows, n).unwrap();
             before.data.copy_from_slice(&rng.vector(rows * n, 1.0));
-            for (kind, fast) in KINDS {
-                cpu.fast = fast;
+            for (kind, precision) in KINDS {
+                cpu.precision = precision;
                 let mut y = cpu.new_buf(rows, n).unwrap();
                 y.data.copy_from_slice(&before.data);
                 load_rows(&mut cpu, rows, kind);
                 cpu.matmul_add(&mut y, &mat, &x);
-                let top = top(tier, kind, fast, quant);
+                let top = top(tier, kind, precision, quant);
                 for row in 0..rows {
                     let x = &x.data[row * k..][..k];
                     let wide: Vec<f64> = x.iter().map(|&x| x.into()).collect();
@@ -137,7 +137,7 @@ pub fn quantised_products_match(tier: Tier) {
                         let start = before.data[row * n + i];
                         let got = y.data[row * n + i];
                         let what = format!(
-                            "{quant:?} {n} x {k}, {rows} {kind:?} {fast} rows: [{row}, {i}]"
+                            "{quant:?} {n} x {k}, {rows} {kind:?} {precision:?} rows: [{row}, {i}]"
                         );
                         if let Some(top) = top {
                             let fused = !matches!(tier, Tier::Portable(_));
@@ -196,8 +196,8 @@ pub fn quantised_products_of_bad_numbers(tier: Tier) {
         };
         let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 8, tier).unwrap();
         let mat = to_mat(&cpu, &dense, &[n], quant);
-        for (kind, fast) in KINDS {
-            cpu.fast = fast;
+        for (kind, precision) in KINDS {
+            cpu.precision = precision;
             let mut x = cpu.new_buf(4, k).unwrap();
             x.data.copy_from_slice(&rng.vector(4 * k, 1.0));
             x.data[k + 33] = f32::NAN;
@@ -259,7 +259,8 @@ pub fn quantised_forward_matches(tier: Tier) {
         for (i, shape) in shapes.iter().enumerate() {
             let model = random_model(shape, Dtype::Bf16, i == 0, i == 1, 11);
             let tiles = tier.has_tiles();
-            let tops = [quant, Quant::Int8].map(|quant| top(tier, RowKind::Prefill, false, quant));
+            let tops = [quant, Quant::Int8]
+                .map(|quant| top(tier, RowKind::Prefill, Precision::Full, quant));
             let want_of = dequantised(&model, quant, tops[0].is_some());
             for kv in [Dtype::F32, Dtype::Bf16] {
                 let mut machine = Machine::new(&model, tier, 2, quant.dtype(), kv);
@@ -293,7 +294,10 @@ pub fn quantised_forward_matches(tier: Tier) {
 /// Law four where the two kinds of row may have arithmetic of their own: other sequences, threads
 /// and chunks change no bit of either.
 pub fn quantised_company_changes_nothing(tier: Tier) {
-    for (quant, fast) in all().flat_map(|quant| [(quant, false), (quant, true)]) {
+    let all = all().flat_map(|quant| {
+        [Precision::Full, Precision::AsPrompts, Precision::Fast].map(|precision| (quant, precision))
+    });
+    for (quant, precision) in all {
         let shape = match quant.takes(64) {
             true => shape(64, [4, 2], 32, 128, 70),
             false => shape(256, [2, 1], 128, 256, 70),
@@ -301,7 +305,7 @@ pub fn quantised_company_changes_nothing(tier: Tier) {
         let model = random_model(&shape, Dtype::Bf16, true, false, 5);
         let tokens = random_tokens(272, 70, 21);
         let mut alone = Machine::new(&model, tier, 1, quant.dtype(), Dtype::Bf16);
-        alone.cpu.fast = fast;
+        alone.cpu.precision = precision;
         let (mut sequence, want) = alone.prefill(&tokens[..260], 260);
         let generate = |machine: &mut Machine, sequence: &mut Sequence, t: usize| {
             let token = &tokens[t..=t];
@@ -312,10 +316,13 @@ pub fn quantised_company_changes_nothing(tier: Tier) {
         let generated: Vec<Vec<f32>> = (260..264)
             .map(|t| generate(&mut alone, &mut sequence, t))
             .collect();
-        let threads: &[usize] = if fast { &[2] } else { &[1, 2, 3] };
+        let threads: &[usize] = match precision {
+            Precision::Full => &[1, 2, 3],
+            _ => &[2],
+        };
         for &threads in threads {
             let mut machine = Machine::new(&model, tier, threads, quant.dtype(), Dtype::Bf16);
-            machine.cpu.fast = fast;
+            machine.cpu.precision = precision;
             for chunk in [1, 7, 100] {
                 let (mut sequence, got) = machine.prefill(&tokens[..260], chunk);
                 assert!(

@@ -69,13 +69,14 @@ pub fn long_sequences_match(tier: Tier) {
 /// Law four: alone or among others, on one thread or three, in chunks or whole, by decode steps or
 /// by prefill, the bits are the same.
 pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
-    for (dtype, kv, heads, head_dim, features, fast) in [
-        (Dtype::Bf16, Dtype::Bf16, [4, 2], 32, true, false),
-        (Dtype::Bf16, Dtype::Bf16, [4, 2], 32, true, true),
-        (Dtype::F32, Dtype::F32, [3, 3], 10, false, false),
-        (Dtype::F16, Dtype::F16, [4, 1], 64, true, false),
-        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, true, false),
-        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, false, true),
+    let (full, as_prompts, fast) = (Precision::Full, Precision::AsPrompts, Precision::Fast);
+    for (dtype, kv, heads, head_dim, features, precision) in [
+        (Dtype::Bf16, Dtype::Bf16, [4, 2], 32, true, full),
+        (Dtype::Bf16, Dtype::Bf16, [4, 2], 32, true, as_prompts),
+        (Dtype::F32, Dtype::F32, [3, 3], 10, false, full),
+        (Dtype::F16, Dtype::F16, [4, 1], 64, true, full),
+        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, true, full),
+        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, false, fast),
     ] {
         let shape = shape(40, heads, head_dim, 60, 70);
         let mut model = random_model(&shape, dtype, true, false, 5);
@@ -84,7 +85,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
         }
         let tokens = random_tokens(272, 70, 21);
         let mut reference = Machine::new(&model, tier, 1, dtype, kv);
-        reference.cpu.fast = fast;
+        reference.cpu.precision = precision;
         let (sequence, want) = reference.prefill(&tokens, tokens.len());
         reference.release(sequence);
         // Decodes from 250 on, alone.
@@ -95,7 +96,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
         }
         assert!(decoded[..250] == want[..250]);
         // Tiles attend to keys in an order of their own.
-        if !rounds(tier, RowKind::Prefill, dtype) || fast && !tier.has_tiles() {
+        if !rounds(tier, RowKind::Prefill, dtype) || precision != full && !tier.has_tiles() {
             assert!(decoded == want[..262], "decode and prefill");
         }
         // Prefills up to 258 and then decodes, as the tests with other sequences do.
@@ -108,7 +109,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
             .collect();
         for threads in [1, 2, 3] {
             let mut machine = Machine::new(&model, tier, threads, dtype, kv);
-            machine.cpu.fast = fast;
+            machine.cpu.precision = precision;
             for chunk in [7, 100, 272] {
                 let (sequence, got) = machine.prefill(&tokens, chunk);
                 assert!(got == want, "{threads} threads, chunks of {chunk}");
