@@ -17,7 +17,8 @@
   "  --repetition_penalty R    1: off (1)\n"                                                       \
   "  --seed N                  same seed, same text; 0: the model's own sequence (0)\n"            \
   "  --max_gen_len N           most tokens to generate (as many as there is room for)\n"           \
-  "  --threads N               0: as many as this process may use (0)\n"                           \
+  "  --ranks NODES             NUMA nodes, as 0,1: a rank with its share of the model on each\n"   \
+  "  --threads N               of each rank; 0: as many as this process may use (0)\n"             \
   "  --device D                auto, cpu or cuda (auto)\n"                                         \
   "  --weights_dtype T         auto, f32, f16, bf16, int8, int4, nf4 or fp8 (auto: as stored)\n"   \
   "  --kv_dtype T              of the KV cache: auto, f32, f16, bf16, int8 or fp8\n"               \
@@ -86,6 +87,23 @@ static int32_t choice(
   return 0;
 }
 
+/* Numbers with commas between them. */
+static void read_ranks(struct options *o, const char *name, const char *value) {
+  static int32_t nodes[64];
+  const char *at = value;
+  char *end;
+  o->build.devices = nodes;
+  o->build.n_devices = 0;
+  do {
+    long node = strtol(at, &end, 10);
+    if (end == at || node < 0 || node > INT32_MAX || o->build.n_devices == 64)
+      fail(o, name, value, "1 to 64 numbers with commas between them");
+    nodes[o->build.n_devices++] = (int32_t)node;
+    at = end + 1;
+  } while (*end == ',');
+  if (*end != '\0') fail(o, name, value, "1 to 64 numbers with commas between them");
+}
+
 /* Take over an option of COMMON_USAGE; 0 if it is none. */
 static int common_option(struct options *o, const char *name, const char *value) {
   static const char *const devices[] = {"auto", "cpu", "cuda", NULL};
@@ -112,6 +130,8 @@ static int common_option(struct options *o, const char *name, const char *value)
     o->generate.max_gen_len = (uint32_t)number(o, name, value, UINT32_MAX);
   else if (strcmp(name, "max_seq_len") == 0)
     o->build.max_seq_len = (uint32_t)number(o, name, value, UINT32_MAX);
+  else if (strcmp(name, "ranks") == 0)
+    read_ranks(o, name, value);
   else if (strcmp(name, "threads") == 0)
     o->build.n_threads = (uint32_t)number(o, name, value, UINT32_MAX);
   else if (strcmp(name, "device") == 0)

@@ -160,6 +160,9 @@ typedef struct llama_error {
 /// An earlier panic or device failure has left the handle unusable. Free it.
 #define LLAMA_E_POISONED -13
 
+/// Another rank of the model failed, or was silent for longer than `rank_timeout_ms`.
+#define LLAMA_E_PEER -14
+
 /// A bug in this library, which was caught.
 #define LLAMA_E_INTERNAL -99
 
@@ -277,14 +280,15 @@ typedef struct llama_build_options {
   /// several. Default: 8.
   uint32_t max_batch_size;
   /// The number of shards of the checkpoint (1 for Hugging Face's form), or 0 for as many as it
-  /// has. Another number is refused.
+  /// has. Another number is refused. With `devices`, it is their number, or 0, and the checkpoint
+  /// may have any number of shards.
   int32_t model_parallel_size;
   /// `LLAMA_DEVICE_*`.
   int32_t device;
   /// Which device, if there are several. It must be 0 on the CPU.
   int32_t device_index;
-  /// Threads of the CPU backend, at most 1024. 0 means as many as the affinity mask and the
-  /// cgroup allow.
+  /// Threads of the CPU backend, at most 1024; with `devices`, those of each rank. 0 means as
+  /// many as the affinity mask and the cgroup allow, shared among the ranks.
   uint32_t n_threads;
   /// `LLAMA_DTYPE_*` of the weights, which are converted while they are read.
   int32_t weights_dtype;
@@ -345,6 +349,17 @@ typedef struct llama_build_options {
   const float *adapter_scales;
   /// Number of adapters, at most 256.
   size_t n_adapters;
+  /// NUMA nodes of this machine, by the numbers of `lscpu`. On each there is a rank with its share
+  /// of every matrix and of the KV cache, and with threads that stay on the node (tensor
+  /// parallelism). A node may be named more than once. The number of ranks must divide the heads.
+  /// It changes the bits of results, as another instruction set does. NULL if there are none:
+  /// one rank, on `device_index`. For the CPU only.
+  const int32_t *devices;
+  /// Number of devices, at most 64.
+  uint32_t n_devices;
+  /// How long a rank may be silent, in milliseconds, while others wait for it. After that, calls
+  /// fail with `LLAMA_E_PEER`. 0 means 60000.
+  uint32_t rank_timeout_ms;
 } llama_build_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`. Both are
@@ -1341,6 +1356,11 @@ typedef struct llama_info {
   /// The format in which most of the weights are stored ("bf16", "GGUF Q4_K", "gptq 4 bits"),
   /// whatever `weights_dtype` they are kept in. NUL-terminated.
   char stored_format[32];
+  /// Ranks that compute the model: the number of `devices` in the options, or 1. `weight_bytes`
+  /// and `kv_bytes` are those of all ranks.
+  uint32_t model_parallel_size;
+  /// 0.
+  uint32_t reserved1;
 } llama_info;
 
 /// Totals of a handle since it was built.

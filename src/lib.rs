@@ -15,6 +15,7 @@
 //! | [`checkpoint`] | what was downloaded, a file for each form: to configuration and weights |
 //! | [`model`] | configuration, matrices, RoPE |
 //! | [`mod@format`] | files of tensors: safetensors, `.pth`, GGUF |
+//! | [`ranks`] | several ranks of a process that compute one model, each with its share |
 //! | [`quant`] | block formats of weights: INT8, INT4, NF4, and what other programs store |
 //! | [`backend`] | **the seam** to a device, the transformer over it, the CPU and the GPU |
 //!
@@ -67,6 +68,7 @@ pub mod model;
 #[cfg(llamabi_planted)]
 #[path = "../tests/sanitizers/planted.rs"]
 pub mod planted;
+pub mod ranks;
 mod thread;
 pub mod tokenizer;
 

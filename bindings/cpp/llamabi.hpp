@@ -224,6 +224,10 @@ struct Options {
   /// Directories of LoRA adapters, merged into the weights in this order, and by how much each is
   /// weighted.
   std::vector<std::pair<std::string, float>> adapters{};
+  /// NUMA nodes, each of which gets a rank with its share of the model; empty: one rank.
+  std::vector<std::int32_t> devices{};
+  /// How long a rank may be silent while others wait for it.
+  std::uint32_t rank_timeout_ms = detail::build_defaults().rank_timeout_ms;
 };
 
 /// What surrounds the messages of `Model::chat`; see `llama_chat_options`. Empty: not given.
@@ -785,6 +789,9 @@ public:
     o.adapters = adapters.data();
     o.adapter_scales = scales.data();
     o.n_adapters = adapters.size();
+    o.devices = options.devices.data();
+    o.n_devices = static_cast<std::uint32_t>(options.devices.size());
+    o.rank_timeout_ms = options.rank_timeout_ms;
     if (options.cancel) o.cancel = options.cancel->get();
     if (options.progress) {
       o.progress = detail::on_progress;

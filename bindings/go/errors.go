@@ -34,6 +34,7 @@ const (
 	ErrUTF8            Status = C.LLAMA_E_UTF8
 	ErrBusy            Status = C.LLAMA_E_BUSY
 	ErrPoisoned        Status = C.LLAMA_E_POISONED
+	ErrPeer            Status = C.LLAMA_E_PEER
 	ErrInternal        Status = C.LLAMA_E_INTERNAL
 )
 

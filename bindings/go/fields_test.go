@@ -54,6 +54,7 @@ func everyField(t *testing.T) {
 		llamabi.WithLog(llamabi.LogDebug, func(llamabi.LogLevel, string) {}),
 		llamabi.WithGPUMemory(5000000107), llamabi.WithMaxWaiting(108), llamabi.WithPrecision(llamabi.PrecisionFast), llamabi.WithMaxStall(109*time.Millisecond),
 		llamabi.WithMaxUnread(110*time.Millisecond), llamabi.WithStallMemory(5000000111),
+		llamabi.WithDevices(0, 1, 2), llamabi.WithRankTimeout(113*time.Millisecond),
 		llamabi.WithChatTemplate("a"), llamabi.WithChatNow(time.Unix(5000000112, 0)),
 		llamabi.WithAdapter("a", 1), llamabi.WithAdapter("b", 0.5))
 	fmt.Println("\nllama_build_options", sentence(err))

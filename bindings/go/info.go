@@ -32,6 +32,9 @@ type Info struct {
 	// ModelType is the model's family ("llama", "qwen2"), and StoredFormat what most of its weights
 	// are stored as ("bf16", "GGUF Q4_K", "gptq 4 bits").
 	ModelType, StoredFormat string
+	// ModelParallelSize is the number of ranks that compute the model. WeightBytes and KVBytes are
+	// those of all.
+	ModelParallelSize int
 }
 
 // ChatFormat is what chat calls make of messages.
@@ -102,6 +105,8 @@ func (m *Model) Info() (Info, error) {
 		ChatFormat:   ChatFormat(i.chat_format),
 		ModelType:    C.GoString((*C.char)(unsafe.Pointer(&i.model_type))),
 		StoredFormat: C.GoString((*C.char)(unsafe.Pointer(&i.stored_format))),
+
+		ModelParallelSize: int(i.model_parallel_size),
 	}, nil
 }
 

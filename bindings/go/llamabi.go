@@ -69,6 +69,11 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 		o.c.adapter_scales = (*C.float)(unsafe.SliceData(o.scales))
 		o.c.n_adapters = C.size_t(len(dirs))
 	}
+	if len(o.devices) > 0 {
+		pin.Pin(unsafe.SliceData(o.devices))
+		o.c.devices = unsafe.SliceData(o.devices)
+		o.c.n_devices = C.uint32_t(len(o.devices))
+	}
 	if o.err != nil {
 		return nil, o.err
 	}

@@ -4,6 +4,7 @@ package llamabi
 import "C"
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"runtime"
@@ -72,6 +73,7 @@ type buildOptions struct {
 	template  string
 	adapters  []string
 	scales    []float32
+	devices   []C.int32_t
 	progress  func(float32) bool
 	log       func(LogLevel, string)
 	err       error
@@ -151,7 +153,25 @@ func WithDevice(d Device, index int) Option {
 	}
 }
 
-// WithThreads sets the threads of the CPU backend. 0: as many as the process may use.
+// WithDevices puts a rank with its share of the model on each of these NUMA nodes, whose numbers
+// `lscpu` says; a node may be named more than once. None: one rank.
+func WithDevices(nodes ...int) Option {
+	return func(o *buildOptions) {
+		o.devices = nil
+		for i, node := range nodes {
+			name := fmt.Sprintf("devices[%d]", i)
+			o.devices = append(o.devices, number[C.int32_t](&o.err, name, node, 0, math.MaxInt32))
+		}
+	}
+}
+
+// WithRankTimeout sets how long a rank may be silent while others wait for it; after that, calls
+// fail with [ErrPeer]. 0: a minute.
+func WithRankTimeout(d time.Duration) Option {
+	return func(o *buildOptions) { o.c.rank_timeout_ms = milliseconds32(&o.err, "rank_timeout_ms", d) }
+}
+
+// WithThreads sets the threads of the CPU backend, of each rank. 0: as many as the process may use.
 func WithThreads(n int) Option {
 	return func(o *buildOptions) {
 		o.c.n_threads = number[C.uint32_t](&o.err, "n_threads", n, 0, maxThreads)

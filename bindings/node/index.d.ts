@@ -43,6 +43,7 @@ export type StatusName =
   | 'LLAMA_E_UTF8'
   | 'LLAMA_E_BUSY'
   | 'LLAMA_E_POISONED'
+  | 'LLAMA_E_PEER'
   | 'LLAMA_E_INTERNAL'
   | 'LLAMA_E_UNKNOWN'
   | 'ERR_LLAMABI_CLOSED';
@@ -68,7 +69,14 @@ export interface OpenOptions {
   /** 'auto': the best that is usable. */
   device?: 'auto' | 'cpu' | 'cuda';
   deviceIndex?: number;
-  /** 0: as many as affinity mask and cgroup allow. */
+  /**
+   * NUMA nodes, by the numbers of `lscpu`, each of which gets a rank with its share of the model; a
+   * node may be named more than once. []: one rank.
+   */
+  devices?: number[];
+  /** How long a rank may be silent while others wait for it, then calls fail with LLAMA_E_PEER. 0: 60000. */
+  rankTimeoutMs?: number;
+  /** Of each rank; 0: as many as affinity mask and cgroup allow. */
   nThreads?: number;
   /** 'auto': as stored. */
   weightsDtype?: Dtype;
@@ -451,6 +459,8 @@ export interface Info {
   modelType: string;
   /** What most of the weights are stored as: 'bf16', 'GGUF Q4_K', 'gptq 4 bits'. */
   storedFormat: string;
+  /** Ranks that compute the model; `weightBytes` and `kvBytes` are those of all. */
+  modelParallelSize: number;
 }
 
 export interface Timings {

@@ -133,6 +133,9 @@ pub enum Error {
     /// A device failed.
     #[error("{}", sentence::text(.0))]
     Device(String),
+    /// Another rank of the model failed, or was silent for too long.
+    #[error("{}", sentence::text(.0))]
+    Peer(String),
     /// A prompt longer than the handle's `max_seq_len`.
     #[error("prompt {index} has {len} tokens, max_seq_len is {max}")]
     TooLong {

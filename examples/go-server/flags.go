@@ -24,6 +24,7 @@ type settings struct {
 	threads                  int
 	weightsDtype, kvDtype    llamabi.Dtype
 	precision                llamabi.Precision
+	ranks                    []int
 	seed                     uint64
 	queue, maxWaiting        int
 	gpuMemory, stallMemory   uint64
@@ -50,7 +51,8 @@ func readFlags() (settings, error) {
 	flag.IntVar(&s.maxBatchSize, "max_batch_size", 8, "sequences that run at the same time")
 	flag.Func("device", "auto, cpu, cuda or cuda:N (default auto)", s.setDevice)
 	flag.Func("gpu_memory", "most `bytes` of GPU memory, as 20G (0: as many as are free)", setBytes(&s.gpuMemory))
-	flag.IntVar(&s.threads, "threads", 0, "threads of the CPU backend (0: all)")
+	flag.Func("ranks", "NUMA `nodes`, as 0,1: each gets a rank with its share of the model (default: one rank)", s.setRanks)
+	flag.IntVar(&s.threads, "threads", 0, "threads of the CPU backend, of each rank (0: all)")
 	flag.Func("weights_dtype", "convert the weights to `dtype`: auto, f32, f16, bf16, int8, int4, nf4, fp8 (default auto)", setDtype(&s.weightsDtype))
 	flag.Func("kv_dtype", "`dtype` of the KV cache (default auto)", setDtype(&s.kvDtype))
 	flag.Func("precision", "how exactly the CPU multiplies: full, fast (for many sequences) or auto (default auto)", s.setPrecision)
@@ -131,6 +133,21 @@ func setDtype(d *llamabi.Dtype) func(string) error {
 		}
 		return nil
 	}
+}
+
+// The most ranks, as llamabi.h says of n_devices.
+const maxRanks = 64
+
+func (s *settings) setRanks(list string) error {
+	s.ranks = nil
+	for _, given := range strings.Split(list, ",") {
+		node, err := strconv.ParseUint(given, 10, 15)
+		if err != nil || len(s.ranks) == maxRanks {
+			return fmt.Errorf("must be numbers with commas between them, at most %d", maxRanks)
+		}
+		s.ranks = append(s.ranks, int(node))
+	}
+	return nil
 }
 
 func (s *settings) setPrecision(name string) error {

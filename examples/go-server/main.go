@@ -90,7 +90,7 @@ func run() error {
 	log.Printf("seed %d", set.seed)
 	s.model, err = llamabi.Open(stopping, set.ckptDir,
 		llamabi.WithTokenizer(set.tokenizer), llamabi.WithChatTemplate(set.chatTemplate), llamabi.WithMaxSeqLen(set.maxSeqLen), llamabi.WithMaxBatchSize(set.maxBatchSize),
-		llamabi.WithDevice(set.device, set.deviceIndex), llamabi.WithGPUMemory(set.gpuMemory), llamabi.WithThreads(set.threads),
+		llamabi.WithDevice(set.device, set.deviceIndex), llamabi.WithGPUMemory(set.gpuMemory), llamabi.WithThreads(set.threads), llamabi.WithDevices(set.ranks...),
 		llamabi.WithMaxWaiting(set.maxWaiting), llamabi.WithMaxStall(set.maxStall), llamabi.WithMaxUnread(set.maxUnread), llamabi.WithStallMemory(set.stallMemory),
 		llamabi.WithWeightsDtype(set.weightsDtype), llamabi.WithKVDtype(set.kvDtype), llamabi.WithPrecision(set.precision),
 		llamabi.WithSeed(set.seed),

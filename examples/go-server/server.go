@@ -262,7 +262,7 @@ func (s *server) asAPIError(err error, input string, n int) *apiError {
 		return busy("The queue is full. Try again later.")
 	case errors.Is(err, llamabi.ErrCancelled), errors.Is(err, llamabi.ErrClosed), errors.Is(err, context.Canceled):
 		return shuttingDown()
-	case errors.Is(err, llamabi.ErrPoisoned), errors.Is(err, llamabi.ErrDevice), errors.Is(err, llamabi.ErrInternal):
+	case errors.Is(err, llamabi.ErrPoisoned), errors.Is(err, llamabi.ErrPeer), errors.Is(err, llamabi.ErrDevice), errors.Is(err, llamabi.ErrInternal):
 		s.broken.Store(true)
 	}
 	log.Printf("internal error: %v", err)

@@ -40,6 +40,12 @@ const device = (given) => {
   if (kind === undefined || (index !== undefined && kind !== 'cuda')) throw 'auto, cpu, cuda or cuda:N';
   return { kind, index: Number(index ?? 0) };
 };
+const ranks = (given) => {
+  if (given === '') return [];
+  const nodes = given.split(',');
+  if (nodes.length > 64 || !nodes.every((node) => /^\d{1,4}$/.test(node))) throw 'numbers with commas between them, at most 64';
+  return nodes.map(Number);
+};
 // Lists: a flag that may be given several times.
 const adapter = (given) => {
   const [, name, dir] = /^([^=]+)=(.+)$/s.exec(given) ?? [];
@@ -80,7 +86,8 @@ const FLAGS = {
   max_batch_size: [integer, '8', 'sequences that run at the same time'],
   device: [device, 'auto', 'auto, cpu, cuda or cuda:N'],
   gpu_memory: [bytes, '0', 'most bytes of GPU memory, as 20G (0: as many as are free)'],
-  threads: [integer, '0', 'threads of the CPU backend (0: all)'],
+  ranks: [ranks, '', 'NUMA nodes, as 0,1: each gets a rank with its share of the model (default: one rank)'],
+  threads: [integer, '0', 'threads of the CPU backend, of each rank (0: all)'],
   weights_dtype: [oneOf(...DTYPES), 'auto', `convert the weights: ${DTYPES.join(', ')}`],
   kv_dtype: [oneOf(...DTYPES), 'auto', 'type of the KV cache, one of the same'],
   precision: [oneOf('auto', 'full', 'fast'), 'auto', 'how exactly the CPU multiplies: full, fast (for many sequences) or auto'],

@@ -196,6 +196,7 @@ export class Service {
       case 'LLAMA_E_BUSY': // more calls than the model lets wait
         return busy('The queue is full. Try again later.');
       case 'LLAMA_E_POISONED':
+      case 'LLAMA_E_PEER':
       case 'LLAMA_E_DEVICE':
       case 'LLAMA_E_INTERNAL':
         this.broken = true;

@@ -61,6 +61,7 @@ async function main() {
     maxStallMs: Math.ceil(f.max_stall * 1000),
     maxUnreadMs: Math.ceil(f.max_unread * 1000),
     stallMemoryBytes: f.stall_memory,
+    devices: f.ranks,
     nThreads: f.threads,
     weightsDtype: f.weights_dtype,
     kvDtype: f.kv_dtype,

@@ -39,6 +39,7 @@ pub fn status_of(error: &Error) -> llama_status {
         Error::Unsupported(_) => LLAMA_E_UNSUPPORTED,
         Error::NoMemory { .. } | Error::Refused { .. } | Error::Thread { .. } => LLAMA_E_NO_MEMORY,
         Error::Device(_) => LLAMA_E_DEVICE,
+        Error::Peer(_) => LLAMA_E_PEER,
         Error::DeviceMemory { .. } => LLAMA_E_DEVICE_MEMORY,
         Error::TooLong { .. } | Error::TextTooLong { .. } => LLAMA_E_TOO_LONG,
         Error::Batch { .. } | Error::Samples { .. } | Error::Beams { .. } => LLAMA_E_BATCH,
@@ -78,6 +79,7 @@ pub(super) fn status_text(status: llama_status) -> &'static std::ffi::CStr {
         LLAMA_E_BUSY => c"no free slot",
         LLAMA_E_POISONED => c"the handle is unusable since an earlier failure",
         LLAMA_E_INTERNAL => c"internal error",
+        LLAMA_E_PEER => c"another rank failed or was silent for too long",
         _ => c"unknown status",
     }
 }

@@ -8,6 +8,7 @@ use super::types::*;
 use super::{args, cancel, layout, table};
 use crate::llama::{BuildOptions, Device, Precision};
 use crate::log::{Level, Log};
+use crate::ranks::board::MAX_RANKS;
 use crate::{Dtype, Llama};
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -54,6 +55,9 @@ fn default_build_options() -> llama_build_options {
         adapters: ptr::null(),
         adapter_scales: ptr::null(),
         n_adapters: 0,
+        devices: ptr::null(),
+        n_devices: 0,
+        rank_timeout_ms: 0,
     }
 }
 
@@ -145,7 +149,9 @@ pub unsafe extern "C" fn llama_build(
         // SAFETY: by contract both arrays have n_adapters elements, and the first has
         // NUL-terminated strings.
         let adapters = unsafe { adapters(&given) }?;
-        let (log, options) = build_options(&given, chat_template, adapters)?;
+        // SAFETY: by contract there are n_devices numbers.
+        let devices = unsafe { devices(&given) }?;
+        let (log, options) = build_options(&given, chat_template, adapters, devices)?;
         // SAFETY: by contract the paths are NUL-terminated strings, and `tokenizer_path` may be
         // NULL.
         let (ckpt_dir, tokenizer_path) = unsafe {
@@ -259,15 +265,33 @@ unsafe fn adapters(o: &llama_build_options) -> Outcome<Vec<(PathBuf, f32)>> {
     Ok(adapters)
 }
 
+/// Copies `devices`.
+///
+/// # Safety
+/// The array is NULL or has `n_devices` elements.
+unsafe fn devices(o: &llama_build_options) -> Outcome<Vec<usize>> {
+    let n = o.n_devices as usize;
+    if n > MAX_RANKS {
+        return Err(Failure::invalid(format!(
+            "n_devices is {n}, must be at most {MAX_RANKS}"
+        )));
+    }
+    // SAFETY: by this function's contract.
+    let given = unsafe { args::slice("devices", o.devices, n) }?;
+    let device = |(i, &n): (usize, &i32)| not_negative(&format!("devices[{i}]"), n);
+    given.iter().enumerate().map(device).collect()
+}
+
+fn not_negative(name: &str, n: i32) -> Outcome<usize> {
+    usize::try_from(n).map_err(|_| Failure::invalid(format!("{name} is {n}, must be 0 or more")))
+}
+
 fn build_options(
     o: &llama_build_options,
     chat_template: Option<String>,
     adapters: Vec<(PathBuf, f32)>,
+    devices: Vec<usize>,
 ) -> Outcome<(LogSink, BuildOptions)> {
-    let not_negative = |name: &str, n: i32| {
-        usize::try_from(n)
-            .map_err(|_| Failure::invalid(format!("{name} is {n}, must be 0 or more")))
-    };
     let device = match o.device {
         LLAMA_DEVICE_AUTO => Device::Auto,
         LLAMA_DEVICE_CPU => Device::Cpu,
@@ -303,6 +327,8 @@ fn build_options(
         model_parallel_size: not_negative("model_parallel_size", o.model_parallel_size)?,
         device,
         device_index: not_negative("device_index", o.device_index)?,
+        devices,
+        rank_timeout_ms: or(defaults.rank_timeout_ms, o.rank_timeout_ms),
         gpu_memory_bytes: o.gpu_memory_bytes,
         n_threads: o.n_threads as usize,
         weights_dtype: dtype("weights_dtype", o.weights_dtype)?,

@@ -56,6 +56,8 @@ pub unsafe extern "C" fn llama_get_info(
             chat_format: handle.llama.chat().format() as u32,
             model_type: c_text(info.config.family.model_type),
             stored_format: c_text(&info.stored_format),
+            model_parallel_size: info.ranks as u32,
+            reserved1: 0,
         });
         Ok(LLAMA_OK)
     })

@@ -59,7 +59,7 @@ layout!(llama_build_options {
     device_index, n_threads, weights_dtype, kv_dtype, seed, cancel, progress, progress_user_data,
     log, log_user_data, log_level, reserved0, gpu_memory_bytes, max_waiting, max_stall_ms,
     max_unread_ms, precision, stall_memory_bytes, chat_template, chat_now,
-    adapters, adapter_scales, n_adapters
+    adapters, adapter_scales, n_adapters, devices, n_devices, rank_timeout_ms
 } reserved0);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
@@ -123,7 +123,9 @@ layout!(llama_info {
     n_eos,
     chat_format,
     model_type,
-    stored_format
+    stored_format,
+    model_parallel_size,
+    reserved1
 });
 layout!(llama_timings {
     struct_size,

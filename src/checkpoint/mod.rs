@@ -18,10 +18,12 @@
 //! | [`files`] | the open files, and finding tensors in them |
 //! | [`plan`] | all tensors found and checked before any data is read |
 //! | [`weights`] | tensors to a backend's matrices, slab by slab |
+//! | `cut` | the part of a plan that one rank of several holds |
 //! | `slabs` | the slabs: how they are read |
 //! | `finite` | refuses weights that are not finite |
 
 pub mod adapter;
+mod cut;
 pub mod files;
 mod finite;
 pub mod foreign;

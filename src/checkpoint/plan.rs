@@ -1,12 +1,15 @@
 //! Finds every stored tensor and checks its name, shape and place before any data is read.
 
 use super::adapter::{Adapter, Merging};
+use super::cut::Uncut;
 use super::files::{Files, Finder, Source};
 use super::stored::{Checkpoint, Cut, Keep, Piece, Stored, StoredPart, Wanted};
 use crate::backend::{Backend, MatSpec, MatUse, PartSpec, RowOrder};
 use crate::model::Config;
 use crate::model::matrices::{self, Matrix, Norm, Part};
+use crate::quant::Quant;
 use crate::{Dtype, Result};
+use std::ops::Range;
 
 /// For every byte of the weights, where it comes from and where it goes.
 pub struct Plan<'a> {
@@ -49,6 +52,10 @@ pub(crate) struct PartPlan<'a> {
     pub stored: Stored<'a>,
     /// How its stored rows, and the numbers of its bias, are put into our order.
     pub order: RowOrder,
+    /// The rows of the part that are kept: all, or those of a rank.
+    pub rows: Range<usize>,
+    /// What is kept of a part that a rank reads as a whole.
+    pub uncut: Option<Uncut>,
     pub bias: Option<Source<'a>>,
 }
 
@@ -163,6 +170,18 @@ impl<'a> Plan<'a> {
         }
         kept.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
         kept.into_iter().map(|(dtype, _)| dtype).collect()
+    }
+}
+
+impl Plan<'_> {
+    /// The weights that the rows of a layer's matrix `which` store together: the most in any layer.
+    pub fn block(&self, which: usize) -> usize {
+        let parts = self
+            .layers
+            .iter()
+            .flat_map(|layer| &layer.matrices[which].spec.parts);
+        let blocks = parts.map(|part| part.dtype.quant().map_or(1, Quant::block));
+        blocks.max().unwrap_or(1)
     }
 }
 
@@ -304,6 +323,8 @@ impl<'a> Planner<'a, '_> {
             name: format!("{name}.weight"),
             stored: found,
             order,
+            rows: 0..rows,
+            uncut: None,
             bias,
         };
         Ok((plan, dtype))
@@ -317,6 +338,7 @@ impl<'a> Planner<'a, '_> {
             return Ok(vec![Piece {
                 source: self.finder.floats(0, &name, &[&[within.rows, cols]])?,
                 rows: within.first..within.first + rows,
+                cols: 0..cols,
                 row: 0,
                 col: 0,
             }]);
@@ -353,10 +375,11 @@ impl<'a> Planner<'a, '_> {
                 let expected = format!("one of {n} equal shards of shape [{rows}, {cols}]");
                 return Err(source.wrong(expected, format!("shape {shape:?}")));
             }
-            let rows = 0..shape[0];
+            let (rows, cols) = (0..shape[0], 0..shape[1]);
             pieces.push(Piece {
                 source,
                 rows,
+                cols,
                 row,
                 col,
             });

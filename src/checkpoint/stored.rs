@@ -238,11 +238,13 @@ pub(crate) enum Stored<'a> {
     Codes(Box<dyn Coded + 'a>),
 }
 
-/// Some rows of a tensor of floats, which are a rectangle of a part.
+/// Some rows and columns of a tensor of floats, which are a rectangle of a part.
 pub(crate) struct Piece<'a> {
     pub source: Source<'a>,
     /// The rows of the tensor.
     pub rows: Range<usize>,
+    /// The columns of the tensor.
+    pub cols: Range<usize>,
     /// The row and the column of the part at which the piece begins.
     pub row: usize,
     pub col: usize,

@@ -4,6 +4,7 @@
 //! Then a `Loader` reads each tensor once, front to back, slab by slab, and checks its numbers on
 //! the way (`finite.rs`).
 
+use super::cut::{code_columns, cut_rows, scale_columns};
 use super::files::Source;
 use super::finite;
 use super::plan::{MatPlan, NormPlan, PartPlan, Plan};
@@ -124,7 +125,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                 for (row, value) in stored.into_iter().enumerate() {
                     values[part.order.destination(row)] = value;
                 }
-                self.backend.set_bias(&mut mat, index, &values);
+                let values = &values[part.rows.clone()];
+                self.backend.set_bias(&mut mat, index, values);
             }
         }
         Ok(mat)
@@ -141,14 +143,26 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     ) -> Result<()> {
         let backend = self.backend;
         for piece in pieces {
-            let info = piece.source.info;
-            let stored = float(info.encoding);
+            let stored = float(piece.source.info.encoding);
+            let width = piece.cols.len();
+            let cut = width < piece.source.info.shape[1];
+            let mut kept = Vec::new();
             self.slabs(&piece.source, piece.rows.clone(), dtype, |row, bytes| {
+                let mut bytes = bytes;
+                if cut {
+                    let (n, size) = (bytes.len() / piece.source.row_bytes(), stored.size());
+                    kept.clear();
+                    reserve::vec("columns of rows", &mut kept, n * width * size)?;
+                    kept.resize(n * width * size, 0);
+                    let cols = piece.cols.start * size..piece.cols.end * size;
+                    cut_rows(bytes, n, cols, &mut kept);
+                    bytes = &kept;
+                }
                 let block = Block {
                     part: index,
                     row: piece.row + row,
                     col: piece.col,
-                    cols: info.shape[1],
+                    cols: width,
                     order: part.order,
                     dtype: stored,
                     bytes,
@@ -244,7 +258,37 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         quant: Quant,
         [rows, cols]: [usize; 2],
     ) -> Result<()> {
-        let backend = self.backend;
+        if quant == Quant::Nf4 {
+            return self.nf4(mat, index, part, [rows, cols]);
+        }
+        let (backend, mut halves) = (self.backend, Vec::new());
+        self.quantise_part(quant, cols, &part.stored, |row, codes, scales| {
+            halves.clear();
+            reserve::vec("scales of rows", &mut halves, scales.len())?;
+            halves.extend(scales.iter().map(|&s| to_f16(s)));
+            for data in [QuantData::Codes(codes), QuantData::Scales(&halves)] {
+                let block = QuantBlock {
+                    part: index,
+                    row,
+                    order: part.order,
+                    data,
+                };
+                backend.pack_quantised(mat, &block);
+            }
+            Ok(())
+        })
+    }
+
+    /// Loads a part of `[rows, cols]` and quantises it to nf4. The scales of a tensor are quantised
+    /// together, so a rank that keeps a part of it quantises it as a whole.
+    fn nf4(
+        &mut self,
+        mat: &mut B::Mat,
+        index: usize,
+        part: &PartPlan,
+        [rows, cols]: [usize; 2],
+    ) -> Result<()> {
+        let (backend, quant) = (self.backend, Quant::Nf4);
         let mut take = |row, data: QuantData<'_>| {
             let block = QuantBlock {
                 part: index,
@@ -254,28 +298,48 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             };
             backend.pack_quantised(mat, &block);
         };
-        let (mut absmax, mut halves) = (Vec::new(), Vec::new());
-        if quant == Quant::Nf4 {
-            reserve::vec("scales of a tensor", &mut absmax, rows * quant.scales(cols))?;
-        }
-        self.quantise_part(quant, cols, &part.stored, |row, codes, scales| {
-            take(row, QuantData::Codes(codes));
-            match quant {
-                Quant::Nf4 => absmax.extend_from_slice(scales),
-                Quant::Int8 | Quant::Int4 | Quant::K4 | Quant::K8 | Quant::Fp8 => {
-                    halves.clear();
-                    reserve::vec("scales of rows", &mut halves, scales.len())?;
-                    halves.extend(scales.iter().map(|&s| to_f16(s)));
-                    take(row, QuantData::Scales(&halves));
-                }
+        let (all_rows, all_cols, [kept_rows, kept_cols]) = match &part.uncut {
+            None => (rows, cols, [0..rows, 0..cols]),
+            Some(uncut) => (uncut.rows, uncut.cols, uncut.kept.clone()),
+        };
+        let (mut absmax, mut cut) = (Vec::new(), Vec::new());
+        reserve::vec(
+            "scales of a tensor",
+            &mut absmax,
+            all_rows * quant.scales(all_cols),
+        )?;
+        self.quantise_part(quant, all_cols, &part.stored, |row, codes, scales| {
+            absmax.extend_from_slice(scales);
+            let width = quant.code_bytes(all_cols);
+            let end = row + codes.len() / width;
+            let own = row.max(kept_rows.start)..end.min(kept_rows.end);
+            if part.uncut.is_none() {
+                take(row, QuantData::Codes(codes));
+            } else if !own.is_empty() {
+                let codes = &codes[(own.start - row) * width..(own.end - row) * width];
+                cut.clear();
+                reserve::vec(
+                    "codes of rows",
+                    &mut cut,
+                    own.len() * quant.code_bytes(cols),
+                )?;
+                cut.resize(own.len() * quant.code_bytes(cols), 0);
+                cut_rows(codes, own.len(), code_columns(quant, &kept_cols), &mut cut);
+                take(own.start - kept_rows.start, QuantData::Codes(&cut));
             }
             Ok(())
         })?;
-        if quant == Quant::Nf4 {
-            let scales = DoubleQuant::new(&absmax)?.scales()?;
-            finite::check_halves(part.stored.source(), 0, &scales)?;
+        let scales = DoubleQuant::new(&absmax)?.scales()?;
+        finite::check_halves(part.stored.source(), 0, &scales)?;
+        if part.uncut.is_none() {
             take(0, QuantData::Scales(&scales));
+            return Ok(());
         }
+        let width = quant.scales(all_cols);
+        let whole = &scales[kept_rows.start * width..kept_rows.end * width];
+        let mut own = reserve::filled("scales of a part", rows * quant.scales(cols), 0)?;
+        cut_rows(whole, rows, scale_columns(quant, &kept_cols), &mut own);
+        take(0, QuantData::Scales(&own));
         Ok(())
     }
 
@@ -345,7 +409,8 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                     let width = info.shape[1];
                     let rows = numbers.chunks_exact(width);
                     for (from, to) in rows.zip(values.chunks_exact_mut(cols)) {
-                        to[piece.col..piece.col + width].copy_from_slice(from);
+                        let from = &from[piece.cols.clone()];
+                        to[piece.col..piece.col + from.len()].copy_from_slice(from);
                     }
                     let read = bytes.len();
                     self.advance(read as u64)?;

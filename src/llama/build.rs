@@ -3,9 +3,9 @@
 use super::adapters::Adapters;
 use super::plan::{MemoryPlan, Place};
 use super::{BuildOptions, Device, Info, Llama};
-use crate::backend::cpu::{self, Cpu};
+use crate::backend::cpu::Cpu;
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
-use crate::backend::{Backend, Limits, Needs, RopeTable, Run};
+use crate::backend::{Backend, Limits, Needs, RopeTable, Run, Shape};
 use crate::checkpoint::gguf::vocabulary;
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{self, Adapter, Checkpoint, Files, Plan, TokenizerSource};
@@ -33,6 +33,9 @@ impl Llama {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
         let build = Build::new(ckpt_dir, tokenizer_path, options)?;
+        if !options.devices.is_empty() {
+            return build.load_on_ranks(progress);
+        }
         if let Some(cuda) = cuda(options)? {
             match build.load_on_gpu(Arc::new(cuda), progress) {
                 // A model in a format that the GPU's kernels do not read.
@@ -63,29 +66,43 @@ impl Llama {
 const MAX_EOS: usize = 16;
 
 /// What is to be built.
-struct Build<'a> {
+pub(super) struct Build<'a> {
     ckpt_dir: &'a Path,
     tokenizer_path: Option<&'a Path>,
-    options: &'a BuildOptions,
+    pub(super) options: &'a BuildOptions,
     /// When it was asked for.
     start: Instant,
 }
 
 /// A checkpoint that has been opened, and the tokenizer that fits it.
-struct Opened {
-    checkpoint: Box<dyn Checkpoint>,
-    tokenizer: Arc<dyn Tokenizer>,
-    config: Config,
-    files: Files,
+pub(super) struct Opened {
+    pub checkpoint: Box<dyn Checkpoint>,
+    pub tokenizer: Arc<dyn Tokenizer>,
+    pub config: Config,
+    pub files: Files,
+}
+
+/// A model that runs, with what is to be said of it.
+pub(super) struct Loaded {
+    pub run: Box<dyn Run>,
+    pub ranks: usize,
+    pub device: Device,
+    pub device_name: String,
+    pub weights_dtype: Dtype,
+    pub kv_dtype: Dtype,
+    pub weight_bytes: u64,
+    pub kv_bytes: u64,
+    /// Why requests cannot choose adapters, if they cannot.
+    pub no_adapters: Option<Error>,
 }
 
 /// What a backend is made for.
-struct Setting<'a> {
-    config: &'a Config,
-    limits: Limits,
+pub(super) struct Setting<'a> {
+    pub config: &'a Config,
+    pub limits: Limits,
     /// Of the layers' matrices, the one of most weights first.
-    weights_dtypes: Vec<Dtype>,
-    kv_dtype: Dtype,
+    pub weights_dtypes: Vec<Dtype>,
+    pub kv_dtype: Dtype,
 }
 
 impl<'a> Build<'a> {
@@ -104,7 +121,8 @@ impl<'a> Build<'a> {
         })
     }
 
-    fn load_on_cpu(&self, progress: &mut dyn FnMut(f32) -> bool) -> Result<Llama> {
+    /// Checks what only the CPU refuses.
+    pub(super) fn check_cpu(&self) -> Result<()> {
         let options = self.options;
         for (name, dtype) in [
             ("weights_dtype", options.weights_dtype),
@@ -123,11 +141,13 @@ impl<'a> Build<'a> {
                 options.device_index,
             ));
         }
-        let place = Place {
-            device: Device::Cpu,
-            available: cpu::available_bytes(),
-            no_memory: |what, needed, available| Error::no_memory(what, needed, available),
-        };
+        Ok(())
+    }
+
+    fn load_on_cpu(&self, progress: &mut dyn FnMut(f32) -> bool) -> Result<Llama> {
+        let options = self.options;
+        self.check_cpu()?;
+        let place = Place::cpu();
         let open = |rope: RopeTable, setting: &Setting<'_>, _| {
             let usable = std::thread::available_parallelism().map_or(1, usize::from);
             if options.n_threads > usable {
@@ -194,70 +214,102 @@ impl<'a> Build<'a> {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
         let options = self.options;
+        let opened = self.open_checkpoint()?;
+        let (config, files) = (&opened.config, &opened.files);
+        B::takes(&config.needs(options.max_seq_len))?;
+        let adapters = self.adapters()?;
+        let asked = options.weights_dtype;
+        let weights_plan = Plan::new::<B>(&*opened.checkpoint, files, config, asked, &adapters)?;
+        let setting = setting::<B>(options, config, &weights_plan);
+        let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
+        let weights_dtype = setting.weights_dtypes[0];
+        let items = memory::<B>(&config.shape, &weights_plan, &setting, options);
+        let (weight_bytes, kv_bytes) = (items[0].1, items[1].1);
+        let plan = MemoryPlan { items, place };
+        plan.check()?;
+        let rope = rope::table(config, options.max_seq_len)?;
+        let (backend, device_name) =
+            open(rope, &setting, plan.needed()).map_err(|e| plan.explain(e))?;
+        self.say(&opened, &setting, [weight_bytes, kv_bytes], &device_name);
+        let mut control = LoadControl {
+            cancel: options.cancel.as_ref(),
+            progress,
+        };
+        let weights =
+            weights::load(&backend, &weights_plan, &mut control).map_err(|e| plan.explain(e))?;
+        drop(weights_plan);
+        let runner = Runner::new(backend, weights, &config.shape, kv_dtype, limits.clone())
+            .map_err(|e| plan.explain(e))?;
+        let needs = Needs {
+            adapters: true,
+            ..Needs::default()
+        };
+        let loaded = Loaded {
+            run: Box::new(runner),
+            ranks: 1,
+            device: plan.place.device,
+            device_name,
+            weights_dtype,
+            kv_dtype,
+            weight_bytes,
+            kv_bytes,
+            no_adapters: B::takes(&needs).err(),
+        };
+        self.handle(opened, loaded)
+    }
+
+    /// Logs what is going to be loaded: bytes of the weights and of the KV pool.
+    pub(super) fn say(
+        &self,
+        opened: &Opened,
+        setting: &Setting<'_>,
+        [weight_bytes, kv_bytes]: [u64; 2],
+        device_name: &str,
+    ) {
+        let (weights_dtype, kv_dtype) = (setting.weights_dtypes[0], setting.kv_dtype);
+        self.options.log.write(Level::Info, || {
+            format!(
+                "{}: {} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \
+                 {kv_dtype} KV pool {kv_bytes} bytes, {device_name}",
+                sentence::path(self.ckpt_dir),
+                opened.checkpoint.form(),
+                opened.config.shape.n_layers
+            )
+        });
+    }
+
+    /// Makes the handle of a model that is loaded.
+    pub(super) fn handle(&self, opened: Opened, loaded: Loaded) -> Result<Llama> {
+        let options = self.options;
         let Opened {
             checkpoint,
             tokenizer,
             config,
             files,
-        } = self.open_checkpoint()?;
-        B::takes(&config.needs(options.max_seq_len))?;
-        let adapters = self.adapters()?;
-        let asked = options.weights_dtype;
-        let weights_plan = Plan::new::<B>(&*checkpoint, &files, &config, asked, &adapters)?;
-        let setting = setting::<B>(options, &config, &weights_plan);
-        let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
-        let weights_dtype = setting.weights_dtypes[0];
-        let items = memory::<B>(&config, &weights_plan, &setting, options);
-        let (weight_bytes, kv_bytes) = (items[0].1, items[1].1);
-        let plan = MemoryPlan { items, place };
-        plan.check()?;
-        let rope = rope::table(&config, options.max_seq_len)?;
-        let opened = open(rope, &setting, plan.needed());
-        let (backend, device_name) = opened.map_err(|e| plan.explain(e))?;
-        options.log.write(Level::Info, || {
-            format!(
-                "{}: {} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \
-                 {kv_dtype} KV pool {kv_bytes} bytes, {device_name}",
-                sentence::path(self.ckpt_dir),
-                checkpoint.form(),
-                config.shape.n_layers
-            )
-        });
-        let mut control = LoadControl {
-            cancel: options.cancel.as_ref(),
-            progress,
-        };
+        } = opened;
         let stored_format = checkpoint::stored_format(&*checkpoint, &files);
-        let weights =
-            weights::load(&backend, &weights_plan, &mut control).map_err(|e| plan.explain(e))?;
-        drop(weights_plan);
         drop(files);
-        let runner = Runner::new(backend, weights, &config.shape, kv_dtype, limits.clone())
-            .map_err(|e| plan.explain(e))?;
         let eos_ids = eos_ids(self.ckpt_dir, &config, &*tokenizer)?;
-        let engine = self.engine(Box::new(runner), &tokenizer, eos_ids.clone(), kv_bytes)?;
+        let engine = self.engine(loaded.run, &tokenizer, eos_ids.clone(), loaded.kv_bytes)?;
         let info = Info {
             max_seq_len: options.max_seq_len,
             max_batch_size: options.max_batch_size,
-            device: plan.place.device,
-            weights_dtype,
-            kv_dtype,
-            weight_bytes,
-            kv_bytes,
+            ranks: loaded.ranks,
+            device: loaded.device,
+            weights_dtype: loaded.weights_dtype,
+            kv_dtype: loaded.kv_dtype,
+            weight_bytes: loaded.weight_bytes,
+            kv_bytes: loaded.kv_bytes,
             stored_format,
-            device_name,
+            device_name: loaded.device_name,
             gpu_kernels: !Images::embedded().fatbins.is_empty(),
             load_ms: self.start.elapsed().as_secs_f64() * 1e3,
             config,
             eos_ids,
         };
         let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
-        let needs = Needs {
-            adapters: true,
-            ..Needs::default()
-        };
         Ok(Llama {
-            adapters: Adapters::new(B::takes(&needs).err(), weights_dtype),
+            adapters: Adapters::new(loaded.no_adapters, loaded.weights_dtype),
             engine,
             tokenizer,
             chat,
@@ -266,7 +318,7 @@ impl<'a> Build<'a> {
         })
     }
 
-    fn adapters(&self) -> Result<Vec<Adapter>> {
+    pub(super) fn adapters(&self) -> Result<Vec<Adapter>> {
         let cancel = self.options.cancel.as_ref();
         let adapters = self.options.adapters.iter();
         let open = |(dir, scale): &(PathBuf, f32)| match scale.is_finite() {
@@ -276,7 +328,7 @@ impl<'a> Build<'a> {
         adapters.map(open).collect()
     }
 
-    fn open_checkpoint(&self) -> Result<Opened> {
+    pub(super) fn open_checkpoint(&self) -> Result<Opened> {
         // Before the tokenizer, so that a directory of something else is called that.
         let checkpoint = checkpoint::open(self.ckpt_dir)?;
         let (tokenizer_path, tokenizer) = tokenizer_of(&*checkpoint, self.tokenizer_path)?;
@@ -359,8 +411,15 @@ fn check(options: &BuildOptions) -> Result<()> {
 }
 
 fn check_shards(options: &BuildOptions, files: &Files) -> Result<()> {
-    let shards = files.shards();
-    if options.model_parallel_size != 0 && options.model_parallel_size != shards {
+    let (shards, ranks) = (files.shards(), options.devices.len());
+    if ranks > 0 && ![0, ranks].contains(&options.model_parallel_size) {
+        return Err(Error::invalid(
+            "model_parallel_size",
+            format!("0 or the number of devices, {ranks}"),
+            options.model_parallel_size,
+        ));
+    }
+    if ranks == 0 && options.model_parallel_size != 0 && options.model_parallel_size != shards {
         return Err(Error::invalid(
             "model_parallel_size",
             format!("0 or the checkpoint's number of shards, {shards}"),
@@ -402,7 +461,7 @@ pub(super) fn tokenizer_of(
 }
 
 /// What a backend is made for, as these options and this plan say.
-fn setting<'c, B: Backend>(
+pub(super) fn setting<'c, B: Backend>(
     options: &BuildOptions,
     config: &'c Config,
     plan: &Plan<'_>,
@@ -421,16 +480,17 @@ fn setting<'c, B: Backend>(
     }
 }
 
-/// What a handle takes, in bytes: the weights, the KV pool, and what is small beside them.
-fn memory<B: Backend>(
-    config: &Config,
+/// What a handle takes, in bytes: the weights, the KV pool, and what is small beside them. `shape`
+/// is what the backend is made for: the model's, or that of a rank.
+pub(super) fn memory<B: Backend>(
+    shape: &Shape,
     plan: &Plan<'_>,
     setting: &Setting<'_>,
     options: &BuildOptions,
 ) -> [(&'static str, u64); 4] {
     let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
-    let page = B::page_bytes(&config.shape, kv_dtype);
-    let scratch = Runner::<B>::scratch_bytes(&config.shape, limits, kv_dtype, options.n_threads);
+    let page = B::page_bytes(shape, kv_dtype);
+    let scratch = Runner::<B>::scratch_bytes(shape, limits, kv_dtype, options.n_threads);
     [
         ("the weights", plan.weight_bytes::<B>()),
         (
@@ -439,7 +499,7 @@ fn memory<B: Backend>(
         ),
         (
             "the RoPE table (max_seq_len)",
-            rope::table_bytes(config, options.max_seq_len),
+            rope::table_bytes(setting.config, options.max_seq_len),
         ),
         // What loading holds is dropped before the scratch buffers are made.
         ("scratch buffers", scratch.max(plan.held_bytes())),
@@ -449,7 +509,7 @@ fn memory<B: Backend>(
 /// What a handle on the CPU would take, in bytes.
 pub(super) fn cpu_memory(options: &BuildOptions, config: &Config, plan: &Plan<'_>) -> u64 {
     let setting = setting::<Cpu>(options, config, plan);
-    let items = memory::<Cpu>(config, plan, &setting, options);
+    let items = memory::<Cpu>(&config.shape, plan, &setting, options);
     items.iter().fold(0, |sum, item| sum.saturating_add(item.1))
 }
 

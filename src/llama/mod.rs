@@ -5,6 +5,7 @@
 //! | `options` | what a handle is built with, and what it says of itself |
 //! | `adapters` | the adapters that requests may choose |
 //! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
+//! | `ranks` | the loading of several ranks |
 //! | `chat` | which chat template a checkpoint has |
 //! | `plan` | the memory a handle takes, counted beforehand |
 //! | [`inspect`] | what a checkpoint is and needs, without loading its weights |
@@ -19,6 +20,7 @@ pub mod inspect;
 mod options;
 mod plan;
 pub mod quantise;
+mod ranks;
 
 pub use completion::{Completion, Sequence};
 pub use options::{BuildOptions, Device, Info, Precision};

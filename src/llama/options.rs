@@ -55,16 +55,22 @@ pub struct BuildOptions {
     pub max_seq_len: usize,
     /// Most sequences that run at the same time.
     pub max_batch_size: usize,
-    /// Shards the checkpoint must have; 0: as many as it has. All are merged onto one device.
+    /// Without `devices`, the shards that the checkpoint must have; 0: as many as it has. All are
+    /// merged onto one device. With `devices`, their number, or 0.
     pub model_parallel_size: usize,
     /// Where to run.
     pub device: Device,
     /// Which one of several; the CPU is 0.
     pub device_index: usize,
+    /// A rank for each of these NUMA nodes ([`crate::ranks`]); a node may be named more than once.
+    /// Empty: one rank, on [`BuildOptions::device_index`].
+    pub devices: Vec<usize>,
+    /// How long a rank may be silent, in milliseconds, while others wait for it.
+    pub rank_timeout_ms: u32,
     /// Most bytes of GPU memory to allocate; 0: as much as is free. What the driver takes for
     /// itself (its context, the kernels, CUDA graphs) is not among them.
     pub gpu_memory_bytes: u64,
-    /// 0: as many as affinity and cgroup allow.
+    /// Of each rank. 0: as many as affinity and cgroup allow, shared among the ranks.
     pub n_threads: usize,
     /// `None`: as stored.
     pub weights_dtype: Option<Dtype>,
@@ -110,6 +116,8 @@ impl Default for BuildOptions {
             model_parallel_size: 0,
             device: Device::Auto,
             device_index: 0,
+            devices: Vec::new(),
+            rank_timeout_ms: 60_000,
             gpu_memory_bytes: 0,
             n_threads: 0,
             weights_dtype: None,
@@ -147,9 +155,11 @@ pub struct Info {
     pub weights_dtype: Dtype,
     /// As chosen.
     pub kv_dtype: Dtype,
-    /// Bytes of the weights in memory.
+    /// Ranks that compute it.
+    pub ranks: usize,
+    /// Bytes of the weights in memory, of all ranks.
     pub weight_bytes: u64,
-    /// Bytes of the KV pool.
+    /// Bytes of the KV pool, of all ranks.
     pub kv_bytes: u64,
     /// What most of the weights are stored as: [`stored_format`](crate::checkpoint::stored_format).
     pub stored_format: String,

@@ -1,6 +1,7 @@
 //! Everything is counted before anything is allocated.
 
 use super::Device;
+use crate::backend::cpu;
 use crate::{Error, Result};
 
 /// Where a model goes.
@@ -10,6 +11,17 @@ pub(super) struct Place {
     pub available: u64,
     /// The error for memory that is not there: what for, bytes needed, bytes available.
     pub no_memory: fn(String, u64, u64) -> Error,
+}
+
+impl Place {
+    /// The memory of this machine.
+    pub fn cpu() -> Place {
+        Place {
+            device: Device::Cpu,
+            available: cpu::available_bytes(),
+            no_memory: |what, needed, available| Error::no_memory(what, needed, available),
+        }
+    }
 }
 
 /// What a handle takes, in bytes, item by item.

@@ -1,6 +1,6 @@
 //! Weights, KV pool and scratch buffers on one backend, as the engine's [`Run`].
 
-use crate::backend::{Answer, Backend, Limits, Run, Shape, Step, Weights};
+use crate::backend::{Answer, Backend, Exchange, Limits, Run, Shape, Step, Weights};
 use crate::backend::{Scratch, forward};
 use crate::{Dtype, Result};
 
@@ -40,6 +40,7 @@ impl<B: Backend> Runner<B> {
             y: backend.new_buf(rows, shape.q_dim())?,
             h: backend.new_buf(rows, shape.ffn_dim)?,
             logits: backend.new_buf(limits.max_wanted, shape.vocab_size)?,
+            exchange: None,
         };
         let kv = backend.new_kv(limits.n_pages, kv_dtype)?;
         Ok(Self {
@@ -50,6 +51,12 @@ impl<B: Backend> Runner<B> {
             limits,
             page_bytes: B::page_bytes(shape, kv_dtype) as usize,
         })
+    }
+
+    /// As one of several ranks. Weights, and the shape for which it was made, are the rank's.
+    pub fn among(mut self, exchange: Box<dyn Exchange<B>>) -> Self {
+        self.scratch.exchange = Some(exchange);
+        self
     }
 }
 
@@ -71,7 +78,10 @@ impl<B: Backend> Run for Runner<B> {
     }
 
     fn collect(&mut self) -> Result<Answer<'_>> {
-        self.backend.read(&self.scratch.logits)
+        let exchange = self.scratch.exchange.as_ref();
+        let failure = exchange.and_then(|exchange| exchange.failure());
+        let answer = self.backend.read(&self.scratch.logits)?;
+        failure.map_or(Ok(answer), Err)
     }
 
     fn can_follow(&self) -> bool {

@@ -162,6 +162,8 @@ static void build_arguments(void) {
   WITH(reserved0, 1, LLAMA_E_ABI);
   WITH(precision, 3, LLAMA_E_INVALID_ARGUMENT);
   WITH(precision, -1, LLAMA_E_INVALID_ARGUMENT);
+  WITH(n_devices, 1, INVALID); /* devices is NULL */
+  WITH(n_devices, UINT32_MAX, INVALID);
   WITH(struct_size, 0, LLAMA_E_ABI);
   WITH(struct_size, 7, LLAMA_E_ABI);
   WITH(struct_size, 8, LLAMA_E_IO);
@@ -181,7 +183,7 @@ static void strings(void) {
   for (s = -101; s <= 5; s++) {
     const char *text = llama_status_string(s);
     CHECK(text != NULL && text[0] != 0);
-    CHECK((strcmp(text, "unknown status") == 0) == (s > 3 || (s < -13 && s != -99)));
+    CHECK((strcmp(text, "unknown status") == 0) == (s > 3 || (s < -14 && s != -99)));
   }
   CHECK(llama_status_string(INT32_MIN) != NULL && llama_status_string(INT32_MAX) != NULL);
 }

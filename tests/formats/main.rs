@@ -7,6 +7,7 @@ mod chat_templates;
 mod checkpoints;
 mod config;
 mod config_refused;
+mod cuts;
 mod files;
 mod foreign_slabs;
 mod forms;

@@ -44,6 +44,7 @@ fn options(index: usize) -> GenerateOptions {
 
 #[derive(Clone, Copy, Debug)]
 struct Setting {
+    ranks: usize,
     n_threads: usize,
     prefill_chunk: Option<usize>,
     together: bool,
@@ -52,6 +53,10 @@ struct Setting {
 fn build(model: &str, weights_dtype: Option<Dtype>, setting: Setting) -> Llama {
     let build = BuildOptions {
         max_seq_len: MAX_SEQ_LEN,
+        devices: match setting.ranks {
+            1 => Vec::new(),
+            n => vec![0; n],
+        },
         n_threads: setting.n_threads,
         prefill_chunk: setting.prefill_chunk,
         weights_dtype,
@@ -98,8 +103,19 @@ fn bits(sequence: &Sequence) -> Bits {
 }
 
 fn assert_invariant(model: &str, weights_dtype: Option<Dtype>) {
+    let chunks = [Some(1), Some(7), Some(64), Some(MAX_SEQ_LEN), None];
+    invariant_with(1, model, weights_dtype, &chunks);
+}
+
+fn invariant_with(
+    ranks: usize,
+    model: &str,
+    weights_dtype: Option<Dtype>,
+    chunks: &[Option<usize>],
+) {
     let whole = Some(MAX_SEQ_LEN);
     let alone = Setting {
+        ranks,
         n_threads: 1,
         prefill_chunk: whole,
         together: false,
@@ -107,9 +123,10 @@ fn assert_invariant(model: &str, weights_dtype: Option<Dtype>) {
     let want = run(&build(model, weights_dtype, alone), false);
     assert!(want.iter().all(|s| s.tokens.len() == 24));
 
-    for prefill_chunk in [Some(1), Some(7), Some(64), whole, None] {
+    for &prefill_chunk in chunks {
         for (n_threads, together) in [(1, true), (2, false), (2, true), (3, true)] {
             let setting = Setting {
+                ranks,
                 n_threads,
                 prefill_chunk,
                 together,
@@ -156,6 +173,7 @@ fn one_call_of_eight() {
         "gqa-bf16/hf",
         None,
         Setting {
+            ranks: 1,
             n_threads: 2,
             prefill_chunk: None,
             together: false,
@@ -176,4 +194,16 @@ fn one_call_of_eight() {
             .unwrap();
         assert_eq!(bits(&alone.sequences[0]), bits(in_batch));
     }
+}
+
+/// Six heads and two KV heads.
+#[test]
+fn two_ranks() {
+    invariant_with(2, "gqa-bf16/meta", None, &[Some(7), None]);
+}
+
+/// Eight heads, and two KV heads that pairs of ranks share.
+#[test]
+fn four_ranks() {
+    invariant_with(4, "gqa-f16-mp2/hf", Some(Dtype::Int8), &[Some(64)]);
 }

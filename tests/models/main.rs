@@ -15,6 +15,7 @@ mod grammar;
 mod grammar_masks;
 mod invariance;
 mod llama3;
+mod ranks;
 mod reference;
 #[path = "../support/reference_cases.rs"]
 mod reference_cases;

@@ -403,6 +403,14 @@ static llama_build_options *some_build_options(void) {
     if (one_in(2)) b->adapter_scales = scales;
     b->n_adapters = one_in(20) ? SIZE_MAX : below(3);
   }
+  if (one_in(6)) {
+    int32_t *devices = edge(2 * sizeof *devices);
+    devices[0] = 0;
+    devices[1] = one_in(9) ? 99 : 0;
+    b->devices = devices;
+    b->n_devices = one_in(20) ? UINT32_MAX : below(3);
+    if (one_in(2)) b->rank_timeout_ms = 1 + below(100000);
+  }
   switch (below(24)) {
   case 0:
     b->device = 77;

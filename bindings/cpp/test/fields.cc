@@ -42,6 +42,8 @@ int main() {
   o.chat_template = "a";
   o.chat_now = 5000000112;
   o.adapters = {{"a", 1.0F}, {"b", 0.5F}};
+  o.devices = {0, 1, 2};
+  o.rank_timeout_ms = 113;
   print("llama_build_options", [&] { llamabi::Model("say", o); });
 
   llamabi::GenerateOptions g;

@@ -69,6 +69,7 @@ struct BuildOptions {
   std::vector<std::string> adapters;
   std::vector<const char *> adapter_pointers;
   std::vector<float> adapter_scales;
+  std::vector<int32_t> devices;
   llama_build_options c;
   BuildOptions(napi_env env, napi_value options);
   BuildOptions(const BuildOptions &) = delete;

@@ -341,7 +341,12 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
     else if (name == "adapters") {
       for (napi_value element : to_elements(env, v, "adapters", "an array of directories"))
         adapter(env, element);
-    } else if (name == "logLevel")
+    } else if (name == "devices") {
+      for (napi_value element : to_elements(env, v, "devices", "an array of numbers"))
+        devices.push_back(to_int(env, element, "devices"));
+    } else if (name == "rankTimeoutMs")
+      c.rank_timeout_ms = to_uint(env, v, "rankTimeoutMs");
+    else if (name == "logLevel")
       c.log_level = to_number(env, v, "logLevel",
           {{"none", 0}, {"error", LLAMA_LOG_ERROR}, {"warn", LLAMA_LOG_WARN},
               {"info", LLAMA_LOG_INFO}, {"debug", LLAMA_LOG_DEBUG}});
@@ -354,6 +359,8 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
   c.adapters = adapter_pointers.data();
   c.adapter_scales = adapter_scales.data();
   c.n_adapters = adapters.size();
+  c.devices = devices.data();
+  c.n_devices = static_cast<uint32_t>(devices.size());
 }
 
 ChatOptions::ChatOptions(napi_env env, napi_value options) {

@@ -288,6 +288,7 @@ static napi_value statuses(napi_env env) {
   STATUS(LLAMA_E_UTF8);
   STATUS(LLAMA_E_BUSY);
   STATUS(LLAMA_E_POISONED);
+  STATUS(LLAMA_E_PEER);
   STATUS(LLAMA_E_INTERNAL);
 #undef STATUS
   return names;

@@ -202,6 +202,7 @@ napi_value to_js(napi_env env, const llama_info &i) {
   set(env, v, "chatFormat", string(env, i.chat_format < 4 ? formats[i.chat_format] : "unknown"));
   set(env, v, "modelType", string(env, i.model_type));
   set(env, v, "storedFormat", string(env, i.stored_format));
+  set(env, v, "modelParallelSize", number(env, i.model_parallel_size));
   return v;
 }
 

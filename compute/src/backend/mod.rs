@@ -6,10 +6,12 @@
 pub mod adapter;
 pub mod choice;
 pub mod cpu;
+pub mod exchange;
 pub mod forward;
 
 pub use adapter::Adapter;
 pub use choice::{Answer, Changes, Choice, Edit, Pick};
+pub use exchange::{Exchange, Wire};
 pub use forward::{Scratch, forward};
 
 use crate::quant::Quant;

@@ -90,6 +90,14 @@ impl Quant {
         }
     }
 
+    /// Weights of a row that are stored together. A row can be cut only between such blocks.
+    pub const fn block(self) -> usize {
+        match self {
+            Quant::K4 | Quant::K8 => k::BLOCK,
+            _ => self.group(),
+        }
+    }
+
     /// Bytes of the codes of one row.
     pub const fn code_bytes(self, cols: usize) -> usize {
         match self {

@@ -75,6 +75,11 @@ pub struct llama_info {
     /// The format in which most of the weights are stored ("bf16", "GGUF Q4_K", "gptq 4 bits"),
     /// whatever `weights_dtype` they are kept in. NUL-terminated.
     pub stored_format: [c_char; 32],
+    /// Ranks that compute the model: the number of `devices` in the options, or 1. `weight_bytes`
+    /// and `kv_bytes` are those of all ranks.
+    pub model_parallel_size: u32,
+    /// 0.
+    pub reserved1: u32,
 }
 
 /// Totals of a handle since it was built.

@@ -104,14 +104,15 @@ pub struct llama_build_options {
     /// several. Default: 8.
     pub max_batch_size: u32,
     /// The number of shards of the checkpoint (1 for Hugging Face's form), or 0 for as many as it
-    /// has. Another number is refused.
+    /// has. Another number is refused. With `devices`, it is their number, or 0, and the checkpoint
+    /// may have any number of shards.
     pub model_parallel_size: i32,
     /// `LLAMA_DEVICE_*`.
     pub device: i32,
     /// Which device, if there are several. It must be 0 on the CPU.
     pub device_index: i32,
-    /// Threads of the CPU backend, at most 1024. 0 means as many as the affinity mask and the
-    /// cgroup allow.
+    /// Threads of the CPU backend, at most 1024; with `devices`, those of each rank. 0 means as
+    /// many as the affinity mask and the cgroup allow, shared among the ranks.
     pub n_threads: u32,
     /// `LLAMA_DTYPE_*` of the weights, which are converted while they are read.
     pub weights_dtype: i32,
@@ -172,4 +173,15 @@ pub struct llama_build_options {
     pub adapter_scales: *const f32,
     /// Number of adapters, at most 256.
     pub n_adapters: usize,
+    /// NUMA nodes of this machine, by the numbers of `lscpu`. On each there is a rank with its share
+    /// of every matrix and of the KV cache, and with threads that stay on the node (tensor
+    /// parallelism). A node may be named more than once. The number of ranks must divide the heads.
+    /// It changes the bits of results, as another instruction set does. NULL if there are none:
+    /// one rank, on `device_index`. For the CPU only.
+    pub devices: *const i32,
+    /// Number of devices, at most 64.
+    pub n_devices: u32,
+    /// How long a rank may be silent, in milliseconds, while others wait for it. After that, calls
+    /// fail with `LLAMA_E_PEER`. 0 means 60000.
+    pub rank_timeout_ms: u32,
 }

@@ -53,6 +53,8 @@ pub const LLAMA_E_UTF8: llama_status = -11;
 pub const LLAMA_E_BUSY: llama_status = -12;
 /// An earlier panic or device failure has left the handle unusable. Free it.
 pub const LLAMA_E_POISONED: llama_status = -13;
+/// Another rank of the model failed, or was silent for longer than `rank_timeout_ms`.
+pub const LLAMA_E_PEER: llama_status = -14;
 /// A bug in this library, which was caught.
 pub const LLAMA_E_INTERNAL: llama_status = -99;
 

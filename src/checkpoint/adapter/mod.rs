@@ -244,6 +244,7 @@ impl<'a> Merging<'a> {
             return Ok(Stored::Floats(vec![Piece {
                 source,
                 rows: 0..rows,
+                cols: 0..cols,
                 row: 0,
                 col: 0,
             }]));

@@ -3,6 +3,7 @@
 //! | file | what it knows |
 //! |---|---|
 //! | `ops`, `step` | the operations of [`super::Backend`]; the rows of a step |
+//! | `exchange` | what several ranks of a model add up and put together |
 //! | [`simd`] | one vector of sixteen f32, once per instruction set (U) |
 //! | [`detect`] | which instruction set is used |
 //! | [`pool`] | threads, and parts of arrays for them to write (U) |
@@ -37,6 +38,7 @@ mod attention;
 mod blocks;
 mod element;
 mod encode;
+mod exchange;
 mod exp;
 mod integers;
 mod kv;
@@ -57,6 +59,7 @@ mod step;
 mod strips;
 mod words;
 
+pub use exchange::CpuExchange;
 pub use kv::CpuKv;
 pub use mat::CpuMat;
 pub use memory::available_bytes;

@@ -211,6 +211,7 @@ impl Machine {
             y: cpu.new_buf(max_rows, shape.q_dim()).unwrap(),
             h: cpu.new_buf(max_rows, shape.ffn_dim).unwrap(),
             logits: cpu.new_buf(max_rows, shape.vocab_size).unwrap(),
+            exchange: None,
         };
         let mut pool = cpu.new_kv(n_pages, kv).unwrap();
         match &mut pool.data {

@@ -1,0 +1,57 @@
+//! Several ranks compute one model: what they have to exchange.
+//!
+//! Each rank holds a share of every matrix and of the KV cache and runs [`super::forward()`] by
+//! itself (tensor parallelism: Shoeybi et al. 2019, Megatron-LM; fairscale in Meta's code). It has
+//! whole heads, and columns of `wo` and `w2`, so that its products of these two are partial sums;
+//! and it has some rows of the embedding and of the head. What a rank lacks comes through
+//! [`Exchange`]. With one rank there is none.
+//!
+//! Partial sums are float32 and are added here, in the order of the ranks, never by a library that
+//! moves them. So the bits of a result depend on the number of ranks, but not on the transport, on
+//! the length of a message, or on what else is in the step.
+
+use super::Backend;
+use crate::{Error, Result};
+
+/// Moves float32 numbers between the ranks' host memories. Every rank calls the same functions in
+/// the same order.
+pub trait Wire: Send {
+    /// The number of this rank.
+    fn rank(&self) -> usize;
+
+    /// The number of ranks.
+    fn size(&self) -> usize;
+
+    /// Gives `mine` to all ranks, and calls `take` with the numbers of all ranks, in their order.
+    /// Their lengths may differ. Does not allocate if no rank gives more than the `most` numbers
+    /// for which the wire was made.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] if another rank failed, or was silent for too long. No later call succeeds.
+    fn all_gather(&mut self, mine: &[f32], take: &mut dyn FnMut(&[&[f32]])) -> Result<()>;
+}
+
+/// The operations of [`Backend`] that several ranks do together, each with its own share of the
+/// weights. They keep the laws of [`Backend`], except that they wait for the other ranks where the
+/// device is the host itself.
+pub trait Exchange<B: Backend>: Send {
+    /// As [`Backend::embed`].
+    fn embed(&mut self, backend: &mut B, x: &mut B::Buf, table: &B::Mat);
+
+    /// As [`Backend::matmul_add`].
+    fn matmul_add(&mut self, backend: &mut B, x: &mut B::Buf, w: &B::Mat, y: &B::Buf);
+
+    /// As [`Backend::logits`]. Only rank 0 has them afterwards.
+    fn logits(
+        &mut self,
+        backend: &mut B,
+        out: &mut B::Buf,
+        x: &B::Buf,
+        norm: &B::Buf,
+        head: &B::Mat,
+    );
+
+    /// The failure because of which the step's results mean nothing, if there was one. Operations
+    /// after it return at once.
+    fn failure(&self) -> Option<Error>;
+}

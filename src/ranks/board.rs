@@ -1,0 +1,232 @@
+//! How the ranks of one process exchange numbers: each posts its own on a board that all can read.
+//!
+//! A rank has two slots and uses them in turns, so an exchange needs one wait and no barrier: a
+//! rank that posts for the third time has read what all posted for the second time, which they did
+//! after they had read the first. The locks of the slots are therefore always free. They are there
+//! so that this is no claim on which memory safety depends.
+
+use crate::backend::Wire;
+use crate::{Error, Result, reserve};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+/// The most ranks of a process.
+pub const MAX_RANKS: usize = 64;
+
+/// How long a rank that waits for another spins before it gives its processor away: longer than the
+/// other one usually takes, and short where ranks share processors.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// After this time it sleeps between two looks.
+const YIELD: Duration = Duration::from_millis(5);
+
+/// The longest time between two looks that counts as waiting. If the process was stopped, its ranks
+/// were not silent.
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
+
+/// A number with cache lines of its own.
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// What the ranks of a process post for one another.
+pub struct Board {
+    slots: Vec<[RwLock<Vec<f32>>; 2]>,
+    /// How often each rank has posted.
+    posted: Vec<Line<AtomicU64>>,
+    has_failed: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    timeout: Duration,
+}
+
+impl Board {
+    /// For so many ranks, which post at most `most` numbers at a time. A rank that waits for another
+    /// one for longer than `timeout` fails, and all others with it.
+    pub fn new(ranks: usize, most: usize, timeout: Duration) -> Result<Arc<Board>> {
+        let slot = || -> Result<RwLock<Vec<f32>>> {
+            let mut numbers = Vec::new();
+            reserve::vec("numbers that ranks exchange", &mut numbers, most)?;
+            Ok(RwLock::new(numbers))
+        };
+        let slots = (0..ranks).map(|_| Ok([slot()?, slot()?]));
+        Ok(Arc::new(Board {
+            slots: slots.collect::<Result<_>>()?,
+            posted: (0..ranks).map(|_| Line(AtomicU64::new(0))).collect(),
+            has_failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            timeout,
+        }))
+    }
+
+    /// Bytes that [`Board::new`] allocates.
+    pub fn bytes(ranks: usize, most: usize) -> u64 {
+        (2 * 4 * ranks as u64).saturating_mul(most as u64)
+    }
+
+    /// The wire of a rank. Each rank takes it once.
+    pub fn wire(self: &Arc<Self>, rank: usize) -> Posts {
+        Posts {
+            board: self.clone(),
+            rank,
+            turn: 0,
+        }
+    }
+
+    /// Makes all exchanges from now on fail with this, those that wait included. The first failure
+    /// counts.
+    pub fn fail(&self, error: Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
+        failure.get_or_insert(error);
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// The failure that ended the exchanges.
+    pub fn failure(&self) -> Option<Error> {
+        let failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
+        failure.clone()
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.has_failed.load(Ordering::Acquire) {
+            true => Err(self.failure().expect("there is one")),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until `rank` has posted for the `turn`th time.
+    fn wait(&self, rank: usize, turn: u64) -> Result<()> {
+        let (mut waited, mut last) = (Duration::ZERO, None);
+        loop {
+            for _ in 0..64 {
+                if self.posted[rank].0.load(Ordering::Acquire) >= turn {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            self.check()?;
+            let now = Instant::now();
+            waited += (now - last.unwrap_or(now)).min(LONGEST_LOOK);
+            last = Some(now);
+            if waited > self.timeout {
+                let (n, ms) = (self.posted.len(), self.timeout.as_millis());
+                let silent = format!("rank {rank} of {n} has not been heard of for {ms} ms");
+                self.fail(Error::Peer(silent));
+            } else if waited > YIELD {
+                std::thread::sleep(SPIN);
+            } else if waited > SPIN {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// A rank's wire to the others of its process.
+pub struct Posts {
+    board: Arc<Board>,
+    rank: usize,
+    turn: u64,
+}
+
+impl Wire for Posts {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.board.posted.len()
+    }
+
+    fn all_gather(&mut self, mine: &[f32], take: &mut dyn FnMut(&[&[f32]])) -> Result<()> {
+        let board = &*self.board;
+        board.check()?;
+        self.turn += 1;
+        let side = (self.turn % 2) as usize;
+        {
+            let slot = &board.slots[self.rank][side];
+            let mut slot = slot.write().unwrap_or_else(|e| e.into_inner());
+            slot.clear();
+            reserve::vec("numbers that ranks exchange", &mut slot, mine.len())?;
+            slot.extend_from_slice(mine);
+        }
+        let posted = &board.posted[self.rank].0;
+        posted.store(self.turn, Ordering::Release);
+        let size = self.size();
+        (0..size).try_for_each(|rank| board.wait(rank, self.turn))?;
+        let read = |rank: usize| {
+            let slot = board.slots.get(rank)?[side].read();
+            Some(slot.unwrap_or_else(|e| e.into_inner()))
+        };
+        let posts: [Option<RwLockReadGuard<'_, Vec<f32>>>; MAX_RANKS] = std::array::from_fn(read);
+        let parts: [&[f32]; MAX_RANKS] =
+            std::array::from_fn(|rank| posts[rank].as_ref().map_or(&[][..], |post| &post[..]));
+        take(&parts[..size]);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn all_ranks_get_all_numbers_in_order() {
+        for ranks in [1, 2, 3, 5] {
+            let board = Board::new(ranks, 4, LONG).unwrap();
+            std::thread::scope(|scope| {
+                for rank in 0..ranks {
+                    let mut wire = board.wire(rank);
+                    scope.spawn(move || {
+                        for turn in 0..200u32 {
+                            // Ranks give different numbers of numbers, none of them included, and
+                            // more than the board was made for.
+                            let len = |rank: usize| (turn as usize * 7 + rank) % 9;
+                            let number = |rank: usize| (turn * 64) as f32 + rank as f32;
+                            let mine = vec![number(rank); len(rank)];
+                            let mut seen = 0;
+                            wire.all_gather(&mine, &mut |parts| {
+                                for (rank, part) in parts.iter().enumerate() {
+                                    assert_eq!(*part, vec![number(rank); len(rank)]);
+                                    seen += 1;
+                                }
+                            })
+                            .unwrap();
+                            assert_eq!(seen, ranks);
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_silent_rank_is_named_within_the_time() {
+        let board = Board::new(2, 4, Duration::from_millis(30)).unwrap();
+        let start = Instant::now();
+        let error = board
+            .wire(0)
+            .all_gather(&[1.0], &mut |_| panic!("nothing came"));
+        assert!(start.elapsed() < LONG);
+        let sentence = error.unwrap_err().to_string();
+        assert_eq!(sentence, "rank 1 of 2 has not been heard of for 30 ms");
+        // The other one hears of it, although nobody is silent for it.
+        let error = board
+            .wire(1)
+            .all_gather(&[1.0], &mut |_| panic!("it failed"));
+        assert_eq!(error.unwrap_err().to_string(), sentence);
+    }
+
+    #[test]
+    fn a_failure_ends_a_wait() {
+        let board = Board::new(2, 4, LONG).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| board.wire(0).all_gather(&[1.0], &mut |_| {}));
+            std::thread::sleep(Duration::from_millis(20));
+            board.fail(Error::Device("rank 1: out of luck".into()));
+            board.fail(Error::Device("later".into()));
+            let error = waits.join().unwrap().unwrap_err();
+            assert_eq!(error.to_string(), "rank 1: out of luck");
+        });
+    }
+}
