@@ -18,6 +18,7 @@
 //! | [`files`] | the open files, and finding tensors in them |
 //! | [`plan`] | all tensors found and checked before any data is read |
 //! | [`weights`] | tensors to a backend's matrices, slab by slab |
+//! | `quantised` | those that are kept as codes |
 //! | `cut` | the part of a plan that one rank of several holds |
 //! | `slabs` | the slabs: how they are read |
 //! | `finite` | refuses weights that are not finite |
@@ -36,6 +37,7 @@ pub mod llamabi;
 pub mod meta;
 mod multipliers;
 pub mod plan;
+mod quantised;
 mod sizes;
 mod slabs;
 pub mod stored;

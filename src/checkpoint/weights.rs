@@ -4,17 +4,14 @@
 //! Then a `Loader` reads each tensor once, front to back, slab by slab, and checks its numbers on
 //! the way (`finite.rs`).
 
-use super::cut::{code_columns, cut_rows, scale_columns};
+use super::cut::cut_rows;
 use super::files::Source;
 use super::finite;
 use super::plan::{MatPlan, NormPlan, PartPlan, Plan};
-use super::slabs::{
-    PIECES, Progress, by_rows, float, on_threads, read, slab_rows, to_f16, to_f32, zeros_f32,
-};
+use super::slabs::{Progress, by_rows, float, on_threads, read, slab_rows, to_f32, zeros_f32};
 use super::stored::{Coded, Piece, Rows, Stored};
-use crate::backend::{Backend, Block, Layer, MatSpec, QuantBlock, QuantData, Weights};
+use crate::backend::{Backend, Block, Layer, MatSpec, Weights};
 use crate::file::zeros;
-use crate::quant::{Quant, nf4::DoubleQuant};
 use crate::{Cancel, Dtype, Error, Result, reserve};
 use std::ops::Range;
 
@@ -82,7 +79,7 @@ pub fn load<B: Backend>(
 }
 
 pub(crate) struct Loader<'a, 'c, B: Backend> {
-    backend: &'a B,
+    pub(super) backend: &'a B,
     control: &'a mut LoadControl<'c>,
     /// The slab.
     buf: Vec<u8>,
@@ -199,175 +196,6 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             };
             backend.pack(mat, &block);
             row += values.len() / cols;
-            Ok(())
-        })
-    }
-
-    /// Loads a part of `[rows, cols]` whose codes and scales are kept as they are stored.
-    fn native(
-        &mut self,
-        mat: &mut B::Mat,
-        index: usize,
-        part: &PartPlan,
-        coded: &dyn Coded,
-        [rows, cols]: [usize; 2],
-    ) -> Result<()> {
-        let quant = coded.native().expect("the caller has asked");
-        self.check_cancel()?;
-        let (backend, mut stored) = (self.backend, coded.reader()?);
-        let (width, n_scales) = (quant.code_bytes(cols), quant.scales(cols));
-        let step = slab_rows(rows, width);
-        let mut codes = zeros("codes of rows", (step * width) as u64)?;
-        let mut scales = Vec::new();
-        reserve::vec("scales of rows", &mut scales, step * n_scales)?;
-        scales.resize(step * n_scales, 0);
-        let together = stored.together().unwrap_or(rows);
-        for first in (0..rows).step_by(together) {
-            let end = rows.min(first + together);
-            prepare(backend, &mut *stored, first..end)?;
-            for row in (first..end).step_by(step) {
-                let n = step.min(end - row);
-                let (codes, scales) = (&mut codes[..n * width], &mut scales[..n * n_scales]);
-                let step = n.div_ceil(PIECES);
-                let pieces = codes.chunks_mut(step * width);
-                let pieces = pieces.zip(scales.chunks_mut(step * n_scales));
-                on_threads(backend, pieces, |i, (codes, scales)| {
-                    stored.native(row + i * step, codes, scales)
-                })?;
-                for data in [QuantData::Codes(codes), QuantData::Scales(scales)] {
-                    let block = QuantBlock {
-                        part: index,
-                        row,
-                        order: part.order,
-                        data,
-                    };
-                    backend.pack_quantised(mat, &block);
-                }
-                self.advance_rows(coded.bytes(), row..row + n, rows)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Loads and quantises a part of `[rows, cols]`.
-    fn quantised(
-        &mut self,
-        mat: &mut B::Mat,
-        index: usize,
-        part: &PartPlan,
-        quant: Quant,
-        [rows, cols]: [usize; 2],
-    ) -> Result<()> {
-        if quant == Quant::Nf4 {
-            return self.nf4(mat, index, part, [rows, cols]);
-        }
-        let (backend, mut halves) = (self.backend, Vec::new());
-        self.quantise_part(quant, cols, &part.stored, |row, codes, scales| {
-            halves.clear();
-            reserve::vec("scales of rows", &mut halves, scales.len())?;
-            halves.extend(scales.iter().map(|&s| to_f16(s)));
-            for data in [QuantData::Codes(codes), QuantData::Scales(&halves)] {
-                let block = QuantBlock {
-                    part: index,
-                    row,
-                    order: part.order,
-                    data,
-                };
-                backend.pack_quantised(mat, &block);
-            }
-            Ok(())
-        })
-    }
-
-    /// Loads a part of `[rows, cols]` and quantises it to nf4. The scales of a tensor are quantised
-    /// together, so a rank that keeps a part of it quantises it as a whole.
-    fn nf4(
-        &mut self,
-        mat: &mut B::Mat,
-        index: usize,
-        part: &PartPlan,
-        [rows, cols]: [usize; 2],
-    ) -> Result<()> {
-        let (backend, quant) = (self.backend, Quant::Nf4);
-        let mut take = |row, data: QuantData<'_>| {
-            let block = QuantBlock {
-                part: index,
-                row,
-                order: part.order,
-                data,
-            };
-            backend.pack_quantised(mat, &block);
-        };
-        let (all_rows, all_cols, [kept_rows, kept_cols]) = match &part.uncut {
-            None => (rows, cols, [0..rows, 0..cols]),
-            Some(uncut) => (uncut.rows, uncut.cols, uncut.kept.clone()),
-        };
-        let (mut absmax, mut cut) = (Vec::new(), Vec::new());
-        reserve::vec(
-            "scales of a tensor",
-            &mut absmax,
-            all_rows * quant.scales(all_cols),
-        )?;
-        self.quantise_part(quant, all_cols, &part.stored, |row, codes, scales| {
-            absmax.extend_from_slice(scales);
-            let width = quant.code_bytes(all_cols);
-            let end = row + codes.len() / width;
-            let own = row.max(kept_rows.start)..end.min(kept_rows.end);
-            if part.uncut.is_none() {
-                take(row, QuantData::Codes(codes));
-            } else if !own.is_empty() {
-                let codes = &codes[(own.start - row) * width..(own.end - row) * width];
-                cut.clear();
-                reserve::vec(
-                    "codes of rows",
-                    &mut cut,
-                    own.len() * quant.code_bytes(cols),
-                )?;
-                cut.resize(own.len() * quant.code_bytes(cols), 0);
-                cut_rows(codes, own.len(), code_columns(quant, &kept_cols), &mut cut);
-                take(own.start - kept_rows.start, QuantData::Codes(&cut));
-            }
-            Ok(())
-        })?;
-        let scales = DoubleQuant::new(&absmax)?.scales()?;
-        finite::check_halves(part.stored.source(), 0, &scales)?;
-        if part.uncut.is_none() {
-            take(0, QuantData::Scales(&scales));
-            return Ok(());
-        }
-        let width = quant.scales(all_cols);
-        let whole = &scales[kept_rows.start * width..kept_rows.end * width];
-        let mut own = reserve::filled("scales of a part", rows * quant.scales(cols), 0)?;
-        cut_rows(whole, rows, scale_columns(quant, &kept_cols), &mut own);
-        take(0, QuantData::Scales(&own));
-        Ok(())
-    }
-
-    /// Quantises a part, whole rows at a time. Calls the function with the number of the first row,
-    /// the codes, and the scales in float32.
-    pub fn quantise_part(
-        &mut self,
-        quant: Quant,
-        cols: usize,
-        stored: &Stored,
-        mut take: impl FnMut(usize, &[u8], &[f32]) -> Result<()>,
-    ) -> Result<()> {
-        let (backend, mut row) = (self.backend, 0);
-        let (mut codes, mut scales) = (Vec::new(), Vec::new());
-        self.float_rows(cols, stored, Dtype::F32, |values| {
-            let rows = values.len() / cols;
-            // Later slabs never need more room than the first one.
-            let (n_codes, n_scales) = (rows * quant.code_bytes(cols), rows * quant.scales(cols));
-            codes.clear();
-            reserve::vec("codes of rows", &mut codes, n_codes)?;
-            codes.resize(n_codes, 0);
-            scales.clear();
-            reserve::vec("scales of rows", &mut scales, n_scales)?;
-            scales.resize(n_scales, 0.0);
-            backend.quantise(quant, cols, values, &mut codes, &mut scales);
-            finite::check_scales(stored.source(), row * quant.scales(cols), &scales)?;
-            take(row, &codes, &scales)?;
-            row += rows;
             Ok(())
         })
     }
@@ -523,7 +351,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         Err(head.wrong(expected, "others".into()))
     }
 
-    fn check_cancel(&self) -> Result<()> {
+    pub(super) fn check_cancel(&self) -> Result<()> {
         match self.control.cancel {
             Some(cancel) if cancel.is_triggered() => Err(Error::Cancelled),
             _ => Ok(()),
@@ -538,14 +366,23 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     }
 
     /// Reports that `rows`, out of `all` rows of tensors with `bytes` bytes, have been read.
-    fn advance_rows(&mut self, bytes: u64, rows: Range<usize>, all: usize) -> Result<()> {
+    pub(super) fn advance_rows(
+        &mut self,
+        bytes: u64,
+        rows: Range<usize>,
+        all: usize,
+    ) -> Result<()> {
         let before = |row: usize| (u128::from(bytes) * row as u128 / all as u128) as u64;
         self.advance(before(rows.end) - before(rows.start))
     }
 }
 
 /// Calls [`Rows::prepare`] with the backend's threads.
-fn prepare<B: Backend>(backend: &B, stored: &mut dyn Rows, rows: Range<usize>) -> Result<()> {
+pub(super) fn prepare<B: Backend>(
+    backend: &B,
+    stored: &mut dyn Rows,
+    rows: Range<usize>,
+) -> Result<()> {
     stored.prepare(rows, &|words, n, fill| {
         on_threads(backend, words.chunks_mut(n), |i, words| fill(i, words))
     })

@@ -1,7 +1,8 @@
 //! What a checkpoint is and what it needs, without loading its weights: `llamabi-info`.
 
 use super::BuildOptions;
-use super::build::{check_vocabulary, cpu_memory, tokenizer_of};
+use super::build::{check_vocabulary, tokenizer_of};
+use super::setting::cpu_memory;
 use crate::backend::cpu::{Cpu, available_bytes};
 use crate::checkpoint::{self, Plan};
 use crate::model::Config;

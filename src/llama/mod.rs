@@ -5,6 +5,7 @@
 //! | `options` | what a handle is built with, and what it says of itself |
 //! | `adapters` | the adapters that requests may choose |
 //! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
+//! | `setting` | what a backend is made for, and the memory that it takes then |
 //! | `ranks` | the loading of several ranks |
 //! | `chat` | which chat template a checkpoint has |
 //! | `plan` | the memory a handle takes, counted beforehand |
@@ -21,6 +22,7 @@ mod options;
 mod plan;
 pub mod quantise;
 mod ranks;
+mod setting;
 
 pub use completion::{Completion, Sequence};
 pub use options::{BuildOptions, Device, Info, Precision};

@@ -1,8 +1,9 @@
 //! The loading of several ranks: each reads its share of the weights on its own processors, all at
 //! the same time.
 
-use super::build::{Build, Loaded, Opened, Setting, memory, setting};
+use super::build::{Build, Loaded, Opened};
 use super::plan::{MemoryPlan, Place};
+use super::setting::{Setting, memory, setting};
 use super::{Device, Llama};
 use crate::backend::RopeTable;
 use crate::backend::cpu::{Cpu, CpuExchange, usable_threads};

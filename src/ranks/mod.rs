@@ -3,6 +3,7 @@
 //! of the weights each has.
 //!
 //! - [`board`]: how they exchange numbers
+//! - `member`: a rank on a thread of its own
 //! - [`nodes`]: the NUMA nodes that they stay on
 //!
 //! Rank 0 runs on the engine's thread, every other rank on a thread of its own. The engine knows
@@ -10,18 +11,20 @@
 //! which rank 0 hears of them.
 
 pub mod board;
+mod member;
 pub mod nodes;
+#[cfg(test)]
+mod tests;
 
 use crate::backend::{Answer, Limits, Run, Step};
-use crate::error::panic_text;
 use crate::process::Process;
 use crate::thread::without_signals;
 use crate::{Error, Result, reserve};
 use board::Board;
+use member::{Member, Task};
 use nodes::Processors;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 /// A rank that is ready to run.
@@ -47,14 +50,6 @@ struct Other {
     tasks: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
     page_bytes: usize,
-}
-
-/// What a rank is told to do.
-enum Task {
-    Step(Arc<Step>),
-    Copy(Arc<[(u32, u32)]>),
-    Save(Arc<[u32]>, Sender<Result<Vec<u8>>>),
-    Load(Arc<[u32]>, Vec<u8>, Sender<Result<()>>),
 }
 
 impl Ranks {
@@ -217,58 +212,6 @@ impl Drop for Ranks {
     }
 }
 
-/// A rank on its thread.
-struct Member {
-    number: usize,
-    rank: Rank,
-    board: Arc<Board>,
-}
-
-impl Member {
-    /// Does what it is told until nobody can tell it anything. A failure ends the exchanges of all.
-    fn serve(mut self, tasks: &Receiver<Task>) {
-        nodes::stay_on(&self.rank.processors);
-        while let Ok(task) = tasks.recv() {
-            if self.board.failure().is_some() {
-                // Whoever waits for an answer gets none, and looks at the board.
-                continue;
-            }
-            let run = &mut *self.rank.run;
-            let done = catch_unwind(AssertUnwindSafe(|| perform(run, task)));
-            let (number, failed) = (self.number, |error| self.board.fail(error));
-            match done {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => failed(error),
-                Err(panic) => {
-                    let text = panic_text(&*panic);
-                    failed(Error::Internal(format!("rank {number}: {text}")));
-                }
-            }
-        }
-    }
-}
-
-fn perform(run: &mut dyn Run, task: Task) -> Result<()> {
-    match task {
-        Task::Step(step) => {
-            run.submit(&step)?;
-            run.collect().map(drop)
-        }
-        Task::Copy(pairs) => run.copy_pages(&pairs),
-        Task::Save(pages, answer) => {
-            let saved = bytes(pages.len() * run.page_bytes())
-                .and_then(|mut to| run.save_pages(&pages, &mut to).map(|()| to));
-            // Nobody waits where rank 0 has failed meanwhile.
-            let _ = answer.send(saved);
-            Ok(())
-        }
-        Task::Load(pages, from, answer) => {
-            let _ = answer.send(run.load_pages(&pages, &from));
-            Ok(())
-        }
-    }
-}
-
 /// Places a rank's parts of pages into whole pages, `at` bytes from the beginning of each.
 fn spread(parts: &[u8], part: usize, to: &mut [u8], whole: usize, at: usize) {
     for (from, to) in parts.chunks_exact(part).zip(to.chunks_exact_mut(whole)) {
@@ -287,177 +230,4 @@ fn gather(from: &[u8], whole: usize, at: usize, part: usize) -> Result<Vec<u8>> 
 
 fn bytes(len: usize) -> Result<Vec<u8>> {
     reserve::filled("a rank's parts of pages", len, 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::Wire;
-    use board::Posts;
-    use std::time::Duration;
-
-    /// A rank whose pages have so many bytes, and which exchanges the numbers of its steps' tokens.
-    struct Fake {
-        page: Vec<u8>,
-        n_pages: usize,
-        wire: Posts,
-        sum: Vec<f32>,
-        fails_at: Option<i32>,
-    }
-
-    impl Run for Fake {
-        fn submit(&mut self, step: &Step) -> Result<()> {
-            if self.wire.rank() == 1 && self.fails_at == Some(step.tokens[0]) {
-                return Err(Error::Device("rank 1: out of order".into()));
-            }
-            if self.wire.rank() == 1 && self.fails_at == Some(-step.tokens[0]) {
-                panic!("out of its mind");
-            }
-            let mine = vec![step.tokens[0] as f32; self.wire.rank() + 1];
-            let sum = &mut self.sum;
-            self.wire.all_gather(&mine, &mut |parts| {
-                *sum = vec![parts.iter().flat_map(|part| part.iter()).sum()];
-            })
-        }
-
-        fn collect(&mut self) -> Result<Answer<'_>> {
-            Ok(Answer::Logits(&self.sum))
-        }
-
-        fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
-            let width = self.page.len() / self.n_pages;
-            for &(from, to) in pairs {
-                let from = from as usize * width;
-                self.page
-                    .copy_within(from..from + width, to as usize * width);
-            }
-            Ok(())
-        }
-
-        fn page_bytes(&self) -> usize {
-            self.page.len() / self.n_pages
-        }
-
-        fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()> {
-            let width = self.page_bytes();
-            for (&page, to) in pages.iter().zip(to.chunks_exact_mut(width)) {
-                to.copy_from_slice(&self.page[page as usize * width..][..width]);
-            }
-            Ok(())
-        }
-
-        fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()> {
-            let width = self.page_bytes();
-            for (&page, from) in pages.iter().zip(from.chunks_exact(width)) {
-                self.page[page as usize * width..][..width].copy_from_slice(from);
-            }
-            Ok(())
-        }
-
-        fn limits(&self) -> Limits {
-            unreachable!("nobody asks")
-        }
-    }
-
-    /// Ranks whose pages have `widths` bytes; all bytes of all pages differ.
-    fn ranks(widths: &[usize], fails_at: Option<i32>) -> Ranks {
-        const PAGES: usize = 4;
-        let board = Board::new(widths.len(), 4, Duration::from_secs(60)).unwrap();
-        let mut next = 0;
-        let fakes = widths.iter().enumerate().map(|(number, &width)| {
-            let page = (0..PAGES * width).map(|i| next + i as u8).collect();
-            next += (PAGES * width) as u8;
-            let fake = Fake {
-                page,
-                n_pages: PAGES,
-                wire: board.wire(number),
-                sum: Vec::new(),
-                fails_at,
-            };
-            Rank {
-                run: Box::new(fake),
-                processors: Vec::new(),
-            }
-        });
-        let fakes = fakes.collect();
-        Ranks::new(fakes, board).unwrap()
-    }
-
-    fn step(token: i32) -> Step {
-        Step {
-            tokens: vec![token],
-            ..Step::default()
-        }
-    }
-
-    fn sum(ranks: &mut Ranks, token: i32) -> Result<f32> {
-        match ranks.run(&step(token))? {
-            Answer::Logits(sum) => Ok(sum[0]),
-            Answer::Picks { .. } => unreachable!(),
-        }
-    }
-
-    #[test]
-    fn all_ranks_take_every_step() {
-        for n in 1..=4 {
-            let mut ranks = ranks(&vec![3; n], None);
-            let shares: usize = (1..=n).sum();
-            for token in 1..100 {
-                let want = (token as usize * shares) as f32;
-                assert_eq!(sum(&mut ranks, token).unwrap(), want);
-            }
-        }
-    }
-
-    #[test]
-    fn pages_lie_in_parts() {
-        let mut ranks = ranks(&[3, 5, 2], None);
-        assert_eq!(ranks.page_bytes(), 10);
-        let mut saved = vec![0; 20];
-        ranks.save_pages(&[2, 0], &mut saved).unwrap();
-        let page = |page: u8| -> Vec<u8> {
-            let parts = [(0, 3), (12, 5), (32, 2)];
-            let part = |(first, width): (u8, u8)| (first + page * width..).take(width.into());
-            parts.into_iter().flat_map(part).collect()
-        };
-        assert_eq!(saved, [page(2), page(0)].concat());
-        // Page 1 becomes what page 2 was, by two ways.
-        ranks.load_pages(&[1], &saved[..10]).unwrap();
-        ranks.copy_pages(&[(1, 3)]).unwrap();
-        let mut again = vec![0; 20];
-        ranks.save_pages(&[3, 0], &mut again).unwrap();
-        assert_eq!(again, saved);
-    }
-
-    #[test]
-    fn a_failure_of_a_rank_is_everybodys() {
-        for fails_at in [7, -7] {
-            let mut ranks = ranks(&[3, 3], Some(fails_at));
-            for token in 1..7 {
-                assert_eq!(sum(&mut ranks, token).unwrap(), 3.0 * token as f32);
-            }
-            let sentence = sum(&mut ranks, 7).unwrap_err().to_string();
-            let want = match fails_at {
-                7 => "rank 1: out of order",
-                _ => "internal error: rank 1: out of its mind",
-            };
-            assert_eq!(sentence, want);
-            // And so it stays, for whatever is asked.
-            assert_eq!(sum(&mut ranks, 8).unwrap_err().to_string(), want);
-            let saved = ranks.save_pages(&[0], &mut [0; 6]);
-            assert_eq!(saved.unwrap_err().to_string(), want);
-            let loaded = ranks.load_pages(&[0], &[0; 6]);
-            assert_eq!(loaded.unwrap_err().to_string(), want);
-        }
-    }
-
-    /// Rank 1 waits for rank 0, which goes away instead.
-    #[test]
-    fn nobody_waits_for_a_rank_that_has_gone() {
-        let ranks = ranks(&[3, 3, 3], None);
-        let waits = Arc::new(step(1));
-        ranks.tell(|| Task::Step(waits.clone()));
-        std::thread::sleep(Duration::from_millis(10));
-        drop(ranks);
-    }
 }

@@ -138,7 +138,7 @@ impl GenerateOptions {
         Ok(())
     }
 
-    /// What [`super::phrases`] relies on. `most`: tokens that there is room for.
+    /// What [`crate::engine::phrases`] relies on. `most`: tokens that there is room for.
     fn check_phrases(&self, vocab_size: usize) -> Result<()> {
         let groups = &self.force_words;
         if !groups.is_empty() && self.grammar.is_some() {

@@ -100,8 +100,8 @@ pub struct GenerateOptions {
     pub bad_words: Vec<Vec<Token>>,
     /// Tokens that end a sequence as EOS does, also if EOS is ignored.
     pub stop_tokens: Vec<Token>,
-    /// The call's sequences end with [`super::FinishReason::Time`] so many milliseconds after the
-    /// call; 0 means never.
+    /// The call's sequences end with [`crate::engine::FinishReason::Time`] so many milliseconds
+    /// after the call; 0 means never.
     pub max_time_ms: u32,
     /// The seed; 0 means the next draw of the handle's generator.
     pub seed: u64,
@@ -130,7 +130,8 @@ pub struct GenerateOptions {
     pub cache_salt: u64,
     /// The number of the adapter to run with ([`crate::Llama::add_adapter`]); 0: none.
     pub adapter: u32,
-    /// Ask the reader about the logits of every token before it is drawn: [`super::Question`].
+    /// Ask the reader about the logits of every token before it is drawn:
+    /// [`crate::engine::Question`].
     pub ask_logits: bool,
     /// What guesses at the tokens that come.
     pub speculation: Speculation,
