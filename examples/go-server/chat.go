@@ -66,7 +66,7 @@ func (s *server) chatPrompt(f *fields, answer *constraint) chatPrompt {
 		dialog, begun := f.dialog()
 		return chatPrompt{begun: begun != "", stream: func(ctx context.Context, c common) iter.Seq2[llamabi.Event, error] {
 			if begun == "" {
-				return s.model.StreamChat(ctx, slices.Repeat([][]llamabi.Message{dialog}, c.n), c.opts...)
+				return s.model.StreamChat(ctx, slices.Repeat([][]llamabi.Message{dialog}, c.copies()), c.opts...)
 			}
 			return s.streamEncoded(ctx, c, func() ([]int32, error) { return s.begin(ctx, dialog, begun) })
 		}}
@@ -83,7 +83,7 @@ func (s *server) chatPrompt(f *fields, answer *constraint) chatPrompt {
 		if tools != nil && tools.marker >= 0 {
 			c.opts = append(c.opts, llamabi.Special())
 		}
-		if c.n == 1 {
+		if c.copies() == 1 {
 			return s.model.StreamMessages(ctx, request, c.opts...)
 		}
 		return s.streamEncoded(ctx, c, func() ([]int32, error) {
@@ -101,7 +101,7 @@ func (s *server) chatPrompt(f *fields, answer *constraint) chatPrompt {
 	}}
 }
 
-// streamEncoded answers tokens, each of n times.
+// streamEncoded answers tokens, as often as the request asks.
 func (s *server) streamEncoded(ctx context.Context, c common, encode func() ([]int32, error)) iter.Seq2[llamabi.Event, error] {
 	return func(yield func(llamabi.Event, error) bool) {
 		tokens, err := encode()
@@ -109,7 +109,7 @@ func (s *server) streamEncoded(ctx context.Context, c common, encode func() ([]i
 			yield(llamabi.Event{}, err)
 			return
 		}
-		s.model.Stream(ctx, slices.Repeat([][]int32{tokens}, c.n), c.opts...)(yield)
+		s.model.Stream(ctx, slices.Repeat([][]int32{tokens}, c.copies()), c.opts...)(yield)
 	}
 }
 

@@ -126,6 +126,7 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 	echo, top := f.flag("echo"), f.integer("logprobs", -1, 0, 20)
 	given := request.n
 	switch best := f.integer("best_of", float64(given), 1, 128); {
+	case request.beams > 0: // the search ranks its answers
 	case best < given:
 		f.fail("best_of", "'best_of' is %d, must be at least 'n', %d.", best, given)
 	case best > given && request.stream:
@@ -170,9 +171,9 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 		common: request, given: given, sequences: sequences, continues: haveText, echo: echo, logprobs: top >= 0, shape: completionShape{},
 		events: func(ctx context.Context, c common) iter.Seq2[llamabi.Event, error] {
 			if asked.texts != nil {
-				return s.model.StreamText(ctx, eachTimes(c.n, asked.texts), c.opts...)
+				return s.model.StreamText(ctx, eachTimes(c.copies(), asked.texts), c.opts...)
 			}
-			return s.model.Stream(ctx, eachTimes(c.n, asked.tokens), c.opts...)
+			return s.model.Stream(ctx, eachTimes(c.copies(), asked.tokens), c.opts...)
 		},
 	})
 }

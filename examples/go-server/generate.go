@@ -103,7 +103,7 @@ const statusLeft = 499 // nginx's number; here of every request whose client has
 // serve runs a job and answers it, whole or as a stream.
 func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 	// What a request cannot have running at a time keeps nobody out: the model takes requests in turn.
-	weight := min(j.sequences, s.slots)
+	weight := min(j.slots(), s.slots)
 	if err := s.queue.enter(weight); err != nil {
 		writeError(w, err)
 		return
@@ -126,10 +126,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
 		input = j.constraint.field
 	}
 	if err != nil && out.started && !s.left(r, ctx, err) {
-		err = out.send(s.asAPIError(causeOf(ctx, err), input, j.n).body())
+		err = out.send(s.asAPIError(causeOf(ctx, err), input, j.copies()).body())
 	}
 	if err != nil {
-		s.fail(w, r, ctx, err, input, j.n)
+		s.fail(w, r, ctx, err, input, j.copies())
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 type common struct {
 	model        string // its name
 	n            int
+	beams        int // of a search; 0: there is none
 	stream       bool
 	includeUsage bool
 	maxTokens    int // -1: as many as there is room for
@@ -50,10 +51,10 @@ var harmless = map[string][]any{
 }
 
 // shared are the fields that both protocols have.
-var shared = []string{"bad_words", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
-	"guided_regex", "ignore_eos", "logit_bias", "max_tokens", "min_p", "min_tokens", "model", "n", "no_repeat_ngram_size", "presence_penalty",
+var shared = []string{"bad_words", "early_stopping", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
+	"guided_regex", "ignore_eos", "length_penalty", "logit_bias", "max_tokens", "min_p", "min_tokens", "model", "n", "no_repeat_ngram_size", "num_beams", "presence_penalty",
 	"repeat_penalty", "repetition_penalty", "response_format", "seed", "stop", "stop_token_ids", "stream",
-	"stream_options", "structured_outputs", "temperature", "top_k", "top_p", "typical_p"}
+	"stream_options", "structured_outputs", "temperature", "top_k", "top_p", "typical_p", "use_beam_search"}
 
 // As the library has them.
 const (
@@ -329,6 +330,7 @@ func (f *fields) common(s *server) common {
 		llamabi.Stop(c.stops...),
 	)
 	f.chain(s, &c)
+	f.search(s, &c)
 	c.constraint = f.constraint()
 	if seed, ok := f.seed(); ok {
 		c.opts = append(c.opts, llamabi.Seed(seed))

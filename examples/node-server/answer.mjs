@@ -152,19 +152,19 @@ function best(choices, { given, n }) {
 }
 
 // The events of a job's sequences.
-async function streamOf(service, { input, request, begun, n, options: asked, constraint, prediction, cacheSalt }, signal) {
+async function streamOf(service, { input, request, begun, copies, options: asked, constraint, prediction, cacheSalt }, signal) {
   const { model } = service;
   const grammar = constraint === null ? undefined : await grammarOf(model, constraint);
   const options = { ...asked, grammar, cacheSalt, signal };
   // The same tokens come as without it, sooner.
   if (prediction != null) Object.assign(options, { speculation: 'ngram', predicted: await predictedOf(model, prediction, signal) });
-  if (request && n === 1) return model.streamChat(request, options);
+  if (request && copies === 1) return model.streamChat(request, options);
   if (request) {
     checkLength(service, request.messages);
-    return model.stream(Array(n).fill(await model.encodeChatAsync(request)), options);
+    return model.stream(Array(copies).fill(await model.encodeChatAsync(request)), options);
   }
   if (!begun) return model.stream(input, options);
-  return model.stream(Array(n).fill(await tokensBegun(service, { dialog: input[0], answer: begun }, signal)), options);
+  return model.stream(Array(copies).fill(await tokensBegun(service, { dialog: input[0], answer: begun }, signal)), options);
 }
 
 // The tokens of a prediction.

@@ -2,6 +2,7 @@
 // for it.
 
 import { isDeepStrictEqual } from 'node:util';
+import { BEAM_FIELDS, searchOf } from './beams.mjs';
 import { CONSTRAINTS, constraintOf } from './constraint.mjs';
 import { badRequest } from './http.mjs';
 import { isObject, kind, wellFormed } from './json.mjs';
@@ -77,7 +78,7 @@ const HARMLESS = {
 };
 const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens',
   'bad_words', 'epsilon_cutoff', 'eta_cutoff', 'frequency_penalty', 'ignore_eos', 'logit_bias', 'min_tokens', 'no_repeat_ngram_size', 'presence_penalty',
-  'stop_token_ids', 'typical_p', ...CONSTRAINTS];
+  'stop_token_ids', 'typical_p', ...BEAM_FIELDS, ...CONSTRAINTS];
 
 // Refuses every field but COMMON, `own`, and what changes nothing.
 function checkNames(body, own) {
@@ -188,8 +189,13 @@ function common(service, body, own, maxTokens, limit) {
   };
   if (options.minGenLen > maxTokens) throw badRequest('min_tokens', `'min_tokens' is ${options.minGenLen}, must be at most '${limit}', ${maxTokens}.`);
   const stream = flag(body, 'stream');
+  const n = integer(body, 'n', 1, 1, 128);
+  const includeUsage = includesUsage(body, stream);
+  const search = searchOf(body, { n, stream, slots: service.slots }, { flag, either, integer, number });
+  Object.assign(options, search?.options);
   const constraint = constraintOf(body, options.ignoreEos);
-  return { model, options, n: integer(body, 'n', 1, 1, 128), stream, includeUsage: includesUsage(body, stream), constraint };
+  // A search has all answers of a prompt, which the model gets once.
+  return { model, options, n, beams: search?.beams ?? 0, copies: search ? 1 : n, stream, includeUsage, constraint };
 }
 
 /** Tokens of the array called `name`, which is the field `param` or part of it. */
@@ -245,7 +251,7 @@ export function completion(service, body) {
   const top = integer(body, 'logprobs', null, 0, 20);
   const echo = flag(body, 'echo');
   const given = job.n;
-  job.n = integer(body, 'best_of', given, 1, 128);
+  if (job.beams === 0) job.n = job.copies = integer(body, 'best_of', given, 1, 128); // a search ranks its answers
   if (job.n < given) throw badRequest('best_of', `'best_of' is ${job.n}, must be at least 'n', ${given}.`);
   if (job.n > given && job.stream) {
     const why = "which answers are best is not known before their end, and 'stream' is true";
@@ -266,7 +272,7 @@ export function completion(service, body) {
   const hasText = (prompt) => (typeof prompt === 'string' ? prompt !== '' : prompt.some((token) => service.model.tokenBytes(token).length > 0));
   const continues = asked.map((prompt) => !echo && hasText(prompt));
   Object.assign(job.options, { echo, logprobs: top !== null || job.n > given, topLogprobs: top ?? 0 });
-  return { ...job, given, input: repeated(asked, job.n), sequences, continues, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };
+  return { ...job, given, input: repeated(asked, job.copies), sequences, continues, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };
 }
 
 export function chat(service, body) {
@@ -298,7 +304,7 @@ function predictionOf({ prediction = null }) {
 
 // Tools and messages: for the model's template, as `request`, or for Meta's Llama 2 format, which
 // has no tools, as `input` and what is `begun` of the answer.
-function chatPrompt({ model, template }, body, { n, constraint }) {
+function chatPrompt({ model, template }, body, { copies, constraint }) {
   if (model.info().chatFormat === 'none') {
     throw badRequest('messages', 'The model has no chat template; it continues texts (/v1/completions).');
   }
@@ -306,7 +312,7 @@ function chatPrompt({ model, template }, body, { n, constraint }) {
   const variables = variablesOf(body, template);
   if (template === null) {
     const { dialog, begun } = dialogOf(body.messages);
-    return { tools, begun, input: Array(n).fill(dialog), continues: [begun !== ''] };
+    return { tools, begun, input: Array(copies).fill(dialog), continues: [begun !== ''] };
   }
   const { messages, begun } = conversationOf(body.messages, template);
   return { tools, request: { messages, tools: tools?.json, variables, continueFinal: begun }, continues: [begun] };
@@ -316,16 +322,16 @@ function chatPrompt({ model, template }, body, { n, constraint }) {
 export function grammar(service, body) {
   const constraint = constraintOf(body, false);
   if (constraint === null) throw badRequest(null, `The request must have one of ${CONSTRAINTS.join(', ')}.`);
-  return { sequences: 1, n: 1, constraint, param: constraint.field };
+  return { sequences: 1, n: 1, copies: 1, constraint, param: constraint.field };
 }
 
 // Of the playground: what may follow a text, or a dialog and the beginning of its answer.
 export function next(service, body) {
   if (body.messages === undefined) {
     if (typeof body.prompt !== 'string') throw badRequest('prompt', "'prompt' must be a text.");
-    return { sequences: 1, n: 1, prompt: body.prompt, param: 'prompt' };
+    return { sequences: 1, n: 1, copies: 1, prompt: body.prompt, param: 'prompt' };
   }
   if (typeof (body.answer ?? '') !== 'string') throw badRequest('answer', "'answer' must be a text.");
   const { dialog, begun } = dialogOf(body.messages);
-  return { sequences: 1, n: 1, dialog, answer: begun + (body.answer ?? ''), param: 'messages' };
+  return { sequences: 1, n: 1, copies: 1, dialog, answer: begun + (body.answer ?? ''), param: 'messages' };
 }

@@ -127,7 +127,7 @@ export class Service {
     // What a request cannot have running at a time keeps nobody out: the model takes requests in
     // turn. That one has more than there is room for does not matter either: on a busy service such
     // a one would never come in.
-    const weight = Math.min(job.sequences, this.slots);
+    const weight = Math.min((job.sequences / job.n) * Math.max(job.beams ?? 0, job.n), this.slots);
     if (this.#inside >= this.limit) {
       const now = `${this.#inside} sequences run or wait, and requests are taken while they are fewer than ${this.limit}`;
       throw busy(`The queue is full: ${now}. Try again later.`);
@@ -143,7 +143,7 @@ export class Service {
       if (!res.destroyed) await run(this, job, res, abort.signal);
     } catch (error) {
       const param = job.constraint && isAboutGrammar(error) ? job.constraint.field : job.param;
-      if (!left) throw this.apiError(error, param, job.n);
+      if (!left) throw this.apiError(error, param, job.copies);
     } finally {
       this.#inside -= weight;
       res.off('close', onClose);

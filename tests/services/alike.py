@@ -52,6 +52,10 @@ BODIES = [
         {"bad_words": ["\ud83d"]}, {"typical_p": 0.5, "temperature": 1}, {"typical_p": 1.5}, {"epsilon_cutoff": 1}, {"eta_cutoff": 0.3, "temperature": 1}, {"no_repeat_ngram_size": 2},
         {"best_of": 3, "n": 2}, {"best_of": 3, "stream": True}, {"best_of": 2, "n": 3}, {"best_of": 4, "logprobs": 1, "temperature": 1}, {"best_of": 128, "prompt": ["a"] * 600},
         {"best_of": 3, "echo": True, "temperature": 1}, {"best_of": 2, "max_tokens": 0}, *LANGUAGES,
+        {"use_beam_search": True}, {"use_beam_search": 1}, {"use_beam_search": False, "num_beams": 2}, {"use_beam_search": True, "num_beams": 3, "n": 2, "logprobs": 1},
+        {"use_beam_search": True, "num_beams": 2, "length_penalty": 65}, {"use_beam_search": True, "num_beams": 0}, {"use_beam_search": True, "n": 100},
+        {"use_beam_search": True, "best_of": 3, "early_stopping": "never"}, {"use_beam_search": True, "early_stopping": 1}, {"use_beam_search": True, "stream": True},
+        {"use_beam_search": True, "num_beams": 2, "prompt": ["a", "x " * 600]}, {"use_beam_search": True, "num_beams": 2, "echo": True, "length_penalty": -1.5},
         {"no_repeat_ngram_size": 1.5}, {"tools": []}, {"user": {"a": [1]}}, {"suffix": "x"},
         {"prompt": "\ud83d"}, {"prompt": "a\ud83d\ude00b", "echo": True}, {"prompt": "a\0b", "echo": True}, {"prompt": "\ufeffa", "echo": True}, {"prompt": "\u2028<&>", "echo": True})
 ] + [

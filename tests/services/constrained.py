@@ -16,6 +16,7 @@ URL = sys.argv[1]
 client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, timeout=600)
 MODEL = client.models.list().data[0].id
 FOX = {"role": "user", "content": "Tell me a story about a fox."}
+SEARCH = ("use_beam_search", "num_beams", "length_penalty", "early_stopping")
 TIGHT = {"x-guidance": {"whitespace_flexible": False}}
 # Every answer of it ends by itself, and soon.
 ANIMAL = {
@@ -30,12 +31,12 @@ def schema_format(schema, **more):
 
 
 def chat(**more):
-    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "structured", "ignore_eos"))}
+    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "structured", "ignore_eos", *SEARCH))}
     return client.chat.completions.create(**{"model": MODEL, "messages": [FOX], "seed": 1, "extra_body": extra, **more})
 
 
 def complete(**more):
-    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "structured", "response_format", "ignore_eos"))}
+    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "structured", "response_format", "ignore_eos", *SEARCH))}
     return client.completions.create(**{"model": MODEL, "prompt": "Once upon a time", "seed": 1, "max_tokens": 60, "extra_body": extra, **more})
 
 
@@ -222,7 +223,45 @@ def best_of():
     assert complete(n=1, best_of=3, max_tokens=0).choices[0].text == ""
 
 
-checks = (languages, as_sent, pydantic, refusals, best_of)
+def beams():
+    def searched(create=complete, **more):
+        return create(**{"max_tokens": 12, "logprobs": 0, "ignore_eos": True, "use_beam_search": True, **more})
+
+    def mean(choice):
+        return sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs)
+
+    prompts = ["Once upon a time", "The fox"]
+    four = searched(n=4, prompt=prompts)
+    assert [c.index for c in four.choices] == [*range(8)] and four.usage.completion_tokens == 8 * 12, four
+    for p in range(2):
+        own = four.choices[4 * p:4 * p + 4]
+        assert len({c.text for c in own}) == 4 and [c.text for c in own] == [c.text for c in sorted(own, key=mean, reverse=True)], own
+        # The best of several is no worse than what is found without looking further ahead.
+        greedy = complete(prompt=prompts[p], max_tokens=12, temperature=0, logprobs=0, ignore_eos=True).choices[0]
+        assert mean(own[0]) >= mean(greedy) - 1e-4, (own[0], greedy)
+        assert searched(prompt=prompts[p], num_beams=1).choices[0].text == greedy.text
+        # Draws change nothing, and a narrower request gets the best of the same search.
+        for width in ({"num_beams": 4}, {"best_of": 4}, {"num_beams": 4, "temperature": 1.5, "seed": 7}):
+            assert searched(prompt=prompts[p], n=2, **width).choices[1].text == own[1].text, width
+    both = [searched(prompt=prompt, n=3).usage.prompt_tokens for prompt in prompts]
+    assert four.usage.prompt_tokens == sum(both), "a prompt counts once for all its answers"
+    long = searched(prompt=prompts[0], num_beams=3, ignore_eos=False, length_penalty=2.5, early_stopping="never", max_tokens=40).choices[0]
+    short = searched(prompt=prompts[0], num_beams=3, ignore_eos=False, length_penalty=-2.5, early_stopping=True, max_tokens=40).choices[0]
+    assert len(short.logprobs.tokens) <= len(long.logprobs.tokens), (short, long)
+    answers = chat(max_tokens=8, n=2, use_beam_search=True, num_beams=3).choices
+    assert len(answers) == 2 and answers[0].message.content != answers[1].message.content, answers
+    assert json.loads(searched(prompt="The fox", num_beams=2, guided_json={"type": "integer", "minimum": 1, "maximum": 9}, ignore_eos=False).choices[0].text) in range(1, 10)
+    refused(complete, "use_beam_search", "'stream' are true", use_beam_search=True, stream=True)
+    refused(complete, "num_beams", "must be at least 'n', 3", use_beam_search=True, n=3, num_beams=2)
+    refused(complete, "num_beams", "needs 'use_beam_search'", num_beams=2)
+    refused(complete, "length_penalty", "needs 'use_beam_search'", length_penalty=1)
+    refused(complete, "early_stopping", "true, false or 'never'", use_beam_search=True, early_stopping="soon")
+    refused(complete, "num_beams", "from 1 to", use_beam_search=True, num_beams=1000)
+    refused(complete, "n", "more beams than", use_beam_search=True, n=100)
+    refused(complete, "best_of", "two names", use_beam_search=True, num_beams=2, best_of=3)
+
+
+checks = (languages, as_sent, pydantic, refusals, best_of, beams)
 for check in checks if len(sys.argv) < 3 else checks[int(sys.argv[2]):]:
     check()
 print("constrained:", ", ".join(check.__name__ for check in checks))

@@ -57,6 +57,14 @@ for weights, kv in (("int8", "int8"), ("int4", "auto"), ("nf4", "f16")):
     text, log = serve("--weights_dtype", weights, "--kv_dtype", kv)
     assert text and weights in log, log
 
+text, log = serve("--ranks", "0,0", "--threads", "1")
+assert text and "2 ranks" in log, log
+for ranks in ("0,", "a", "1.5", ",".join(["0"] * 65)):
+    said = fails("--ckpt_dir", CKPT, "--port", "0", "--ranks", ranks)
+    assert "numbers with commas" in said, said
+said = fails("--ckpt_dir", CKPT, "--port", "0", "--ranks", "0,999")
+assert "devices[1]" in said and "NUMA node" in said, said
+
 # A chat template of the operator's, for a model that has none: it counts, with its own sentences.
 with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
     file.write("{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no ' + m.role + ' here') }}{% endif %}{{ m.content }}{% endfor %}")
