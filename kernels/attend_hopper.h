@@ -183,10 +183,15 @@ template <class T, uint32_t B> struct HopperAttention {
         barrier_wait(b.values + (n_tiles - 1) % STAGES, round_of(n_tiles - 1));
         add(o, w, values_of(n_tiles - 1));
         wgmma_finish(o);
+        bool lost[2] = {};
         UNROLL
         for (uint32_t i = 0; i < 2; i++) {
             const float unit = 1 / group_sum(sum[i], 4);
             if (row[i] < 0) continue;
+            UNROLL
+            for (uint32_t k = 0; k < B / 8; k++) UNROLL
+            for (uint32_t e = 4 * k + 2 * i; e < 4 * k + 2 * i + 2; e++) lost[i] |= o[e] != o[e];
+            lost[i] &= unit == unit;
             with_type(p.y_type, [&](auto type) {
                 auto *y = (decltype(type) *)p.y + (size_t)row[i] * p.y_stride;
                 UNROLL
@@ -197,6 +202,9 @@ template <class T, uint32_t B> struct HopperAttention {
                             o[4 * k + 2 * i] * unit, o[4 * k + 2 * i + 1] * unit);
             });
         }
+#ifndef PLANT_LOST
+        attend_lost<T>(p, tile, first + t / 32 * 16, lost);
+#endif
     }
 
     // Loads and rounds the queries of 64 rows, from entry `first` of `rows` on. Rows from n on

@@ -179,10 +179,15 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
 #endif
     }
     if (!active) return;
+    bool lost[2] = {};
     UNROLL
     for (uint32_t h = 0; h < 2; h++) {
         float total = group_sum(sum[h], 4);
         if (row[h] < 0) continue;
+        UNROLL
+        for (uint32_t i = 0; i < B / 8; i++) UNROLL
+        for (uint32_t e = 2 * h; e < 2 * h + 2; e++) lost[h] |= o[i][e] != o[i][e];
+        lost[h] &= total == total;
         with_type(p.y_type, [&](auto type) {
             auto *y = (decltype(type) *)p.y + (size_t)row[h] * p.y_stride;
             UNROLL
@@ -192,6 +197,9 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
                         o[i][2 * h] / total, o[i][2 * h + 1] / total);
         });
     }
+#ifndef PLANT_LOST
+    attend_lost<C>(p, tile, warp * 16, lost);
+#endif
 }
 
 KERNEL(attend_prefill_f16_32) { attend_prefill<f16, f16, 32>(p); }

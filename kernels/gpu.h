@@ -13,6 +13,7 @@
 // | hopper.h | what compute capability 9.0 has in addition |
 // | gemm_hopper.h, codes_hopper.h | its products of many rows: floats, quantised weights |
 // | attend_hopper.h | its prefill attention |
+// | keys.h | how attention reads the cache; rows that the tensor cores lose |
 // | embed, prepare, qkv, append, attend, attend_prefill, | one op each, decode and prefill |
 // | matmul_add, ffn_up, logits (.cu) | |
 // | sample.cu | from logits to a token |
@@ -380,6 +381,7 @@ DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
 #include "gemm.h"
 #include "gemm_hopper.h"
 #include "codes_hopper.h"
+#include "keys.h"
 #include "attend_hopper.h"
 
 #endif

@@ -329,7 +329,7 @@ typedef struct {
     // numbers.
     TensorMap k;
     TensorMap v;
-    AttendPrefillParams p; // k_pages and v_pages are not read
+    AttendPrefillParams p; // k_pages and v_pages are read for rows with infinite values only
     uint32_t first;        // this layer's first row of the maps
     uint32_t end;          // number of rows of a map
     uint32_t zeros[4];

@@ -374,6 +374,57 @@ void test_attend_nan() {
     }
 }
 
+// The values of a later key do not reach a row, whatever they are, although both share a tile of keys;
+// nor do those before a row's window. A row that sees them gets what float32 gives.
+void test_attend_infinity() {
+    struct Case {
+        int type;
+        Way way;
+        uint32_t head_dim, position, n, key, window;
+    };
+    const float values[] = {INFINITY, -INFINITY, NAN};
+    for (const Case &c : {Case{GPU_BF16, Fma, 32, 0, 20, 9, 0},
+             Case{GPU_BF16, Mma, 32, 0, 70, 9, 0}, Case{GPU_F16, Mma, 96, 3, 40, 30, 0},
+             Case{GPU_INT8, Mma, 64, 5, 20, 21, 0}, Case{GPU_F16, Mma, 64, 61, 50, 70, 20},
+             Case{GPU_BF16, Hopper, 64, 0, 130, 70, 0}, Case{GPU_F16, Hopper, 128, 20, 70, 85, 0},
+             Case{GPU_BF16, Hopper, 32, 100, 60, 120, 30}}) {
+        Attention test(c.type, 2, 1, c.head_dim, {{c.position, c.n, true}}, false, c.window);
+        const auto clean = test.prefill(c.way, 0, 1);
+        std::vector<uint8_t> bytes = test.vd.get<uint8_t>();
+        uint8_t *head = &bytes[test.pages[c.key / 16] * head_bytes(c.type, test.stride)];
+        if (scaled(c.type)) {
+            const float unit = INFINITY; // an infinite scale; a code of zero gives NaN
+            memcpy(head + 16 * test.stride + c.key % 16 * 4, &unit, 4);
+        } else
+            for (uint32_t d = 0; d < 3; d++)
+                store(
+                    c.type, head + (c.key % 16 * test.stride + d * 7) * size_of(c.type), values[d]);
+        for (uint32_t d = 0; d < c.head_dim; d++)
+            test.v[0][c.key * c.head_dim + d] = cached(c.type, head, test.stride, c.key % 16, d);
+        test.vd.put(bytes);
+        const char *name = c.way == Fma ? "float32" : c.way == Mma ? "mma" : "hopper";
+        const auto got = view_as<float>(on_schedules(
+            name, [&](uint64_t seed) { return bytes_of(test.prefill(c.way, 0, seed)); }));
+        test.untouched(got);
+        for (uint32_t row = 0; row < test.n_rows; row++) {
+            const uint32_t position = c.position + row;
+            const bool sees = c.key <= position && (!c.window || c.key + c.window > position);
+            for (uint32_t i = 0; i < test.q_dim; i++) {
+                const float is = got[(size_t)row * pad32(test.q_dim) + i],
+                            was = clean[(size_t)row * pad32(test.q_dim) + i];
+                const float value =
+                    sees ? (float)test.v[0][c.key * c.head_dim + i % c.head_dim] : 0;
+                CHECK(std::isfinite(value) ? fabsf(is - was) <= 0.05f
+                      : std::isnan(value)  ? std::isnan(is)
+                                           : is == value,
+                    "%s, key %u: row %u, column %u: %g, with a finite key %g", name, c.key, row, i,
+                    is, was);
+            }
+        }
+        test.rounds(got, [&] { return test.prefill(c.way, 0, 1); });
+    }
+}
+
 } // namespace
 
 extern const Test ATTENTION[] = {
@@ -385,5 +436,6 @@ extern const Test ATTENTION[] = {
     {"attend_fp8", test_attend_fp8},
     {"attend_window", test_attend_window},
     {"attend_nan", test_attend_nan},
+    {"attend_infinity", test_attend_infinity},
     {nullptr, nullptr},
 };
