@@ -224,8 +224,8 @@ template <class T> DEVICE void attend(const AttendParams &p) {
             o = fmaf(load_fenced(part + s * width + d), weight, o);
         }
         with_type(p.y_type, [&](auto type) {
-            from_float(
-                ((decltype(type) *)p.y)[(size_t)row * p.y_stride + head * p.head_dim + d], o / sum);
+            from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride + head * p.head_dim + d],
+                bounded(o / sum, p.y_type));
         });
     }
 }
@@ -282,7 +282,7 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
         with_type(p.y_type, [&](auto type) {
             from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride +
                                                permuted_of(head * p.head_dim + d, p.permuted)],
-                o[c] / sum[c]);
+                bounded(o[c] / sum[c], p.y_type));
         });
     }
 }

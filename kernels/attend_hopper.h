@@ -199,7 +199,8 @@ template <class T, uint32_t B> struct HopperAttention {
                     if (k * 8 + column < p.head_dim)
                         store_pair(
                             y + permuted_of(blockIdx.x * p.head_dim + k * 8 + column, p.permuted),
-                            o[4 * k + 2 * i] * unit, o[4 * k + 2 * i + 1] * unit);
+                            bounded(o[4 * k + 2 * i] * unit, p.y_type),
+                            bounded(o[4 * k + 2 * i + 1] * unit, p.y_type));
             });
         }
 #ifndef PLANT_LOST

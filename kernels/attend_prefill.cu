@@ -194,7 +194,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
             for (uint32_t i = 0; i < B / 8; i++)
                 if (i * 8 + c < p.head_dim)
                     store_pair(y + permuted_of(head * p.head_dim + i * 8 + c, p.permuted),
-                        o[i][2 * h] / total, o[i][2 * h + 1] / total);
+                        bounded(o[i][2 * h] / total, p.y_type),
+                        bounded(o[i][2 * h + 1] / total, p.y_type));
         });
     }
 #ifndef PLANT_LOST

@@ -87,7 +87,8 @@ DEVICE void attend_again(const AttendPrefillParams &p, const AttendTile &tile, u
         UNROLL
         for (uint32_t e = 0; e < 8; e++)
             if (d0 + e < p.head_dim)
-                from_float(y[permuted_of(head * p.head_dim + d0 + e, p.permuted)], o[e] / sum);
+                from_float(y[permuted_of(head * p.head_dim + d0 + e, p.permuted)],
+                    bounded(o[e] / sum, p.y_type));
     });
 }
 

@@ -146,6 +146,11 @@ KEYS_FREED_EARLY attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 att
 ROUNDED_EARLY attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper registers were written while a product read them
 NOT_TRANSPOSED attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says
 LOST attend_prefill bf16_32|attend_hopper_bf16_64 attend_infinity key 9: row
+UNBOUNDED prepare - large prepare: .* is inf
+UNBOUNDED ffn_up int8 large ffn_up: .* in .* is -?(inf|nan)
+UNBOUNDED logits int8 large twin says
+UNBOUNDED attend bf16 attend_large f16 that is finite: -?inf is not
+UNBOUNDED attend_prefill bf16_32|attend_hopper_bf16_64 attend_large f16 that is finite: -?inf is not
 MASK attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says
 READ_EARLY append - chain started early, a kernel gives other bits
 WRITTEN_EARLY qkv bf16 chain written to global memory before wait_for_last

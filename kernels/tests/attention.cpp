@@ -117,9 +117,13 @@ struct Attention {
             all.push_back((float)widened(y_type, &bytes[at]));
         return all;
     }
-    // Checks that outputs in 16 bits are the outputs in 32 bits, rounded.
+    // Checks that outputs in each type of 16 bits are the outputs in 32 bits, rounded.
     template <class Run> void rounds(const std::vector<float> &exact, const Run &run) {
-        y_type = type == GPU_BF16 || type == GPU_FP8 ? GPU_BF16 : GPU_F16;
+        rounds_to(type == GPU_BF16 || type == GPU_FP8 ? GPU_BF16 : GPU_F16, exact, run);
+        rounds_to(GPU_F16_FINITE, exact, run);
+    }
+    template <class Run> void rounds_to(int to, const std::vector<float> &exact, const Run &run) {
+        y_type = to;
         const std::vector<float> got = run();
         for (size_t i = 0; i < exact.size(); i++) {
             uint8_t want[4];
@@ -151,7 +155,7 @@ struct Attention {
         }
         list.push_back({0, 0, 0, 0});
         Buffer rd(rows), td(list), y((size_t)n_rows * pad32(q_dim) * size_of(y_type));
-        const uint32_t permuted = y_type == GPU_F16; // the other two types use the plain order
+        const uint32_t permuted = half(y_type); // the other two types use the plain order
         AttendPrefillParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(),
             td.as<AttendTile>(), rd.as<int32_t>(), pgd.as<uint32_t>(), (uint32_t)list.size(), heads,
             kv_heads, head_dim, stride, pad32(q_dim), pad32(q_dim), 1 / sqrtf((float)head_dim),
@@ -374,6 +378,26 @@ void test_attend_nan() {
     }
 }
 
+// In f16 for quantised weights, values beyond f16's range are its greatest number.
+void test_attend_large() {
+    for (int way : {-1, (int)Fma, (int)Mma, (int)Hopper}) {
+        Attention test(GPU_BF16, 2, 1, 32, {{19, 1, way >= 0}, {30, 5, way >= 0}});
+        std::vector<uint8_t> bytes = test.vd.get<uint8_t>();
+        for (size_t at = 0; at < bytes.size(); at += 2)
+            store(GPU_BF16, &bytes[at], (float)widened(GPU_BF16, &bytes[at]) * 3e5f);
+        test.vd.put(bytes);
+        auto run = [&] {
+            return way >= 0 ? test.prefill((Way)way, 0, 1) : test.decode({0, 1, 2, 3, 4, 5}, 1, 1);
+        };
+        const auto got = run();
+        uint32_t beyond = 0;
+        for (float x : got) beyond += fabsf(x) > 65520;
+        CHECK(beyond > 20, "too few large values");
+        test.rounds(got, run);
+        test.rounds_to(GPU_F16, got, run);
+    }
+}
+
 // The values of a later key do not reach a row, whatever they are, although both share a tile of keys;
 // nor do those before a row's window. A row that sees them gets what float32 gives.
 void test_attend_infinity() {
@@ -436,6 +460,7 @@ extern const Test ATTENTION[] = {
     {"attend_fp8", test_attend_fp8},
     {"attend_window", test_attend_window},
     {"attend_nan", test_attend_nan},
+    {"attend_large", test_attend_large},
     {"attend_infinity", test_attend_infinity},
     {nullptr, nullptr},
 };
