@@ -14,7 +14,7 @@
 // stores them in shared memory.
 template <class C> DEVICE void widen8(
     void *to, const C *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
-    Words2 raw = valid ? load_const8(head + slot * head_stride + d) : Words2{};
+    Words2 raw = valid ? load_fresh8(head + slot * head_stride + d) : Words2{};
     const float unit = valid ? unit_of(head, head_stride, slot) : 0;
     float v[8];
     Words4 out;

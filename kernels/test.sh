@@ -153,6 +153,7 @@ UNBOUNDED attend bf16 attend_large f16 that is finite: -?inf is not
 UNBOUNDED attend_prefill bf16_32|attend_hopper_bf16_64 attend_large f16 that is finite: -?inf is not
 MASK attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says
 READ_EARLY append - chain started early, a kernel gives other bits
+CONST_UNIT attend int8 chain reads by .nc what an earlier launch
 WRITTEN_EARLY qkv bf16 chain written to global memory before wait_for_last
 MISALIGNED embed - embed past a multiple of 16
 DIVERGENT_BARRIER prepare - prepare divergent barrier
