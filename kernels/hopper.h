@@ -171,6 +171,19 @@ template <int COUNT> DEVICE void take_registers() {
 #include "emu/hopper.h"
 #endif
 
+// Says that this warp has read a stage, whose barrier counts WARPS arrivals of each warpgroup.
+// wgmma_wait speaks for the warp that calls it, and another warp of the warpgroup may not have come
+// so far; so no thread may say this for the warpgroup.
+#define WARPS 4
+DEVICE void stage_read(AsyncBarrier *b) {
+#ifdef PLANT_FREED_BY_ONE
+    for (uint32_t i = 0; i < WARPS; i++)
+        if (threadIdx.x % 128 == 0) barrier_arrive(b);
+#else
+    if (threadIdx.x % 32 == 0) barrier_arrive(b);
+#endif
+}
+
 // The descriptor of a wgmma operand: sixteen columns of a matrix that copy_box has brought in boxes
 // of 64 columns. `p` points to these columns in the first row.
 DEVICE uint64_t operand(const void *p) {

@@ -133,6 +133,8 @@ NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper a barrier that nobody has made
 NO_EXPECT matmul_add hopper_bf16 hopper that does not expect them
 WRONG_PARITY matmul_add hopper_bf16 hopper no thread can go on|overwrites what a product of warpgroup . still reads
 FREED_EARLY matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
+FREED_BY_ONE matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
+FREED_BY_ONE attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper overwrites what a product of warpgroup . still reads
 NOT_EMPTY matmul_add hopper_bf16 hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
 WRONG_SWIZZLE ffn_up hopper_bf16 hopper twin says
 DECODED_EARLY matmul_add hopper_int8 codes registers were written while a product read them
