@@ -82,7 +82,7 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #ifdef PLANT_FREED_EARLY
             stage_read(empty + step % STAGES);
 #else
-            if (step > 0) stage_read(empty + (step - 1) % STAGES);
+            stage_read(empty + (step - 1) % STAGES, step > 0);
 #endif
         }
         wgmma_finish(sums);
