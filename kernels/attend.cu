@@ -28,52 +28,13 @@ struct Layout {
     }
 };
 
-// The keys and values of one sequence and one KV head.
-template <class T> struct Keys {
-    const T *k, *v;        // this KV head in page 0
-    const uint32_t *pages; // the sequence's page table
-    size_t page_stride;
-    uint32_t head_stride;
-    DEVICE_MEMBER Keys(const void *k_pages, const void *v_pages, const uint32_t *pages,
-        uint32_t kv_head, uint32_t n_kv_heads, uint32_t head_stride)
-        : k((const T *)k_pages + kv_head * head_of_page<T>(head_stride)),
-          v((const T *)v_pages + kv_head * head_of_page<T>(head_stride)), pages(pages),
-          page_stride(n_kv_heads * head_of_page<T>(head_stride)), head_stride(head_stride) {}
-    DEVICE_MEMBER size_t at(uint32_t key) const {
-        return pages[key / GPU_PAGE] * page_stride + (size_t)(key % GPU_PAGE) * head_stride;
-    }
-    // The scale of a key's vector in k or v; 1 for caches without scales.
-    DEVICE_MEMBER float unit(const T *from, uint32_t key, bool valid) const {
-        if constexpr (SCALED<T>)
-            return valid ? unit_of(from + pages[key / GPU_PAGE] * page_stride, head_stride,
-                               key % GPU_PAGE)
-                         : 0;
-        else
-            return 1;
-    }
-};
-
-// Eight numbers whose load may be in flight.
-template <class T, bool = SCALED<T>> struct Eight {
-    Words4 raw[sizeof(T) / 2];
-    DEVICE_MEMBER void load(const T *p) {
-        UNROLL
-        for (int i = 0; i < (int)sizeof(T) / 2; i++) raw[i] = load_fresh((const char *)p + 16 * i);
-    }
-    DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
-};
-template <class T> struct Eight<T, true> {
-    Words2 raw;
-    DEVICE_MEMBER void load(const T *p) { raw = load_fresh8(p); }
-    DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
-};
-
 // Attends to keys first .. first + n (n <= 256) for the H queries in l.q. Query h sees the keys from
-// begin[h] to before end[h]; both ascend with h. Keys before begin[0] are not read. Leaves three
-// results for each query: in l.max the largest score (times 1 / ln 2),
-// in l.sum the sum of the weights, in l.o the weighted sum of the values.
-template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T> &keys,
-    uint32_t first, uint32_t n, const uint32_t (&begin)[H], const uint32_t (&end)[H], float scale) {
+// begin[h] to before end[h]; both ascend with h, and without DIFFER they are the same for all. Keys
+// before begin[0] are not read. Leaves three results for each query: in l.max the largest score
+// (times 1 / ln 2), in l.sum the sum of the weights, in l.o the weighted sum of the values.
+template <class T, int H, bool DIFFER> DEVICE void attend_chunk(const Layout &l,
+    const Keys<T> &keys, uint32_t first, uint32_t n, const uint32_t (&begin)[H],
+    const uint32_t (&end)[H], float scale) {
     constexpr int U = 8 / sizeof(T); // keys in flight
     const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32, stride = keys.head_stride;
     uint32_t width = 2;
@@ -162,6 +123,9 @@ template <class T, int H> DEVICE void attend_chunk(const Layout &l, const Keys<T
             UNROLL
             for (int h = 0; h < H; h++) {
                 float p = key < n ? l.p[h * GPU_CHUNK + key] * unit[u] : 0;
+                // A zero weight is not enough: the value of a key that another row sees may be
+                // infinite, and so may its scale.
+                if (DIFFER && (first + key < begin[h] || first + key >= end[h])) continue;
                 UNROLL
                 for (int e = 0; e < 8; e++) o[h][e] = fmaf(p, v[e], o[h][e]);
             }
@@ -201,7 +165,7 @@ DEVICE void attend_group(const AttendParams &p, const Layout &l, int32_t row, ui
     uint32_t begin[H], end[H];
     UNROLL
     for (int h = 0; h < H; h++) begin[h] = first_key(n_keys, p.window), end[h] = n_keys;
-    attend_chunk<T, H>(l, keys, first, n, begin, end, p.scale);
+    attend_chunk<T, H, false>(l, keys, first, n, begin, end, p.scale);
     const uint32_t width = p.head_stride + 4;
     for (uint32_t i = t; i < H * width; i += 128) {
         uint32_t h = i / width, d = i % width;
@@ -260,8 +224,8 @@ template <class T> DEVICE void attend(const AttendParams &p) {
             o = fmaf(load_fenced(part + s * width + d), weight, o);
         }
         with_type(p.y_type, [&](auto type) {
-            from_float(
-                ((decltype(type) *)p.y)[(size_t)row * p.y_stride + head * p.head_dim + d], o / sum);
+            from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride + head * p.head_dim + d],
+                bounded(o / sum, p.y_type));
         });
     }
 }
@@ -294,7 +258,7 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
     for (int c = 0; c < OWN; c++) o[c] = sum[c] = 0, max[c] = -INFINITY_F;
     const uint32_t n_keys = tile.position + tile.n;
     for (uint32_t first = begin[0] / GPU_CHUNK * GPU_CHUNK; first < n_keys; first += GPU_CHUNK) {
-        attend_chunk<T, QUERIES>(
+        attend_chunk<T, QUERIES, true>(
             l, keys, first, smaller(n_keys - first, GPU_CHUNK), begin, end, p.scale);
         UNROLL
         for (int c = 0; c < OWN; c++) {
@@ -318,7 +282,7 @@ template <class T> DEVICE void attend_prefill_fma(const AttendPrefillParams &p) 
         with_type(p.y_type, [&](auto type) {
             from_float(((decltype(type) *)p.y)[(size_t)row * p.y_stride +
                                                permuted_of(head * p.head_dim + d, p.permuted)],
-                o[c] / sum[c]);
+                bounded(o[c] / sum[c], p.y_type));
         });
     }
 }

@@ -54,8 +54,8 @@ template <class T, uint32_t B> struct HopperAttention {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(b.keys + s, PAGES * HALVES);
                 barrier_init(b.values + s, PAGES * HALVES);
-                barrier_init(b.keys_read + s, workers);
-                barrier_init(b.values_read + s, workers);
+                barrier_init(b.keys_read + s, WARPS * workers);
+                barrier_init(b.values_read + s, WARPS * workers);
             }
             barrier_init(&b.cut, HALVES);
             async_fence();
@@ -145,14 +145,14 @@ template <class T, uint32_t B> struct HopperAttention {
         barrier_wait(b.keys, 0);
         score(s, queries, keys_of(0));
         wgmma_wait<0>(s);
-        if (t == 0) barrier_arrive(b.keys_read);
+        stage_read(b.keys_read);
         weigh(s, max, sum, fade, before * KEYS, position, own, column, scale, p.window);
         if (n_tiles > 1) barrier_wait(b.keys + 1, 0);
         round(w, s);
         for (uint32_t j = 1; j < n_tiles; j++) {
             score(s, queries, keys_of(j));
 #ifdef PLANT_KEYS_FREED_EARLY
-            if (t == 0) barrier_arrive(b.keys_read + j % STAGES);
+            stage_read(b.keys_read + j % STAGES);
 #endif
 #ifndef PLANT_NO_WAIT_VALUES
             barrier_wait(b.values + (j - 1) % STAGES, round_of(j - 1));
@@ -160,7 +160,7 @@ template <class T, uint32_t B> struct HopperAttention {
             add(o, w, values_of(j - 1));
             wgmma_wait<1>(s);
 #ifndef PLANT_KEYS_FREED_EARLY
-            if (t == 0) barrier_arrive(b.keys_read + j % STAGES);
+            stage_read(b.keys_read + j % STAGES);
 #endif
             weigh(s, max, sum, fade, (before + j) * KEYS, position, own, column, scale, p.window);
 #ifdef PLANT_ROUNDED_EARLY
@@ -171,7 +171,7 @@ template <class T, uint32_t B> struct HopperAttention {
             // before it.
             if (j + 1 < n_tiles) barrier_wait(b.keys + (j + 1) % STAGES, round_of(j + 1));
             wgmma_wait<0>(o);
-            if (t == 0) barrier_arrive(b.values_read + (j - 1) % STAGES);
+            stage_read(b.values_read + (j - 1) % STAGES);
             UNROLL
             for (uint32_t i = 0; i < B / 2; i++) o[i] *= fade[i / 2 % 2];
 #ifndef PLANT_ROUNDED_EARLY
@@ -183,10 +183,15 @@ template <class T, uint32_t B> struct HopperAttention {
         barrier_wait(b.values + (n_tiles - 1) % STAGES, round_of(n_tiles - 1));
         add(o, w, values_of(n_tiles - 1));
         wgmma_finish(o);
+        bool lost[2] = {};
         UNROLL
         for (uint32_t i = 0; i < 2; i++) {
             const float unit = 1 / group_sum(sum[i], 4);
             if (row[i] < 0) continue;
+            UNROLL
+            for (uint32_t k = 0; k < B / 8; k++) UNROLL
+            for (uint32_t e = 4 * k + 2 * i; e < 4 * k + 2 * i + 2; e++) lost[i] |= o[e] != o[e];
+            lost[i] &= unit == unit;
             with_type(p.y_type, [&](auto type) {
                 auto *y = (decltype(type) *)p.y + (size_t)row[i] * p.y_stride;
                 UNROLL
@@ -194,9 +199,13 @@ template <class T, uint32_t B> struct HopperAttention {
                     if (k * 8 + column < p.head_dim)
                         store_pair(
                             y + permuted_of(blockIdx.x * p.head_dim + k * 8 + column, p.permuted),
-                            o[4 * k + 2 * i] * unit, o[4 * k + 2 * i + 1] * unit);
+                            bounded(o[4 * k + 2 * i] * unit, p.y_type),
+                            bounded(o[4 * k + 2 * i + 1] * unit, p.y_type));
             });
         }
+#ifndef PLANT_LOST
+        attend_lost<T>(p, tile, first + t / 32 * 16, lost);
+#endif
     }
 
     // Loads and rounds the queries of 64 rows, from entry `first` of `rows` on. Rows from n on

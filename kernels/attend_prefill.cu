@@ -14,7 +14,7 @@
 // stores them in shared memory.
 template <class C> DEVICE void widen8(
     void *to, const C *head, uint32_t head_stride, uint32_t slot, uint32_t d, bool valid) {
-    Words2 raw = valid ? load_const8(head + slot * head_stride + d) : Words2{};
+    Words2 raw = valid ? load_fresh8(head + slot * head_stride + d) : Words2{};
     const float unit = valid ? unit_of(head, head_stride, slot) : 0;
     float v[8];
     Words4 out;
@@ -179,19 +179,28 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
 #endif
     }
     if (!active) return;
+    bool lost[2] = {};
     UNROLL
     for (uint32_t h = 0; h < 2; h++) {
         float total = group_sum(sum[h], 4);
         if (row[h] < 0) continue;
+        UNROLL
+        for (uint32_t i = 0; i < B / 8; i++) UNROLL
+        for (uint32_t e = 2 * h; e < 2 * h + 2; e++) lost[h] |= o[i][e] != o[i][e];
+        lost[h] &= total == total;
         with_type(p.y_type, [&](auto type) {
             auto *y = (decltype(type) *)p.y + (size_t)row[h] * p.y_stride;
             UNROLL
             for (uint32_t i = 0; i < B / 8; i++)
                 if (i * 8 + c < p.head_dim)
                     store_pair(y + permuted_of(head * p.head_dim + i * 8 + c, p.permuted),
-                        o[i][2 * h] / total, o[i][2 * h + 1] / total);
+                        bounded(o[i][2 * h] / total, p.y_type),
+                        bounded(o[i][2 * h + 1] / total, p.y_type));
         });
     }
+#ifndef PLANT_LOST
+    attend_lost<C>(p, tile, warp * 16, lost);
+#endif
 }
 
 KERNEL(attend_prefill_f16_32) { attend_prefill<f16, f16, 32>(p); }

@@ -38,7 +38,7 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);
-                barrier_init(empty + s, groups);
+                barrier_init(empty + s, WARPS * groups);
             }
             async_fence();
         }
@@ -86,10 +86,9 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
                     // registers that the previous product has finished reading.
                     wgmma_wait<1>();
 #ifdef PLANT_CODES_FREED_EARLY
-                    if (i % 4 == 0 && t % 128 == 0) barrier_arrive(empty + step % STAGES);
+                    if (i % 4 == 0) stage_read(empty + step % STAGES);
 #else
-                    if (i % 4 == 0 && step > 0 && t % 128 == 0)
-                        barrier_arrive(empty + (step - 1) % STAGES);
+                    if (i % 4 == 0 && step > 0) stage_read(empty + (step - 1) % STAGES);
 #endif
                 }
                 if (line + 2 < lines) ahead[d].load(from, line + 2, 0, codes);

@@ -184,6 +184,9 @@ template <class L> struct FreshRows {
         block_sync();
 #endif
     }
+    DEVICE_MEMBER static float finite_of(float x) {
+        return L::SCALED ? bounded(x, GPU_F16_FINITE) : x;
+    }
     DEVICE_MEMBER void stage(uint32_t line) {
         const uint32_t lane = threadIdx.x % 32;
         warp_sync(); // other lanes may still read the previous line
@@ -198,7 +201,8 @@ template <class L> struct FreshRows {
             load4(g, norm + column);
             UNROLL
             for (uint32_t e = 0; e < 4; e++)
-                v[e] = column + e < k ? v[e] * scales[r] * g[e] : 0; // padding may hold anything
+                v[e] = column + e < k ? finite_of(v[e] * scales[r] * g[e])
+                                      : 0; // padding may hold anything
             store8(staged + ((step * 8 + r) * 4 + t) * 16 + half * 8,
                 Words2{
                     {pair_of(v[0], v[1], typename L::T()), pair_of(v[2], v[3], typename L::T())}});

@@ -5,7 +5,7 @@
 // Stores the output in column j of a row.
 DEVICE void put_one(const FfnUpParams &p, int32_t row, uint32_t j, float value) {
     with_type(p.h_type, [&](auto type) {
-        from_float(((decltype(type) *)p.h)[(size_t)row * p.h_stride + j], value);
+        from_float(((decltype(type) *)p.h)[(size_t)row * p.h_stride + j], bounded(value, p.h_type));
     });
 }
 
@@ -57,7 +57,7 @@ template <bool PERMUTED> struct GatePairs {
         if (row < 0 || column(j) >= p.ffn_dim) return;
         if constexpr (PERMUTED)
             from_float(((f16 *)p.h)[(size_t)row * p.h_stride + first + j],
-                output_of(p, column(j), gate, up));
+                bounded(output_of(p, column(j), gate, up), p.h_type));
         else
             put_one(p, row, first + j, output_of(p, first + j, gate, up));
     }
@@ -82,7 +82,8 @@ DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair 
     if (j + 1 < p.ffn_dim) {
         const float b = output_of(p, j + 1, gate.y, up.y);
         with_type(p.h_type, [&](auto type) {
-            store_pair((decltype(type) *)p.h + (size_t)row * p.h_stride + j, a, b);
+            store_pair((decltype(type) *)p.h + (size_t)row * p.h_stride + j, bounded(a, p.h_type),
+                bounded(b, p.h_type));
         });
     } else
         put_one(p, row, j, a);
@@ -135,14 +136,14 @@ template <class T> DEVICE void put_sums(const FfnUpParams &p) {
     T *h = (T *)p.h + (size_t)row * p.h_stride + j;
     if (p.ffn_dim % 4) { // then `up` is not aligned to 16 bytes
         for (uint32_t e = 0; e < 4 && j + e < p.ffn_dim; e++)
-            from_float(h[e], output_of(p, j + e, gate[e], up[e]));
+            from_float(h[e], bounded(output_of(p, j + e, gate[e], up[e]), p.h_type));
         return;
     }
     float g[4], u[4];
     fresh4(g, gate);
     fresh4(u, up);
     UNROLL
-    for (uint32_t e = 0; e < 4; e++) u[e] = output_of(p, j + e, g[e], u[e]);
+    for (uint32_t e = 0; e < 4; e++) u[e] = bounded(output_of(p, j + e, g[e], u[e]), p.h_type);
     store8(h, Words2{{pair_of(u[0], u[1], T()), pair_of(u[2], u[3], T())}});
 }
 

@@ -45,7 +45,7 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);
-                barrier_init(empty + s, workers);
+                barrier_init(empty + s, WARPS * workers);
             }
 #ifndef PLANT_NO_FENCE
             async_fence();
@@ -80,9 +80,9 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
             // so it is free.
             wgmma_wait<1>();
 #ifdef PLANT_FREED_EARLY
-            if (t % 128 == 0) barrier_arrive(empty + step % STAGES);
+            stage_read(empty + step % STAGES);
 #else
-            if (t % 128 == 0 && step > 0) barrier_arrive(empty + (step - 1) % STAGES);
+            stage_read(empty + (step - 1) % STAGES, step > 0);
 #endif
         }
         wgmma_finish(sums);

@@ -13,6 +13,7 @@
 // | hopper.h | what compute capability 9.0 has in addition |
 // | gemm_hopper.h, codes_hopper.h | its products of many rows: floats, quantised weights |
 // | attend_hopper.h | its prefill attention |
+// | keys.h | how attention reads the cache; rows that the tensor cores lose |
 // | embed, prepare, qkv, append, attend, attend_prefill, | one op each, decode and prefill |
 // | matmul_add, ffn_up, logits (.cu) | |
 // | sample.cu | from logits to a token |
@@ -355,14 +356,27 @@ DEVICE uint32_t first_key(uint32_t n, uint32_t window) {
     return window == 0 || n <= window ? 0 : n - window;
 }
 
-// Calls `body` with a number of the given type: GPU_F32, GPU_F16 or GPU_BF16.
+// An activation that is to be rounded to `type`. Each writer of activations calls it; the KV cache,
+// weights and f16 activations of f16 weights overflow to infinity as f16 does elsewhere. cvt has a
+// modifier that saturates, but it also makes infinities finite (params.h says why they stay).
+DEVICE float bounded(float x, uint32_t type) {
+#ifdef PLANT_UNBOUNDED
+    return x;
+#else
+    const float most = 65504.0f;
+    return type == GPU_F16_FINITE && fabsf(x) < INFINITY_F ? fminf(fmaxf(x, -most), most) : x;
+#endif
+}
+
+// Calls `body` with a number that is stored like the given type: GPU_F32, GPU_F16, GPU_BF16 or
+// GPU_F16_FINITE.
 template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
     if (type == GPU_F32)
         body(float());
-    else if (type == GPU_F16)
-        body(f16());
-    else
+    else if (type == GPU_BF16)
         body(bf16());
+    else
+        body(f16());
 }
 
 #include "hopper.h"
@@ -380,6 +394,7 @@ DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
 #include "gemm.h"
 #include "gemm_hopper.h"
 #include "codes_hopper.h"
+#include "keys.h"
 #include "attend_hopper.h"
 
 #endif

@@ -50,6 +50,13 @@ DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity) {
             : "memory");
     } while (!over);
 }
+// The number of the thread in its warp: threadIdx.x % 32, read from a register of its own. Where the
+// loop of gemm_hopper.h has threadIdx.x % 32 instead, ptxas waits for each of its products.
+DEVICE uint32_t lane_of_warp() {
+    uint32_t lane;
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
 DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Stores a part of an operand. Each thread that does so calls async_fence afterwards, before the
 // threads synchronise and begin the product.
@@ -170,6 +177,19 @@ template <int COUNT> DEVICE void take_registers() {
 #else
 #include "emu/hopper.h"
 #endif
+
+// Says that this warp has read a stage, whose barrier counts WARPS arrivals of each warpgroup.
+// wgmma_wait speaks for the warp that calls it, and another warp of the warpgroup may not have come
+// so far; so no thread may say this for the warpgroup. `any` is false where there is no stage yet.
+#define WARPS 4
+DEVICE void stage_read(AsyncBarrier *b, bool any = true) {
+#ifdef PLANT_FREED_BY_ONE
+    for (uint32_t i = 0; i < WARPS; i++)
+        if (any && threadIdx.x % 128 == 0) barrier_arrive(b);
+#else
+    if (lane_of_warp() == 0 && any) barrier_arrive(b);
+#endif
+}
 
 // The descriptor of a wgmma operand: sixteen columns of a matrix that copy_box has brought in boxes
 // of 64 columns. `p` points to these columns in the first row.

@@ -97,6 +97,10 @@ enum {
     GPU_FP8 = 6,
     GPU_K4 = 7,
     GPU_K8 = 8,
+    // The type of activations for quantised weights: f16 in which finite numbers stay finite. Those
+    // beyond the range of f16 become +-65504; infinities and NaN stay what they are, so that what has
+    // failed in float32 is still seen to have failed.
+    GPU_F16_FINITE = 9,
 
     GPU_PAGE = 16,   // positions of a page
     GPU_CHUNK = 256, // keys of one split in decode attention
@@ -164,6 +168,8 @@ typedef struct {
     uint32_t n_rows, width, x_stride, out_stride;
     float eps;
     uint32_t permuted; // whether columns are written in permuted order
+    uint32_t out_type; // that of the kernel, or GPU_F16_FINITE for prepare_f16
+    uint32_t zero;
 } PrepareParams;
 
 // ---- qkv_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): RMSNorm, product with w, bias, RoPE. q goes
@@ -281,7 +287,7 @@ typedef struct {
     uint32_t n_rows, n_heads, n_kv_heads, head_dim, head_stride;
     uint32_t q_stride, y_stride, max_splits;
     float scale;     // 1 / sqrt(head_dim)
-    uint32_t y_type; // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
+    uint32_t y_type; // GPU_F32, GPU_F16, GPU_BF16 or GPU_F16_FINITE: what the next product takes
     uint32_t window; // how many keys a row sees: its own and those before it; 0: all
     uint32_t zero;
 } AttendParams;
@@ -329,7 +335,7 @@ typedef struct {
     // numbers.
     TensorMap k;
     TensorMap v;
-    AttendPrefillParams p; // k_pages and v_pages are not read
+    AttendPrefillParams p; // k_pages and v_pages are read for rows with infinite values only
     uint32_t first;        // this layer's first row of the maps
     uint32_t end;          // number of rows of a map
     uint32_t zeros[4];
@@ -394,7 +400,7 @@ typedef struct {
     uint32_t n_rows, ffn_dim, dim, x_stride, w_stride, h_stride;
     float eps;
     uint32_t splits; // ffn_up_batch
-    uint32_t h_type; // GPU_F32, GPU_F16 or GPU_BF16: the type that the next product takes
+    uint32_t h_type; // GPU_F32, GPU_F16, GPU_BF16 or GPU_F16_FINITE: what the next product takes
     uint32_t zero;
     const float *bias; // [2 * ffn_dim] or null
 } FfnUpParams;

@@ -26,8 +26,8 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
         scale = norm_scale(parts, p.width, p.eps);
     }
     for (uint32_t i = t; i < padded; i += 256) {
-        from_float(
-            out[permuted_of(i, p.permuted)], id >= 0 && i < p.width ? x[i] * scale * p.norm[i] : 0);
+        from_float(out[permuted_of(i, p.permuted)],
+            id >= 0 && i < p.width ? bounded(x[i] * scale * p.norm[i], p.out_type) : 0);
     }
 }
 

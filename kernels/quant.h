@@ -377,5 +377,10 @@ template <class T> DEVICE size_t head_of_page(uint32_t head_stride) {
 }
 // The scale of a vector. `head` points to the first number of the vector's head in its page.
 template <class C> DEVICE float unit_of(const C *head, uint32_t head_stride, uint32_t slot) {
-    return load_const_float((const float *)(head + GPU_PAGE * head_stride) + slot);
+    const float *unit = (const float *)(head + GPU_PAGE * head_stride) + slot;
+#ifdef PLANT_CONST_UNIT
+    return load_const_float(unit);
+#else
+    return *unit; // not load_const_float: `append` may have written it in the launch before
+#endif
 }

@@ -133,6 +133,8 @@ NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper a barrier that nobody has made
 NO_EXPECT matmul_add hopper_bf16 hopper that does not expect them
 WRONG_PARITY matmul_add hopper_bf16 hopper no thread can go on|overwrites what a product of warpgroup . still reads
 FREED_EARLY matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
+FREED_BY_ONE matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
+FREED_BY_ONE attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper overwrites what a product of warpgroup . still reads
 NOT_EMPTY matmul_add hopper_bf16 hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
 WRONG_SWIZZLE ffn_up hopper_bf16 hopper twin says
 DECODED_EARLY matmul_add hopper_int8 codes registers were written while a product read them
@@ -145,8 +147,15 @@ NO_WAIT_VALUES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 atten
 KEYS_FREED_EARLY attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper overwrites what a product of warpgroup . still reads
 ROUNDED_EARLY attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper registers were written while a product read them
 NOT_TRANSPOSED attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says
+LOST attend_prefill bf16_32|attend_hopper_bf16_64 attend_infinity key 9: row
+UNBOUNDED prepare - large prepare: .* is inf
+UNBOUNDED ffn_up int8 large ffn_up: .* in .* is -?(inf|nan)
+UNBOUNDED logits int8 large twin says
+UNBOUNDED attend bf16 attend_large f16 that is finite: -?inf is not
+UNBOUNDED attend_prefill bf16_32|attend_hopper_bf16_64 attend_large f16 that is finite: -?inf is not
 MASK attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says
 READ_EARLY append - chain started early, a kernel gives other bits
+CONST_UNIT attend int8 chain reads by .nc what an earlier launch
 WRITTEN_EARLY qkv bf16 chain written to global memory before wait_for_last
 MISALIGNED embed - embed past a multiple of 16
 DIVERGENT_BARRIER prepare - prepare divergent barrier
@@ -308,7 +317,7 @@ fi
 
 # What kernels may not contain: PTX, launches, shared memory that the launch does not size, other
 # headers.
-if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gemm.h kernels/gemv.h kernels/few.h kernels/batch.h kernels/*_hopper.h kernels/quant.h | grep -v '#include "gpu.h"'; then
+if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gemm.h kernels/gemv.h kernels/few.h kernels/batch.h kernels/*_hopper.h kernels/quant.h kernels/keys.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1
 fi

@@ -61,6 +61,9 @@ void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line);
 void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op, int line);
 void yield();
 void wait_for_last(int line);
+// emu_strict: whether const_read is to be called for loads of memory that nobody may write.
+extern bool strict;
+void const_read(const void *, unsigned bytes, int line);
 
 } // namespace emu
 
@@ -161,9 +164,18 @@ DEVICE Words2 load_8(const void *p, int line) {
             (int)((uintptr_t)p % 8));
     return *(const Words2 *)p;
 }
-DEVICE Words2 load_stream8(const void *p, EMU_LINE) { return load_8(p, line); }
-DEVICE Words2 load_const8(const void *p, EMU_LINE) { return load_8(p, line); }
-DEVICE float load_const_float(const float *p) { return *p; }
+DEVICE void check_const(const void *p, unsigned bytes, int line) {
+    if (emu::strict) emu::const_read(p, bytes, line);
+}
+DEVICE Words2 load_const8(const void *p, EMU_LINE) {
+    check_const(p, 8, line);
+    return load_8(p, line);
+}
+DEVICE Words2 load_stream8(const void *p, EMU_LINE) { return load_const8(p, line); }
+DEVICE float load_const_float(const float *p, EMU_LINE) {
+    check_const(p, 4, line);
+    return *p;
+}
 DEVICE void store16(void *p, Words4 v, EMU_LINE) {
     if ((uintptr_t)p % 16)
         emu::fail(line, "16-byte store to an address that is %d past a multiple of 16",
@@ -185,8 +197,11 @@ DEVICE uint32_t lower_twice(uint32_t x) { return (x & 0xffff) | x << 16; }
 DEVICE uint32_t upper_twice(uint32_t x) { return x >> 16 | (x & 0xffff0000); }
 DEVICE uint32_t byte_of(uint32_t x, int i) { return x >> 8 * i & 255; }
 DEVICE float byte_as_float(uint32_t x, int i) { return as_float(0x4b000000u | (x >> 8 * i & 255)); }
-DEVICE Words4 load_stream(const void *p, EMU_LINE) { return load_16(p, line); }
-DEVICE Words4 load_const(const void *p, EMU_LINE) { return load_16(p, line); }
+DEVICE Words4 load_const(const void *p, EMU_LINE) {
+    check_const(p, 16, line);
+    return load_16(p, line);
+}
+DEVICE Words4 load_stream(const void *p, EMU_LINE) { return load_const(p, line); }
 DEVICE Words4 load_fresh(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words2 load_fresh8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words4 load_shared(const void *p, EMU_LINE) { return load_16(p, line); }

@@ -57,6 +57,7 @@ DEVICE void barrier_arrive(AsyncBarrier *b, EMU_LINE) {
     touch_barrier(b);
     emu::async_arrive(b, 0, line);
 }
+DEVICE uint32_t lane_of_warp() { return threadIdx.x % 32; }
 DEVICE void barrier_expect(AsyncBarrier *b, uint32_t bytes, EMU_LINE) {
     touch_barrier(b);
     emu::async_arrive(b, bytes, line);

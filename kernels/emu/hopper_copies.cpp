@@ -122,7 +122,7 @@ uint32_t box_begins(const void *to, const TensorMap &map, const void *at, int li
     b.flying += bytes;
     for (auto &[number, group] : k.warpgroups)
         for (const Product &p : group.products)
-            if (!p.done && (reads(p.a, from, bytes, line) || reads(p.b, from, bytes, line)))
+            if (p.read_by != 15 && (reads(p.a, from, bytes, line) || reads(p.b, from, bytes, line)))
                 fail(line, "a copy overwrites what a product of warpgroup %u still reads", number);
     for (const Copying &c : k.copying)
         if (c.to - from < bytes || from - c.to < bytes_of(c.map))

@@ -134,7 +134,7 @@ void wgmma(float *d, unsigned registers, const Factors &f, Op op, int line) {
         }
         const unsigned words = f.registers ? 128 : 0;
         g.products.push_back({op, operand_of(f.a, words ? 0 : 64, false, line),
-            operand_of(f.b, n, f.transposed, line), f.fresh, n, 0, false, sums,
+            operand_of(f.b, n, f.transposed, line), f.fresh, n, 0, false, 0, sums,
             std::vector<const uint32_t *>(words), std::vector<uint32_t>(4 * words)});
     }
     Product &p = g.products[me.issued++];
@@ -182,6 +182,8 @@ void wgmma_wait(unsigned left, int line) {
         Quiet here;
         Product &p = g.products[i];
         if (!p.done) compute(p, line);
+        // The wait speaks for its warp alone: the other three may not have come so far.
+        p.read_by |= 1u << t / 32;
         if (!p.words.empty() && memcmp(p.registers[t], &p.words[4 * t], 16))
             fail(line, "registers were written while a product read them");
     }
@@ -201,14 +203,17 @@ void wgmma_wait(unsigned left, int line) {
         s.registers[t] = nullptr;
     }
 #ifdef EMU_TSAN
-    // One thread reports the reads for the whole warpgroup: the thread that announces that the
-    // stage is free.
-    if (t == 0)
+    // One thread of each warp reports what the warp has read: the thread that announces that the warp
+    // needs the stage no more. A warp has a quarter of the rows of a.
+    if (t % 32 == 0)
         for (size_t i = me.waited; i < end; i++) {
             const Product &p = g.products[i];
-            for (const Operand *o : {&p.a, &p.b})
-                for (unsigned chunk = 0; chunk < o->chunks(); chunk++)
+            for (const Operand *o : {&p.a, &p.b}) {
+                const unsigned n = o->chunks(), part = o == &p.a ? n / 4 : n;
+                for (unsigned chunk = n == part ? 0 : t / 32 * part, to = chunk + part; chunk < to;
+                    chunk++)
                     block().read.push_back(block().shared + address_of(*o, chunk, line));
+            }
         }
 #endif
     me.waited = end;
@@ -216,7 +221,7 @@ void wgmma_wait(unsigned left, int line) {
 
 const void *wgmma_read() {
     std::vector<const void *> &read = block().read;
-    if (view().thread.x % 128 || read.empty()) return nullptr;
+    if (view().thread.x % 32 || read.empty()) return nullptr;
     const void *p = read.back();
     read.pop_back();
     return p;

@@ -70,6 +70,7 @@ struct Product {
     bool fresh;
     unsigned n, issued; // `issued`: the number of threads that have issued it
     bool done;
+    unsigned read_by; // a bit for each warp that has waited for it
     Sums *sums;
     // Operand A, if it is in registers: their addresses, and their contents when the product was
     // issued.

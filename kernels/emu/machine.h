@@ -190,7 +190,6 @@ bool inside(uint64_t address, size_t size);
 bool intact(const unsigned char *raw, size_t size);
 // Returns false and the size of a damaged buffer if something was written outside of a buffer.
 bool all_intact(size_t &damaged);
-extern bool strict; // emu_strict
 extern bool hidden; // whether the output of earlier launches is hidden from the running one
 void before_launch(bool dependent);
 void after_launch();

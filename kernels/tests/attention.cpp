@@ -117,9 +117,13 @@ struct Attention {
             all.push_back((float)widened(y_type, &bytes[at]));
         return all;
     }
-    // Checks that outputs in 16 bits are the outputs in 32 bits, rounded.
+    // Checks that outputs in each type of 16 bits are the outputs in 32 bits, rounded.
     template <class Run> void rounds(const std::vector<float> &exact, const Run &run) {
-        y_type = type == GPU_BF16 || type == GPU_FP8 ? GPU_BF16 : GPU_F16;
+        rounds_to(type == GPU_BF16 || type == GPU_FP8 ? GPU_BF16 : GPU_F16, exact, run);
+        rounds_to(GPU_F16_FINITE, exact, run);
+    }
+    template <class Run> void rounds_to(int to, const std::vector<float> &exact, const Run &run) {
+        y_type = to;
         const std::vector<float> got = run();
         for (size_t i = 0; i < exact.size(); i++) {
             uint8_t want[4];
@@ -151,7 +155,7 @@ struct Attention {
         }
         list.push_back({0, 0, 0, 0});
         Buffer rd(rows), td(list), y((size_t)n_rows * pad32(q_dim) * size_of(y_type));
-        const uint32_t permuted = y_type == GPU_F16; // the other two types use the plain order
+        const uint32_t permuted = half(y_type); // the other two types use the plain order
         AttendPrefillParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(),
             td.as<AttendTile>(), rd.as<int32_t>(), pgd.as<uint32_t>(), (uint32_t)list.size(), heads,
             kv_heads, head_dim, stride, pad32(q_dim), pad32(q_dim), 1 / sqrtf((float)head_dim),
@@ -374,6 +378,77 @@ void test_attend_nan() {
     }
 }
 
+// In f16 for quantised weights, values beyond f16's range are its greatest number.
+void test_attend_large() {
+    for (int way : {-1, (int)Fma, (int)Mma, (int)Hopper}) {
+        Attention test(GPU_BF16, 2, 1, 32, {{19, 1, way >= 0}, {30, 5, way >= 0}});
+        std::vector<uint8_t> bytes = test.vd.get<uint8_t>();
+        for (size_t at = 0; at < bytes.size(); at += 2)
+            store(GPU_BF16, &bytes[at], (float)widened(GPU_BF16, &bytes[at]) * 3e5f);
+        test.vd.put(bytes);
+        auto run = [&] {
+            return way >= 0 ? test.prefill((Way)way, 0, 1) : test.decode({0, 1, 2, 3, 4, 5}, 1, 1);
+        };
+        const auto got = run();
+        uint32_t beyond = 0;
+        for (float x : got) beyond += fabsf(x) > 65520;
+        CHECK(beyond > 20, "too few large values");
+        test.rounds(got, run);
+        test.rounds_to(GPU_F16, got, run);
+    }
+}
+
+// The values of a later key do not reach a row, whatever they are, although both share a tile of keys;
+// nor do those before a row's window. A row that sees them gets what float32 gives.
+void test_attend_infinity() {
+    struct Case {
+        int type;
+        Way way;
+        uint32_t head_dim, position, n, key, window;
+    };
+    const float values[] = {INFINITY, -INFINITY, NAN};
+    for (const Case &c : {Case{GPU_BF16, Fma, 32, 0, 20, 9, 0},
+             Case{GPU_BF16, Mma, 32, 0, 70, 9, 0}, Case{GPU_F16, Mma, 96, 3, 40, 30, 0},
+             Case{GPU_INT8, Mma, 64, 5, 20, 21, 0}, Case{GPU_F16, Mma, 64, 61, 50, 70, 20},
+             Case{GPU_BF16, Hopper, 64, 0, 130, 70, 0}, Case{GPU_F16, Hopper, 128, 20, 70, 85, 0},
+             Case{GPU_BF16, Hopper, 32, 100, 60, 120, 30}}) {
+        Attention test(c.type, 2, 1, c.head_dim, {{c.position, c.n, true}}, false, c.window);
+        const auto clean = test.prefill(c.way, 0, 1);
+        std::vector<uint8_t> bytes = test.vd.get<uint8_t>();
+        uint8_t *head = &bytes[test.pages[c.key / 16] * head_bytes(c.type, test.stride)];
+        if (scaled(c.type)) {
+            const float unit = INFINITY; // an infinite scale; a code of zero gives NaN
+            memcpy(head + 16 * test.stride + c.key % 16 * 4, &unit, 4);
+        } else
+            for (uint32_t d = 0; d < 3; d++)
+                store(
+                    c.type, head + (c.key % 16 * test.stride + d * 7) * size_of(c.type), values[d]);
+        for (uint32_t d = 0; d < c.head_dim; d++)
+            test.v[0][c.key * c.head_dim + d] = cached(c.type, head, test.stride, c.key % 16, d);
+        test.vd.put(bytes);
+        const char *name = c.way == Fma ? "float32" : c.way == Mma ? "mma" : "hopper";
+        const auto got = view_as<float>(on_schedules(
+            name, [&](uint64_t seed) { return bytes_of(test.prefill(c.way, 0, seed)); }));
+        test.untouched(got);
+        for (uint32_t row = 0; row < test.n_rows; row++) {
+            const uint32_t position = c.position + row;
+            const bool sees = c.key <= position && (!c.window || c.key + c.window > position);
+            for (uint32_t i = 0; i < test.q_dim; i++) {
+                const float is = got[(size_t)row * pad32(test.q_dim) + i],
+                            was = clean[(size_t)row * pad32(test.q_dim) + i];
+                const float value =
+                    sees ? (float)test.v[0][c.key * c.head_dim + i % c.head_dim] : 0;
+                CHECK(std::isfinite(value) ? fabsf(is - was) <= 0.05f
+                      : std::isnan(value)  ? std::isnan(is)
+                                           : is == value,
+                    "%s, key %u: row %u, column %u: %g, with a finite key %g", name, c.key, row, i,
+                    is, was);
+            }
+        }
+        test.rounds(got, [&] { return test.prefill(c.way, 0, 1); });
+    }
+}
+
 } // namespace
 
 extern const Test ATTENTION[] = {
@@ -385,5 +460,7 @@ extern const Test ATTENTION[] = {
     {"attend_fp8", test_attend_fp8},
     {"attend_window", test_attend_window},
     {"attend_nan", test_attend_nan},
+    {"attend_large", test_attend_large},
+    {"attend_infinity", test_attend_infinity},
     {nullptr, nullptr},
 };

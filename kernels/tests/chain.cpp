@@ -78,7 +78,7 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             const int type = quantised(w.type) ? GPU_F16 : w.type;
             const PrepareParams ready = {prepared.as<void>(), (const float *)from,
                 norms->as<float>(), rows.as<int32_t>(), padded, w.cols, stride, pad32(w.cols),
-                1e-5f, 0};
+                1e-5f, 0, quantised(w.type) ? (uint32_t)GPU_F16_FINITE : (uint32_t)type, 0};
             run(std::string("prepare_") + name_of(type), ready, padded, 1, 1, 256, 32);
             from = prepared.as<void>(), stride = pad32(w.cols);
         }

@@ -62,11 +62,12 @@ inline uint32_t tiles(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 
 // ---- storage types, implemented independently of the emulator
 
-inline bool quantised(int type) { return type >= GPU_INT8; }
+inline bool quantised(int type) { return type >= GPU_INT8 && type <= GPU_K8; }
 inline size_t size_of(int type) { return type == GPU_F32 ? 4 : 2; }
+inline bool half(int type) { return type == GPU_F16 || type == GPU_F16_FINITE; }
 inline const char *name_of(int type) {
     static const char *const names[] = {
-        "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", "k4", "k8"};
+        "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", "k4", "k8", "f16 that is finite"};
     return names[type];
 }
 // The type of the activations in a prefill product with weights of this type.
@@ -80,7 +81,7 @@ inline double widened(int type, const void *p) {
     }
     uint16_t u;
     memcpy(&u, p, 2);
-    int mantissa_bits = type == GPU_F16 ? 10 : 7, exponent_bits = 15 - mantissa_bits;
+    int mantissa_bits = half(type) ? 10 : 7, exponent_bits = 15 - mantissa_bits;
     int mantissa = u & ((1 << mantissa_bits) - 1),
         exponent = u >> mantissa_bits & ((1 << exponent_bits) - 1);
     int bias = (1 << (exponent_bits - 1)) - 1;
@@ -96,13 +97,14 @@ inline uint16_t narrowed(int type, float x) {
     if (x != x) return 0x7fff;
     uint16_t sign = std::signbit(x) ? 0x8000 : 0;
     double v = fabs((double)x);
-    int infinity = type == GPU_F16 ? 0x7c00 : 0x7f80, low = 0, high = infinity;
+    int infinity = half(type) ? 0x7c00 : 0x7f80, low = 0, high = infinity;
     auto value = [&](int bits) {
         // Infinity counts as the number that would follow the greatest one.
-        if (bits == infinity) return type == GPU_F16 ? 65536.0 : ldexp(1.0, 128);
+        if (bits == infinity) return half(type) ? 65536.0 : ldexp(1.0, 128);
         uint32_t u = (uint32_t)bits; // little endian: the number is in the low half
         return widened(type, &u);
     };
+    if (type == GPU_F16_FINITE && std::isfinite(x) && v > 65504) return (uint16_t)(sign | 0x7bff);
     if (v >= value(infinity)) return (uint16_t)(sign | infinity);
     while (high - low > 1) {
         int middle = (low + high) / 2;

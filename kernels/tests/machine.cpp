@@ -225,8 +225,10 @@ std::string wrong(uint32_t which, uint64_t seed) {
     Buffer ind(in), *out = new Buffer(64 * 4);
     std::string error;
     uint32_t n = which == 4 ? 4096 / 4 - 16 : 48;
+    emu_strict(which == 11);
     bool good = try_launch("wrong", MachineParams{out->as<float>(), ind.as<uint16_t>(), which, n},
         1, 1, 1, 64, 4096, seed, error);
+    emu_strict(0);
     if (which == 10 && good) {
         auto got = out->get<float>();
         for (uint32_t t = 0; t < 64; t++)
@@ -242,8 +244,8 @@ std::string wrong(uint32_t which, uint64_t seed) {
 void refusals(bool guards) {
     const char *const want[] = {"exited", "divergent barrier", "exited", "no thread can go on",
         "shared memory", "outside a buffer", "under way", "multiple of 16", "bank conflict",
-        "disagree", "wrong result"};
-    for (uint32_t which = 0; which < 11; which++) {
+        "disagree", "wrong result", "by .nc what this launch"};
+    for (uint32_t which = 0; which < 12; which++) {
         // A sanitizer would report these errors and abort.
         if (!guards && (which == 4 || which == 5 || which == 10)) continue;
         for (uint64_t seed = 0; seed < 4; seed++) {

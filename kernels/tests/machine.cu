@@ -114,6 +114,11 @@ KERNEL(wrong) {
         x[t] = (float)t;
         p.out[t] = x[t ^ 31];
         break;
+    case 11: // what the launch itself writes is no constant
+        if (t < 32) p.out[t] = 1;
+        block_sync();
+        if (t < 32) x[t] = load_const_float(p.out + (t ^ 1));
+        break;
     }
 }
 

@@ -31,14 +31,17 @@ void test_embed() {
         for (uint32_t dim : {256u, 768u}) embed(type, dim);
 }
 
-void prepare(int type, uint32_t width) {
+// `weights`: the type of the weights. `size`: of the norm.
+void prepare(int weights, uint32_t width, float size = 1) {
+    const int type = prepared_type(weights);
     Random random{11};
     auto x = activations(4, width, random);
-    auto g = vector_of(width, pad32(width), random, 1, 0.3f);
+    auto g = vector_of(width, pad32(width), random, size, 0.3f * size);
+    if (size > 1) g[3] = INFINITY, g[4] = NAN;
     std::vector<int32_t> rows = {2, -1, 0};
     Buffer xd(x), gd(g), rd(rows);
     auto got = on_schedules("prepare", [&](uint64_t seed) {
-        return prepared(type, xd, pad32(width), gd, rd, 3, width, seed).get<uint8_t>();
+        return prepared(weights, xd, pad32(width), gd, rd, 3, width, seed).get<uint8_t>();
     });
     for (uint32_t i = 0; i < 3; i++) {
         const float *row = &x[(size_t)(rows[i] < 0 ? 0 : rows[i]) * pad32(width)];
@@ -47,6 +50,12 @@ void prepare(int type, uint32_t width) {
             double y = widened(type, &got[((size_t)i * pad32(width) + j) * size_of(type)]);
             if (rows[i] < 0 || j >= width)
                 CHECK(y == 0, "prepare: padding [%u, %u] is %g", i, j, y);
+            else if (std::isinf(want[j]))
+                CHECK(y == want[j], "prepare: [%u, %u] is %g instead of %g", i, j, y, want[j]);
+            else if (fabs(want[j]) > 65520 && quantised(weights))
+                CHECK(y == copysign(65504, want[j]), "prepare: [%u, %u] is %g", i, j, y);
+            else if (fabs(want[j]) > 65520 && type == GPU_F16)
+                CHECK(y == copysign(INFINITY, want[j]), "prepare: [%u, %u] is %g", i, j, y);
             else
                 close("prepare", i, j, y, want[j], fabs(want[j]) * (rounding(type) + 1e-6) + 1e-7);
         }
@@ -145,6 +154,8 @@ struct Dense {
     void compare(const std::vector<float> &got, uint32_t i, uint32_t row) const {
         const float *x = &in[(size_t)row * pad32(k)];
         auto a = kind == Add ? std::vector<double>(x, x + k) : normed(x, norm, k);
+        for (double &v : a)
+            if (quantised(type)) v = fmax(fmin(v, 65504), -65504);
         double error = SUM + rounding(type);
         for (uint32_t j = 0; j < n; j++) {
             Product p = product(w, j, a);
@@ -170,6 +181,45 @@ struct Dense {
         }
     }
 };
+
+// Norms so large that activations in f16 overflow. For quantised weights they are then the greatest
+// number of f16 (compare), and so are the outputs of ffn_up for a quantised product.
+void large(Kind kind, int type, Way way) {
+    Dense test{kind, type, way, 40, 300, 4, false};
+    for (uint32_t i = 0; i < 300; i++) test.norm[i] *= i % 3 ? 3e4f : 2e5f;
+    test.nd.put(test.norm);
+    const std::vector<int32_t> rows = {3, -1, 0};
+    const auto exact = [&] {
+        if (kind == Up) test.h_type = GPU_F32;
+        return test.run(rows, 1);
+    }();
+    if (kind == Logits)
+        for (uint32_t i : {0u, 2u}) test.compare(exact, i, (uint32_t)rows[i]);
+    if (kind != Up) return;
+    uint32_t beyond = 0;
+    for (int h_type : {GPU_F16, GPU_F16_FINITE}) {
+        test.h_type = h_type;
+        const auto h = test.run(rows, 1);
+        for (uint32_t row : {0u, 3u})
+            for (uint32_t j = 0; j < test.n; j++) {
+                const size_t at = row * pad32(test.n) + j;
+                uint8_t want[4];
+                store(h_type, want, exact[at]);
+                beyond += fabsf(exact[at]) > 65520;
+                CHECK(h[at] == widened(h_type, want), "ffn_up: %g in %s is %g", exact[at],
+                    name_of(h_type), h[at]);
+            }
+    }
+    CHECK(beyond > 9, "too few large outputs");
+}
+void test_large() {
+    for (int type : {GPU_INT8, GPU_F16}) prepare(type, 320, 1e5f);
+    for (int type : {GPU_INT8, GPU_INT4}) large(Logits, type, Few);
+    large(Up, GPU_INT8, Few);
+    large(Up, GPU_BF16, Few);
+    large(Up, GPU_INT4, Prefill);
+    large(Up, GPU_BF16, Hopper);
+}
 
 void dense(Kind kind, int type, bool prefill, uint32_t n, uint32_t k, uint32_t n_rows,
     bool has_bias = false, Way prefilled = Prefill) {
@@ -451,6 +501,7 @@ extern const Test PRODUCTS[] = {
     {"codes", test_codes},
     {"embed", test_embed},
     {"prepare", test_prepare},
+    {"large", test_large},
     {"matmul_add", test_matmul_add},
     {"ffn_up", test_ffn_up},
     {"logits", test_logits},

@@ -57,7 +57,8 @@ inline Buffer prepared(int weights, const Buffer &x, uint32_t x_stride, const Bu
     int type = prepared_type(weights);
     Buffer out((size_t)n_rows * pad32(width) * size_of(type));
     PrepareParams p = {out.as<void>(), x.as<float>(), norm.as<float>(), rows.as<int32_t>(), n_rows,
-        width, x_stride, pad32(width), EPS, permuted};
+        width, x_stride, pad32(width), EPS, permuted,
+        quantised(weights) ? (uint32_t)GPU_F16_FINITE : (uint32_t)type, 0};
     launch("prepare" + suffix(type), p, n_rows, 1, 1, 256, 32, seed);
     return out;
 }

@@ -233,6 +233,64 @@ fn the_int8_cache_is_that_of_the_cpu() {
     }
 }
 
+/// A copy of a float32 checkpoint in which one number of each norm is so large that f16 cannot hold
+/// what comes out of it. The weights that are multiplied with it are zero.
+fn with_large_activations(dir: &str) -> PathBuf {
+    let to = std::env::temp_dir().join(format!("llamabi-gpu-large-{}", std::process::id()));
+    std::fs::create_dir_all(&to).unwrap();
+    std::fs::copy(reference(dir).join("config.json"), to.join("config.json")).unwrap();
+    let mut file = std::fs::read(reference(dir).join("model.safetensors")).unwrap();
+    let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
+    for (name, info) in header.as_object().unwrap() {
+        let Some(shape) = info["shape"].as_array() else {
+            continue;
+        };
+        assert_eq!(info["dtype"], "F32");
+        let takes_norm = [
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "gate_proj",
+            "up_proj",
+            "lm_head",
+        ];
+        let value = match shape.len() {
+            1 => 1e6f32,
+            _ if takes_norm.iter().any(|part| name.contains(part)) => 0.0,
+            _ => continue,
+        };
+        let cols = shape.last().unwrap().as_u64().unwrap() as usize;
+        let at = |i: usize| start + info["data_offsets"][i].as_u64().unwrap() as usize;
+        for row in file[at(0)..at(1)].chunks_exact_mut(4 * cols) {
+            row[4 * 5..4 * 6].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    std::fs::write(to.join("model.safetensors"), file).unwrap();
+    to
+}
+
+/// An activation that f16 cannot hold is multiplied with zeros, in prompts and in decode. As
+/// infinity it would make everything NaN.
+#[test]
+fn large_activations_stay_finite() {
+    let dir = with_large_activations("mha-f32/hf");
+    let path = dir.to_str().unwrap();
+    let tokens = prompt(20, 1);
+    let whole = [(20, RowKind::Prefill)];
+    for weights in [Dtype::Int8, Dtype::Int4] {
+        // Decode on the CPU shares a scale among activations, so all that is compared is prompts.
+        let want = logits(&mut *on_cpu(path, weights, Dtype::F32), &tokens, &whole);
+        let mut gpu = on_gpu(path, weights, Dtype::F32);
+        for cuts in [&whole[..], &[(1, RowKind::Decode); 20]] {
+            let apart = apart(&want, &logits(&mut *gpu, &tokens, cuts));
+            let tolerance = 2.0 * rounding("mha-f32/hf");
+            assert!(apart < tolerance, "{weights}: {apart}, not {tolerance}");
+        }
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
 /// A copy of a float32 checkpoint in which every weight has the value that its format gives: layers
 /// in fp8, the head in int8, the embedding in bf16.
 fn rounded_to_fp8(dir: &str) -> PathBuf {

@@ -28,7 +28,7 @@ impl<D: Device> Gpu<D> {
     /// already; it is updated.
     fn prepare(
         &self,
-        done: &mut Option<(Dtype, bool)>,
+        done: &mut Option<(u32, bool)>,
         w: &WeightRows<D>,
         x: &GpuBuf<D>,
         norm: &GpuBuf<D>,
@@ -39,7 +39,7 @@ impl<D: Device> Gpu<D> {
             at: self.prepared.at(),
             stride: self.prepared.stride as u32,
         };
-        let form = (rounded(w.dtype), permuted);
+        let form = (activations_code(w.dtype), permuted);
         if done.replace(form) == Some(form) {
             return Ok(input);
         }
@@ -54,8 +54,10 @@ impl<D: Device> Gpu<D> {
             out_stride: input.stride,
             eps: self.shape.norm_eps,
             permuted: u32::from(permuted),
+            out_type: form.0,
+            zero: 0,
         };
-        launch::prepare(&*self.device, form.0, &params)?;
+        launch::prepare(&*self.device, rounded(w.dtype), &params)?;
         Ok(input)
     }
 
@@ -63,7 +65,7 @@ impl<D: Device> Gpu<D> {
     /// many rows, the output of `prepare`, which all blocks then share.
     fn decode_input(
         &self,
-        done: &mut Option<(Dtype, bool)>,
+        done: &mut Option<(u32, bool)>,
         w: &WeightRows<D>,
         x: &GpuBuf<D>,
         norm: &GpuBuf<D>,
@@ -249,7 +251,7 @@ pub(super) fn attend<D: Device>(
         y_stride: y.stride as u32,
         max_splits: gpu.splits() as u32,
         scale: (1.0 / (shape.head_dim as f64).sqrt()) as f32,
-        y_type: type_code(rounded(wo.dtype)),
+        y_type: activations_code(wo.dtype),
         // 0 means that there is none; one that is too large for the kernel has no effect.
         window: layer.window.map_or(0, |n| u32::try_from(n).unwrap_or(0)),
         ..AttendParams::default()
@@ -368,7 +370,7 @@ pub(super) fn ffn_up<D: Device>(
         h_stride: h.stride as u32,
         eps: gpu.shape.norm_eps,
         splits: 1,
-        h_type: type_code(rounded(w2.dtype)),
+        h_type: activations_code(w2.dtype),
         zero: 0,
         bias: layer.w13.bias(),
     };

@@ -57,7 +57,7 @@ params! {
     }
     PrepareParams {
         out: u64, x: u64, norm: u64, rows: u64, n_rows: u32, width: u32, x_stride: u32,
-        out_stride: u32, eps: f32, permuted: u32,
+        out_stride: u32, eps: f32, permuted: u32, out_type: u32, zero: u32,
     }
     QkvParams {
         q: u64, k_pages: u64, v_pages: u64, x: u64, norm: u64, w: u64, bias: u64, cos: u64,
@@ -140,6 +140,14 @@ pub(super) fn type_code(dtype: Dtype) -> u32 {
         Dtype::Fp8 => GPU_FP8,
         // `Gpu::new` refuses these types. No type has this number.
         Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K8 => u32::MAX,
+    }
+}
+
+/// The code of the activations that products with weights of this type take.
+pub(super) fn activations_code(weights: Dtype) -> u32 {
+    match weights.is_float() {
+        true => type_code(weights),
+        false => GPU_F16_FINITE,
     }
 }
 

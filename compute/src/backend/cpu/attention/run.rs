@@ -54,52 +54,73 @@ impl Plan {
         // `then` is the thread's probable next task: a block, a head and a chunk.
         let task = |block: &RowBlock,
                     head,
-                    chunks,
+                    chunks: Range<usize>,
                     then: Option<(&RowBlock, usize, usize)>,
                     thread: usize,
                     out: Out<'_>| {
             let mut scratch = lock(scratch, thread);
-            #[cfg(target_arch = "x86_64")]
-            if let (true, Some(amx), Out::Whole(_)) = (block.tiles, tier.amx(), &out) {
-                let Out::Whole(y) = out else { unreachable!() };
-                return with_cache_element!(kv.dtype, E => tier.run_with_tiles(tiles::Task::<E> {
-                    amx,
-                    cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
-                    q: &q[block.rows.start * q_dim + head * width..],
-                    q_dim,
-                    rows: block.rows.len(),
-                    position: block.position,
-                    group,
-                    window,
-                    scratch: &mut scratch,
-                    y,
-                }));
-            }
             with_cache_element!(kv.dtype, E => {
-                #[cfg(target_arch = "x86_64")]
-                let amx = tier.amx().filter(|_| tiles && E::IN_BF16);
-                let task = Task::<E> {
-                    #[cfg(target_arch = "x86_64")]
-                    amx,
-                    then: then.map(|(block, head, chunk)| {
-                        (Cache::new(kv, layer, head, &pages[block.pages.clone()]), chunk)
-                    }),
-                    cache: Cache::new(kv, layer, head, &pages[block.pages.clone()]),
-                    q: &q[block.rows.start * q_dim + head * width..],
-                    q_dim,
-                    rows: block.rows.len(),
-                    position: block.position,
-                    group,
-                    window,
-                    chunks,
-                    scratch: &mut scratch,
-                    out,
-                };
-                #[cfg(target_arch = "x86_64")]
-                if amx.is_some() {
-                    return tier.run_with_tiles(task);
+                let cache = || Cache::new(kv, layer, head, &pages[block.pages.clone()]);
+                // The task of some rows without AMX. (A closure would hold on to its arguments.)
+                macro_rules! plain {
+                    ($rows:expr, $scratch:expr, $out:expr) => {
+                        Task::<E> {
+                            #[cfg(target_arch = "x86_64")]
+                            amx: None,
+                            then: None,
+                            cache: cache(),
+                            q: &q[(block.rows.start + $rows.start) * q_dim + head * width..],
+                            q_dim,
+                            rows: $rows.len(),
+                            position: block.position + $rows.start,
+                            group,
+                            window,
+                            chunks: chunks.clone(),
+                            scratch: $scratch,
+                            out: $out,
+                        }
+                    };
                 }
-                tier.run(task)
+                let rows = block.rows.len();
+                #[cfg(target_arch = "x86_64")]
+                if let Some(amx) = tier.amx()
+                    && (block.tiles || tiles && E::IN_BF16)
+                {
+                    let mut out = out;
+                    match (&mut out, block.tiles) {
+                        (Out::Whole(y), true) => tier.run_with_tiles(tiles::Task::<E> {
+                            amx,
+                            cache: cache(),
+                            q: &q[block.rows.start * q_dim + head * width..],
+                            q_dim,
+                            rows,
+                            position: block.position,
+                            group,
+                            window,
+                            scratch: &mut scratch,
+                            y: y.part(0..rows),
+                        }),
+                        _ => tier.run_with_tiles(Task {
+                            amx: Some(amx),
+                            then: then.map(|(block, head, chunk)| {
+                                let pages = &pages[block.pages.clone()];
+                                (Cache::new(kv, layer, head, pages), chunk)
+                            }),
+                            ..plain!((0..rows), &mut scratch, out.part(0..rows))
+                        }),
+                    }
+                    // A tile's weights are zero where a row does not see a key, but zero times an
+                    // infinite value is NaN. Such rows are computed again, over their own keys.
+                    for row in 0..rows {
+                        if out.has_nan(row) {
+                            tier.run(plain!((row..row + 1), &mut scratch, out.part(row..row + 1)));
+                        }
+                    }
+                    return;
+                }
+                #[cfg(not(target_arch = "x86_64"))]
+                let _ = then;
+                tier.run(plain!((0..rows), &mut scratch, out))
             });
         };
         if items.is_empty() {
@@ -175,6 +196,23 @@ enum Out<'a> {
     Whole(Rect<'a, f32>),
     /// One chunk: `[rows, group * partial_len]`.
     Partial(Rect<'a, f32>),
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Out<'_> {
+    /// The place for some of the rows.
+    fn part(&mut self, rows: Range<usize>) -> Out<'_> {
+        match self {
+            Out::Whole(y) => Out::Whole(y.part(rows)),
+            Out::Partial(to) => Out::Partial(to.part(rows)),
+        }
+    }
+
+    /// Whether a result of the row is NaN.
+    fn has_nan(&mut self, row: usize) -> bool {
+        let (Out::Whole(all) | Out::Partial(all)) = self;
+        all.row(row).iter().any(|x| x.is_nan())
+    }
 }
 
 struct Task<'a, E: Element> {

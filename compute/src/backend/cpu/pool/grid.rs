@@ -184,6 +184,22 @@ impl<T> Rect<'_, T> {
         self.cols
     }
 
+    /// Some rows of the rectangle.
+    pub fn part(&mut self, rows: Range<usize>) -> Rect<'_, T> {
+        assert!(
+            rows.start <= rows.end && rows.end <= self.rows,
+            "rows {rows:?} of a rectangle of {}",
+            self.rows
+        );
+        Rect {
+            // SAFETY: in bounds (above, and `Grid::part`), or the end of the last row if there are
+            // no rows; while the part lives, `self` is borrowed.
+            at: unsafe { self.at.add(rows.start * self.stride) },
+            rows: rows.len(),
+            ..*self
+        }
+    }
+
     /// Row `row` of the rectangle.
     #[inline(always)]
     pub fn row(&mut self, row: usize) -> &mut [T] {
