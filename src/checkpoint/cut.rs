@@ -7,23 +7,13 @@
 //! keeps its part ([`Uncut`]).
 
 use super::files::Source;
-use super::plan::{MatPlan, PartPlan, Plan};
+use super::plan::{MatPlan, PartPlan, Plan, Uncut};
 use super::stored::{Coded, OnThreads, Piece, Rows, Stored};
 use crate::model::Cuts;
 use crate::model::matrices::{self, Matrix, Width};
 use crate::quant::Quant;
 use crate::{Result, reserve};
 use std::ops::Range;
-
-/// The part that a rank keeps of a tensor that it reads as a whole.
-pub(crate) struct Uncut {
-    /// Columns of the whole part.
-    pub cols: usize,
-    /// Rows of the whole part.
-    pub rows: usize,
-    /// Rows and columns that are kept.
-    pub kept: [Range<usize>; 2],
-}
 
 impl<'a> Plan<'a> {
     /// Leaves what `rank` holds.

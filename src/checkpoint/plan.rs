@@ -1,7 +1,6 @@
 //! Finds every stored tensor and checks its name, shape and place before any data is read.
 
 use super::adapter::{Adapter, Merging};
-use super::cut::Uncut;
 use super::files::{Files, Finder, Source};
 use super::stored::{Checkpoint, Cut, Keep, Piece, Stored, StoredPart, Wanted};
 use crate::backend::{Backend, MatSpec, MatUse, PartSpec, RowOrder};
@@ -57,6 +56,16 @@ pub(crate) struct PartPlan<'a> {
     /// What is kept of a part that a rank reads as a whole.
     pub uncut: Option<Uncut>,
     pub bias: Option<Source<'a>>,
+}
+
+/// The part that a rank keeps of a tensor that it reads as a whole.
+pub(crate) struct Uncut {
+    /// Columns of the whole part.
+    pub cols: usize,
+    /// Rows of the whole part.
+    pub rows: usize,
+    /// Rows and columns that are kept.
+    pub kept: [Range<usize>; 2],
 }
 
 impl<'a> Plan<'a> {
