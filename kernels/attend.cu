@@ -190,6 +190,10 @@ template <class T> DEVICE void attend(const AttendParams &p) {
                    first_split = first_key(n_keys, p.window) / GPU_CHUNK;
     if (blockIdx.y < first_split || blockIdx.y >= n_splits) return;
     Layout l(shared, p.head_stride);
+    uint32_t *counter = p.counters + (size_t)blockIdx.z * p.n_kv_heads + kv_head;
+#ifdef PLANT_COUNTED_EARLY
+    const uint32_t counted = *counter;
+#endif
     if (group == 1)
         attend_group<T, 1>(p, l, row, kv_head);
     else
@@ -198,11 +202,17 @@ template <class T> DEVICE void attend(const AttendParams &p) {
 
     // The last block to finish for this row and KV head adds up the splits, always in the same
     // order.
+#ifndef PLANT_NO_DEVICE_FENCE
     device_fence();
+#endif
     block_sync();
     if (t == 0) {
-        uint32_t *counter = p.counters + (size_t)blockIdx.z * p.n_kv_heads + kv_head;
+#ifdef PLANT_COUNTED_EARLY
+        *counter = counted + 1;
+        bool is_last = counted == n_splits - first_split - 1;
+#else
         bool is_last = atomic_add(counter, 1) == n_splits - first_split - 1;
+#endif
         if (is_last) *counter = 0;
         l.flags[0] = is_last;
     }

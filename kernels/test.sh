@@ -114,6 +114,7 @@ NO_BARRIER_SPLIT matmul_add batch_bf16 batch twin says|other bits
 WEAK_WAIT matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill twin says|other bits
+COUNTED_EARLY attend bf16 attend twin says|other bits|left a counter
 SHARED_BOUNDS prepare - prepare twin says|other bits
 NO_BARRIER_SELECT sample - sample twin says|other bits
 SUMS_BY_ROW qkv epilogue library twin says|other bits
@@ -142,7 +143,7 @@ CODES_FREED_EARLY matmul_add hopper_int8 codes overwrites what a product of warp
 NO_BARRIER_CODES matmul_add hopper_int8 codes a product reads what threads have stored
 NOT_PERMUTED prepare - codes twin says
 NO_FENCE_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper no async_fence has made visible
-NO_ZEROS attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper nan, twin says
+NO_ZEROS attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper nan, twin says|depends on the cut
 NO_WAIT_VALUES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says|other bits
 KEYS_FREED_EARLY attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper overwrites what a product of warpgroup . still reads
 ROUNDED_EARLY attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper registers were written while a product read them
@@ -179,6 +180,7 @@ NO_BARRIER_FEW logits bf16 few data race
 NO_BARRIER_SUMS matmul_add bf16 few data race
 NO_BARRIER_BATCH qkv batch_bf16 batch data race
 NO_BARRIER_SPLIT matmul_add batch_bf16 batch data race
+NO_DEVICE_FENCE attend bf16|f16 attend data race
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill data race
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper data race|a barrier that nobody has made

@@ -60,6 +60,9 @@ uint32_t ballot(bool v, int line);
 void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line);
 void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op, int line);
 void yield();
+bool in_shared(const void *);
+uint32_t atomic_add_global(uint32_t *, uint32_t);
+void device_fence();
 void wait_for_last(int line);
 // emu_strict: whether const_read is to be called for loads of memory that nobody may write.
 extern bool strict;
@@ -266,13 +269,14 @@ DEVICE float across_sum(float v, int width, EMU_LINE) {
     return emu::exchange(emu::Op::AcrossSum, v, width, line);
 }
 
-// Nothing else runs meanwhile: the blocks of a launch run one after another, and the threads of a
-// block are fibers of one OS thread.
+// Nothing else runs meanwhile: all threads of a launch are fibers of one OS thread. In global memory,
+// TSan is not to take the operation for an order between threads, as in C++: only fences order.
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
+    if (!emu::in_shared(p)) return emu::atomic_add_global(p, x);
     emu::yield();
     return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST);
 }
-DEVICE void device_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+DEVICE void device_fence() { emu::device_fence(); }
 
 DEVICE void start_next() {}
 DEVICE void wait_for_last(EMU_LINE) {

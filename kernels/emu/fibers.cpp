@@ -5,8 +5,8 @@
 namespace emu {
 namespace {
 
-thread_local Machine own;
-// A pointer to `own`. Every use of `own` itself would check whether it has been constructed.
+thread_local Machine own[RESIDENT];
+// The one whose block runs. Every use of `own` itself would check whether it has been constructed.
 #ifndef EMU_LOADED_MANY_TIMES
 // In a shared library, this attribute avoids a function call to find the pointer. It saves an
 // eighth of the time.
@@ -16,7 +16,10 @@ __thread Machine *current;
 
 } // namespace
 
-Machine &make_machine() { return *(current = &own); }
+Machine &make_machine(unsigned i) {
+    hopper_select(i);
+    return *(current = &own[i]);
+}
 Machine &machine() { return *current; }
 
 // Saves the callee-saved registers, stores the stack pointer in *save, and continues on the stack
@@ -58,8 +61,10 @@ void to_scheduler(bool dying) {
     Fiber *f = m.now;
 #ifdef EMU_TSAN
     // Flag 1 means no synchronisation. Otherwise TSan would take every switch for an order between
-    // the threads, and find no races.
-    __tsan_switch_to_fiber(m.tsan, dying ? 0 : 1);
+    // the threads, and find no races. The end of a thread comes before the next block in the same
+    // place, and before the end of the launch; to the blocks in other places it says nothing.
+    if (dying) __tsan_release(&m.place);
+    __tsan_switch_to_fiber(m.tsan, 1);
 #endif
 #ifdef EMU_ASAN
     void *fake = nullptr;
@@ -90,7 +95,7 @@ void resume(Fiber &f) {
     Machine &m = machine();
     m.now = &f;
 #ifdef EMU_TSAN
-    __tsan_switch_to_fiber(f.tsan, f.started ? 1 : 0);
+    __tsan_switch_to_fiber(f.tsan, 1);
     f.started = true;
 #endif
 #ifdef EMU_ASAN
@@ -112,6 +117,9 @@ void first_entry() {
     Machine &m = machine();
 #ifdef EMU_ASAN
     __sanitizer_finish_switch_fiber(nullptr, &m.stack, &m.stack_size);
+#endif
+#ifdef EMU_TSAN
+    __tsan_acquire(&m.place);
 #endif
     m.entry(m.params);
     Fiber *f = m.now;
@@ -155,7 +163,53 @@ void fail(int line, const char *format, ...) {
     abort();
 }
 
-void yield() { to_scheduler(false); }
+void yield() {
+    machine().turns = 0;
+    to_scheduler(false);
+}
+
+bool in_shared(const void *p) {
+    Machine &m = machine();
+    return (uintptr_t)p - (uintptr_t)m.now->view.shared < m.shared_bytes;
+}
+
+#ifdef EMU_TSAN
+// What TSan is told of fences. A thread's fence publishes what the thread has written, for blocks
+// whose fence comes after they have counted at a counter at which this block has counted too. The
+// atomic operation itself publishes nothing: a counter that is not fenced on both sides is a race.
+namespace {
+// By counter, the block that counted last. TSan watches memory that is allocated in between, so the
+// table has a fixed size; counters that share an entry are taken for one.
+thread_local Published *counted[4096];
+Published *&counted_at(const void *counter) { return counted[(uintptr_t)counter / 4 % 4096]; }
+} // namespace
+void fences_begin() {
+    for (Published *&last : counted) last = nullptr;
+}
+#endif
+
+uint32_t atomic_add_global(uint32_t *p, uint32_t x) {
+    yield();
+#ifdef EMU_TSAN
+    Machine &m = machine();
+    m.counter = p;
+    m.published->before = counted_at(p);
+    counted_at(p) = m.published;
+#endif
+    const uint32_t before = *p;
+    *p = before + x;
+    return before;
+}
+
+void device_fence() {
+#ifdef EMU_TSAN
+    Machine &m = machine();
+    __tsan_release(m.published);
+    if (m.counter)
+        for (Published *p = counted_at(m.counter); p; p = p->before) __tsan_acquire(p);
+#endif
+    yield();
+}
 
 void start(Fiber &f, unsigned id, const View &view) {
     f.view = view;
@@ -176,7 +230,6 @@ void start(Fiber &f, unsigned id, const View &view) {
     for (int i = 0; i < 6; i++) *--sp = nullptr;
     f.sp = sp;
 #ifdef EMU_TSAN
-    f.tsan = __tsan_create_fiber(0);
     f.started = false;
 #endif
 }
@@ -184,10 +237,10 @@ void start(Fiber &f, unsigned id, const View &view) {
 // Picks a random warp again and again. If `ahead`, the warp runs until it can run no further;
 // otherwise each of its lanes runs once. So either one warp gets far ahead of the others, or all
 // advance in small steps. A deadlock ends the run.
-void run_block(unsigned threads, Random &random, bool ahead) {
+void run_block(unsigned threads, Random &random, bool ahead, unsigned turns) {
     Machine &m = machine();
     unsigned warps = threads / 32;
-    while (m.exited < threads && !m.failed) {
+    for (m.turns = turns; m.turns && m.exited < threads && !m.failed; m.turns -= m.turns > 0) {
         if (hopper_busy() && random.below(3) == 0) hopper_lands(random.below(1 << 16));
         unsigned chosen = random.below(warps);
         bool moved = false;
@@ -223,7 +276,6 @@ void end_block(unsigned threads) {
     Machine &m = machine();
     for (unsigned i = 0; i < threads; i++)
         if (!m.fibers[i].done && m.fibers[i].started) resume(m.fibers[i]);
-    for (unsigned i = 0; i < threads; i++) __tsan_destroy_fiber(m.fibers[i].tsan);
 }
 #endif
 

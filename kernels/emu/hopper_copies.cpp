@@ -3,7 +3,12 @@
 
 namespace emu {
 
-thread_local Own own;
+namespace {
+thread_local Own owns[RESIDENT];
+}
+__thread Own *own_now;
+
+void hopper_select(unsigned i) { own_now = &owns[i]; }
 
 Block &block() {
     if (!own.used) {

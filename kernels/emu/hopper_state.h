@@ -111,7 +111,9 @@ struct Own {
     size_t shared_bytes = 0;
     std::unique_ptr<Block> block;
 };
-extern thread_local Own own;
+// That of the block that runs.
+extern __thread Own *own_now;
+#define own (*own_now)
 
 // TSan watches functions of the C library wherever they are called from. While a Quiet is alive, it
 // does not; no fiber switch may happen during that time.

@@ -1,7 +1,14 @@
-// Runs a kernel: its blocks one after another, in a random order.
+// Runs a kernel: its blocks in a random order, a few at the same time, which take turns.
 #include "machine.h"
 
 #include "table.h"
+
+#ifdef EMU_TSAN
+extern "C" {
+void AnnotateIgnoreWritesBegin(const char *, int);
+void AnnotateIgnoreWritesEnd(const char *, int);
+}
+#endif
 
 using namespace emu;
 
@@ -26,51 +33,80 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         return report(error, error_len,
             "%s: %zu bytes of shared memory are more than every GPU has", name, shared_bytes);
 
-    Machine &m = make_machine();
+    const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
     unsigned threads = block[0];
+    // What a dependent launch sees changes when its first block has waited, so that in strict mode
+    // blocks run one after another.
+    const unsigned residents = strict ? 1 : blocks < RESIDENT ? (unsigned)blocks : RESIDENT;
     // Parameters are copied because the tensor maps in them must be aligned.
     alignas(128) unsigned char aligned[1024];
     if (params_size > sizeof aligned)
         return report(error, error_len, "%s: %zu bytes of parameters", name, params_size);
     memcpy(aligned, params, params_size);
-    m.entry = kernel->entry;
-    m.params = aligned;
-    m.kernel = name;
-    m.failed = m.waited = m.wrote_early = false;
-    while (m.fibers.size() < threads) {
-        void *stack =
-            mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (stack == MAP_FAILED)
-            return report(error, error_len, "no memory for the emulator's stacks");
-        mprotect(stack, 4096, PROT_NONE);
-        m.fibers.emplace_back();
-        m.fibers.back().stack = (char *)stack;
-    }
+    unsigned char *raw[RESIDENT] = {};
+    for (unsigned i = 0; i < residents; i++) {
+        Machine &m = make_machine(i);
+        m.entry = kernel->entry;
+        m.params = aligned;
+        m.kernel = name;
+        m.failed = m.waited = m.wrote_early = false;
+        while (m.fibers.size() < threads) {
+            void *stack =
+                mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (stack == MAP_FAILED) break;
+            mprotect(stack, 4096, PROT_NONE);
+            m.fibers.emplace_back();
+            m.fibers.back().stack = (char *)stack;
+        }
+        raw[i] = allocate(shared_bytes);
+        if (m.fibers.size() < threads || !raw[i]) {
+            for (unsigned char *p : raw) free(p);
+            return report(
+                error, error_len, "no memory for the emulator's stacks and shared memory");
+        }
 #ifdef EMU_TSAN
-    m.tsan = __tsan_get_current_fiber();
+        // The threads of the blocks that follow one another are the same to TSan. It would forget
+        // what a thread that no longer exists has accessed.
+        m.tsan = __tsan_get_current_fiber();
+        for (unsigned t = 0; t < threads; t++) m.fibers[t].tsan = __tsan_create_fiber(0);
+        __tsan_release(&m.place);
 #endif
+    }
     Random random{seed * 0x9e3779b97f4a7c15ull | 1};
     for (int i = 0; i < 4; i++) random.below(2);
-    std::vector<uint64_t> order((uint64_t)grid[0] * grid[1] * grid[2]);
+    std::vector<uint64_t> order(blocks);
     for (size_t i = 0; i < order.size(); i++) {
         size_t j = random.below((unsigned)i + 1);
         order[i] = order[j];
         order[j] = i;
     }
-    unsigned char *raw = allocate(shared_bytes);
-    if (!raw) return report(error, error_len, "no memory for the emulator's shared memory");
-    if (strict) before_launch(dependent);
-    for (uint64_t b : order) {
-        memset(raw + GUARDED, 0xff, shared_bytes);
+#ifdef EMU_TSAN
+    std::vector<Published> published(blocks);
+    fences_begin();
+#endif
+    auto begin = [&](Machine &m, unsigned char *shared, uint64_t b) {
+#ifdef EMU_TSAN
+        // TSan watches memset. This one follows the block that was here before.
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+        memset(shared, 0xff, shared_bytes);
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+#else
+        memset(shared, 0xff, shared_bytes);
+#endif
         View view = {};
         view.block = {(unsigned)(b % grid[0]), (unsigned)(b / grid[0] % grid[1]),
             (unsigned)(b / grid[0] / grid[1])};
         view.block_dim = {block[0], 1, 1};
         view.grid_dim = {grid[0], grid[1], grid[2]};
-        view.shared = raw + GUARDED;
+        view.shared = shared;
+#ifdef EMU_TSAN
+        m.published = &published[b];
+        m.counter = nullptr;
+#endif
         m.block = m.early = Barrier();
         for (Barrier &n : m.named) n = Barrier();
         m.exited = 0;
+        m.shared_bytes = shared_bytes;
         hopper_begins(shared_bytes);
         m.warps.resize(threads / 32);
         for (Warp &w : m.warps) {
@@ -79,7 +115,8 @@ static int launch(const char *name, const void *params, size_t params_size, cons
             w.ready = 0xffffffffu;
         }
         for (unsigned i = 0; i < threads; i++) start(m.fibers[i], i, view);
-        run_block(threads, random, seed % 2 == 0);
+    };
+    auto end = [&](Machine &m, const unsigned char *guarded) {
         if (!m.failed && hopper_busy()) {
             m.failed = true;
             snprintf(
@@ -88,30 +125,58 @@ static int launch(const char *name, const void *params, size_t params_size, cons
 #ifdef EMU_TSAN
         end_block(threads);
 #endif
-        if (!m.failed && !intact(raw, shared_bytes)) {
+        if (!m.failed && !intact(guarded, shared_bytes)) {
             m.failed = true;
+            const Index at = m.fibers[0].view.block;
             snprintf(m.message, sizeof m.message,
-                "%s, block (%u, %u, %u): wrote outside its %zu bytes of shared memory", name,
-                view.block.x, view.block.y, view.block.z, shared_bytes);
+                "%s, block (%u, %u, %u): wrote outside its %zu bytes of shared memory", name, at.x,
+                at.y, at.z, shared_bytes);
         }
-        if (m.failed) break;
+    };
+    if (strict) before_launch(dependent);
+    // Blocks take turns of random length. When one has ended, the next takes its place.
+    bool running[RESIDENT] = {}, failed = false, waited = false;
+    char message[sizeof Machine::message];
+    for (uint64_t begun = 0, ended = 0; ended < blocks && !failed;) {
+        const unsigned i = random.below(residents);
+        if (!running[i] && begun == blocks) continue;
+        Machine &m = make_machine(i);
+        if (!running[i]) begin(m, raw[i] + GUARDED, order[begun++]);
+        running[i] = true;
+        run_block(threads, random, seed % 2 == 0, residents == 1 ? ~0u : 1 + random.below(64));
+        if (m.exited < threads && !m.failed) continue;
+        end(m, raw[i]);
+        running[i] = false;
+        ended++;
+        waited |= m.waited;
+        if (!m.failed) continue;
+        failed = true;
+        memcpy(message, m.message, sizeof message);
     }
-    free(raw);
-    if (strict && dependent && !m.failed && !m.waited) {
+#ifdef EMU_TSAN
+    for (unsigned i = 0; i < residents; i++) {
+        Machine &m = make_machine(i);
         m.failed = true;
-        snprintf(m.message, sizeof m.message, "%s: no thread waits for the launch before", name);
+        if (running[i]) end_block(threads);
+        __tsan_acquire(&m.place);
+        for (unsigned t = 0; t < threads; t++) __tsan_destroy_fiber(m.fibers[t].tsan);
     }
+#endif
+    for (unsigned char *p : raw) free(p);
+    auto refuse = [&](const char *format, auto... values) {
+        failed = true;
+        snprintf(message, sizeof message, format, name, values...);
+    };
+    if (strict && dependent && !failed && !waited)
+        refuse("%s: no thread waits for the launch before");
     if (strict) {
         restore();
         after_launch();
     }
     size_t damaged;
-    if (!m.failed && !all_intact(damaged)) {
-        m.failed = true;
-        snprintf(m.message, sizeof m.message,
-            "%s: something was written outside a buffer of %zu bytes", name, damaged);
-    }
-    return m.failed ? report(error, error_len, "%s", m.message) : 0;
+    if (!failed && !all_intact(damaged))
+        refuse("%s: something was written outside a buffer of %zu bytes", damaged);
+    return failed ? report(error, error_len, "%s", message) : 0;
 }
 
 extern "C" int emu_launch(const char *name, const void *params, size_t params_size,

@@ -105,12 +105,26 @@ struct Warp {
     float a[2][16][16], b[2][16][8];
 };
 
-// The emulator's state of one OS thread that launches kernels.
+#ifdef EMU_TSAN
+// Its address stands for what the threads of a block have written before a fence. `before` is the
+// block that has counted at the same counter before this one.
+struct Published {
+    Published *before;
+};
+#endif
+
+// How many blocks of a launch run at the same time, taking turns.
+constexpr unsigned RESIDENT = 3;
+
+// The emulator's state of a block that runs, and of what it needs of its launch. An OS thread that
+// launches kernels has RESIDENT of them.
 struct Machine {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     Barrier block, named[16], early; // `early`: the barrier of wait_for_last
     unsigned exited = 0;
+    size_t shared_bytes = 0;
+    unsigned turns = 0; // how many more warps have a turn before another block does
     Fiber *now = nullptr;
     void *sp = nullptr; // run_block's stack pointer
     // run_block's current warp, the lane with which its round began, and how many lanes it has
@@ -129,6 +143,9 @@ struct Machine {
 #endif
 #ifdef EMU_TSAN
     void *tsan = nullptr;
+    char place = 0; // for TSan, the blocks that have run here
+    Published *published = nullptr;
+    const void *counter = nullptr; // the one in global memory at which the block has counted last
 #endif
     ~Machine() {
         for (Fiber &f : fibers) {
@@ -152,17 +169,18 @@ struct Random {
     }
 };
 
-// fibers.cpp. The state of this OS thread; make_machine is to be called before anything else.
-Machine &make_machine();
+// fibers.cpp. The state of the block that runs. make_machine chooses it, before anything else.
+Machine &make_machine(unsigned);
 Machine &machine();
 // Switches from the running fiber to the next one, or back to run_block. A `dying` fiber never runs
 // again.
 void to_scheduler(bool dying);
 void start(Fiber &, unsigned id, const View &);
-// Runs the fibers until all of them have ended or one has failed.
-void run_block(unsigned threads, Random &, bool ahead);
+// Runs the fibers until all of them have ended, one has failed, or some warps have had their turns.
+void run_block(unsigned threads, Random &, bool ahead, unsigned turns);
 #ifdef EMU_TSAN
 void end_block(unsigned threads);
+void fences_begin();
 #endif
 
 // warp.cpp
@@ -170,8 +188,9 @@ void wait_at(Machine &, Barrier &, unsigned expected, int line);
 // Lets all threads that wait at the barrier go on.
 void open(Machine &, Barrier &);
 
-// hopper_copies.cpp. hopper_begins: a block begins. hopper_busy: whether copies are in flight.
+// hopper_copies.cpp. hopper_select: another block runs. hopper_begins: a block begins. hopper_busy: whether copies are in flight.
 // hopper_lands: one of them lands.
+void hopper_select(unsigned);
 void hopper_begins(size_t shared_bytes);
 bool hopper_busy();
 void hopper_lands(unsigned random);
