@@ -2,10 +2,13 @@
 // begins and ends.
 #include "machine.h"
 
+#include <memory>
+
 namespace emu {
 namespace {
 
-thread_local Machine own[RESIDENT];
+// (Memory of a thread has to be small in a shared library, so it is a pointer.)
+thread_local std::unique_ptr<Machine[]> own;
 // The one whose block runs. Every use of `own` itself would check whether it has been constructed.
 #ifndef EMU_LOADED_MANY_TIMES
 // In a shared library, this attribute avoids a function call to find the pointer. It saves an
@@ -18,6 +21,7 @@ __thread Machine *current;
 
 Machine &make_machine(unsigned i) {
     hopper_select(i);
+    if (!own) own.reset(new Machine[RESIDENT]);
     return *(current = &own[i]);
 }
 Machine &machine() { return *current; }
@@ -180,12 +184,10 @@ bool in_shared(const void *p) {
 namespace {
 // By counter, the block that counted last. TSan watches memory that is allocated in between, so the
 // table has a fixed size; counters that share an entry are taken for one.
-thread_local Published *counted[4096];
+thread_local std::unique_ptr<Published *[]> counted;
 Published *&counted_at(const void *counter) { return counted[(uintptr_t)counter / 4 % 4096]; }
 } // namespace
-void fences_begin() {
-    for (Published *&last : counted) last = nullptr;
-}
+void fences_begin() { counted.reset(new Published *[4096]()); }
 #endif
 
 uint32_t atomic_add_global(uint32_t *p, uint32_t x) {
