@@ -118,7 +118,7 @@ TOOL_BODIES = [
           for arguments in ("", " {} ", "[]", "5", "{", '{"a": 1e999}', '{"a": "\\ud83d"}', '{"a": %s}' % ("[" * 70 + "]" * 70), {}, None)))
 ]
 RAW = [b"", b"null", b"[]", b"5", b'"x"', b"{", b"{}x", b'{"model":"m","model":"x","prompt":"a"}', b'{"model":"m","prompt":"a","n":1e999}', b"\xff", b'{"model":"\xc3"}', b"\xef\xbb\xbf{}",
-       b"[" * 65 + b"]" * 65, b"[" * 64 + b"]" * 64, b'{"a":' * 100000, b'{"model":"m","prompt":"a","max_tokens":1,}', b"{'model':'m'}", b'{"model":"m","prompt":"\\ud83d","max_tokens":1}',
+       b"[" * 65 + b"]" * 65, b"[" * 64 + b"]" * 64, b'{"a":' * 100000, b'{"model":"m","prompt":"a","max_tokens":1,}', b"{'model':'m'}", b'{"model":"m","prompt":"\\ud83d","max_tokens":1,"temperature":0}',
        b'{"model":"m","prompt":"a","n":' + b"9" * 5000 + b"}", b" {} ", b'{"model":"m","prompt":"a\x01"}', b" " * (1 << 20) + b"{}"]
 TYPES = ("application/json", "APPLICATION/JSON; charset=utf-8", "application/json;", " application/json ", "text/plain", "application/jsonx", "application/x-www-form-urlencoded", "", "json", "application/json, text/plain")
 CODINGS = ("gzip", "identity", "Identity", "deflate, gzip", "", "x")
