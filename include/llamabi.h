@@ -14,7 +14,8 @@
  *    9. Chat templates  messages and tools as JSON, and the text made of them
  *   10. Grammars        languages that generated text is kept in
  *   11. Adapters        LoRA adapters that calls choose
- *   12. Figures         what was loaded, and totals since then
+ *   12. Several ranks   one model in several processes
+ *   13. Figures         what was loaded, and totals since then
  *
  * All of it is in 0.1, the first release. What a later release adds says so: "Since 0.2."
  *
@@ -72,6 +73,8 @@ typedef struct llama_result llama_result_t; /* immutable outcome of one call */
 typedef struct llama_stream llama_stream_t; /* events to be pulled */
 typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 typedef struct llama_grammar llama_grammar_t; /* a compiled language, immutable */
+
+struct llama_comm; /* how ranks in several processes reach each other */
 
 #ifdef __cplusplus
 extern "C" {
@@ -360,6 +363,10 @@ typedef struct llama_build_options {
   /// How long a rank may be silent, in milliseconds, while others wait for it. After that, calls
   /// fail with `LLAMA_E_PEER`. 0 means 60000.
   uint32_t rank_timeout_ms;
+  /// Ranks in several processes, on one machine or several: this one must be rank 0, and the
+  /// others call `llama_worker_run`. The struct is copied. NULL means that there are none. For
+  /// the CPU only, and not together with `devices`.
+  const struct llama_comm *comm;
 } llama_build_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`. Both are
@@ -1284,7 +1291,130 @@ llama_status llama_adapter_add(llama_t *l,
 /// Fails with `LLAMA_E_INVALID_ARGUMENT`. Any thread may call this, but not from inside a callback.
 llama_status llama_adapter_drop(llama_t *l, uint32_t id, struct llama_error *err);
 
-/* ==== 12. Figures: what was loaded, and totals since then ==== */
+/* ==== 12. Several ranks: one model in several processes ==== */
+
+/// How long a function of `llama_comm` may go on. It belongs to the library and lives for the time
+/// of one call.
+typedef struct llama_wait {
+  /// To be asked at least every millisecond while the function waits, with `context`, on the same
+  /// thread. 0 means that the function must give up. Inside, the library may call `receive`.
+  int32_t (*go_on)(const void *context);
+  /// Passed to `go_on`.
+  const void *context;
+} llama_wait;
+
+/// How the ranks of a model in several processes reach each other. `llamabi_mpi.h` fills one with
+/// any MPI.
+///
+/// Every function returns 0 when it is done, 1 when it gave up because `go_on` said so, and a
+/// negative number of the host's when it failed. One thread at a time calls them: the one that
+/// called `llama_build`, then the thread of the handle's engine; or the one that called
+/// `llama_worker_run`. They call nothing of this library.
+///
+/// After `all_gather` or `all_to_all` returned anything but 0, neither is called again. `send` and
+/// `receive` are, briefly, to find out which ranks are left and to tell them. Memory of a call that
+/// gave up or failed is never freed, so the host's library may still write to it.
+typedef struct llama_comm {
+  /// `sizeof(llama_comm)` of the header the caller was compiled with.
+  uint32_t struct_size;
+  /// The number of this rank.
+  uint32_t rank;
+  /// The number of ranks, 2 to 64.
+  uint32_t size;
+  /// Must be 0.
+  uint32_t reserved0;
+  /// Passed to the functions. It must live until `llama_free` has returned and no call on the
+  /// handle runs, or until `llama_worker_run` has returned.
+  void *user_data;
+  /// Sends a message of `n` bytes. Messages between two ranks keep their order. It returns when
+  /// `bytes` may be overwritten.
+  int32_t (*send)(void *user_data,
+                  uint32_t to,
+                  const void *bytes,
+                  size_t n,
+                  const struct llama_wait *wait);
+  /// Receives a whole message of a rank and writes its length to `n`, or receives nothing. A
+  /// message that is longer than `capacity` is a failure, with its length in `n`.
+  int32_t (*receive)(void *user_data,
+                     uint32_t from,
+                     void *bytes,
+                     size_t capacity,
+                     size_t *n,
+                     const struct llama_wait *wait);
+  /// Gives `n` bytes to every rank. `all` gets `n` bytes of each, by rank. All ranks call it with
+  /// the same `n`, at most 2^30.
+  int32_t (*all_gather)(void *user_data,
+                        const void *mine,
+                        void *all,
+                        size_t n,
+                        const struct llama_wait *wait);
+  /// Gives `n` bytes of `to` to each rank, by rank. `from` gets `n` bytes of each.
+  int32_t (*all_to_all)(void *user_data,
+                        const void *to,
+                        void *from,
+                        size_t n,
+                        const struct llama_wait *wait);
+} llama_comm;
+
+/// What is known of a rank. Of a handle without ranks, number 0 is the handle.
+typedef struct llama_rank {
+  /// `sizeof(llama_rank)`, set by the caller.
+  uint32_t struct_size;
+  /// Its number.
+  uint32_t rank;
+  /// `LLAMA_DEVICE_*`.
+  int32_t device;
+  /// Its process, on `host`.
+  uint32_t pid;
+  /// Bytes of its weights.
+  uint64_t weight_bytes;
+  /// Bytes of its part of the KV cache.
+  uint64_t kv_bytes;
+  /// The time that it has spent in exchanges, the waiting for other ranks included. Of a rank in
+  /// another process, as it said last, within about a second.
+  double exchange_ms;
+  /// The time since a rank in another process gave a sign of life. While it is well, at most
+  /// about a second.
+  double silent_ms;
+  /// The name of its machine.
+  char host[64];
+  /// Its device in words.
+  char device_name[128];
+} llama_rank;
+
+/// Take part in a model as a rank other than 0, until rank 0's handle is freed.
+///
+/// Of `o`, `comm` says which rank this is; `device`, `n_threads`, `rank_timeout_ms`, `cancel`,
+/// `progress` and `log` concern this process. Everything else comes from rank 0. `ckpt_dir` may be
+/// another path to the same files; no tokenizer is needed. Any thread may call this, but not from
+/// inside a callback.
+///
+/// Returns `LLAMA_OK` after rank 0's `llama_free`. Fails with a failure of its own, of which rank 0
+/// hears, and with `LLAMA_E_PEER` if another rank failed, in its words, or is gone. Returns
+/// `LLAMA_CANCELLED` if `o->cancel` or `o->progress` stopped it, or if rank 0 was cancelled while
+/// it loaded.
+llama_status llama_worker_run(const char *ckpt_dir,
+                              const struct llama_build_options *o,
+                              struct llama_error *err);
+
+/// Say what is known of a rank of the model. `llama_info` has their number. Set `r->struct_size`
+/// first; no more than that is written.
+///
+/// Fails with `LLAMA_E_INVALID_ARGUMENT` and `_ABI`. Any thread may call this, also from inside a
+/// callback.
+llama_status llama_get_rank(const llama_t *l,
+                            uint32_t rank,
+                            struct llama_rank *r,
+                            struct llama_error *err);
+
+/// Say whether the handle can still run calls, without making one.
+///
+/// Returns `LLAMA_OK`, or `LLAMA_E_POISONED` with what has made the handle unusable: a rank that is
+/// gone, for example. Fails with `LLAMA_E_INVALID_ARGUMENT`. Any thread may call this, also from
+/// inside a callback.
+llama_status llama_health(const llama_t *l, struct llama_error *err);
+
+/* ==== 13. Figures: what was loaded, and totals since then ==== */
 
 /// `llama_info.chat_format`: the model has no chat format, and chat calls are
 /// `LLAMA_E_UNSUPPORTED`.

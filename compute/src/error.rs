@@ -133,9 +133,17 @@ pub enum Error {
     /// A device failed.
     #[error("{}", sentence::text(.0))]
     Device(String),
-    /// Another rank of the model failed, or was silent for too long.
+    /// Another rank of the model left, or was silent for too long.
     #[error("{}", sentence::text(.0))]
     Peer(String),
+    /// What another process failed with, in its own words.
+    #[error("{}", sentence::text(sentence))]
+    Told {
+        /// The kind of the error there.
+        kind: Kind,
+        /// Its sentence, and who said it.
+        sentence: String,
+    },
     /// A prompt longer than the handle's `max_seq_len`.
     #[error("prompt {index} has {len} tokens, max_seq_len is {max}")]
     TooLong {
@@ -229,7 +237,64 @@ pub enum Error {
     Internal(String),
 }
 
+/// What a caller can do about an error: errors of a kind are one status of the C API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Another argument.
+    InvalidArgument,
+    /// Look at the file system.
+    Io,
+    /// Look at the file.
+    Format,
+    /// Ask for something else.
+    Unsupported,
+    /// Give the host more memory.
+    NoMemory,
+    /// Look at the device.
+    Device,
+    /// Give the device more memory.
+    DeviceMemory,
+    /// Look at the other ranks.
+    Peer,
+    /// A shorter prompt.
+    TooLong,
+    /// Fewer sequences.
+    Batch,
+    /// Wait.
+    Busy,
+    /// Nothing: it was asked for.
+    Cancelled,
+    /// Build the handle again.
+    Poisoned,
+    /// Report it.
+    Internal,
+}
+
 impl Error {
+    /// The kind of this error.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::InvalidArgument { .. }
+            | Error::Grammar(_)
+            | Error::NoToken { .. }
+            | Error::Forked { .. } => Kind::InvalidArgument,
+            Error::Io { .. } => Kind::Io,
+            Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => Kind::Format,
+            Error::Unsupported(_) => Kind::Unsupported,
+            Error::NoMemory { .. } | Error::Refused { .. } | Error::Thread { .. } => Kind::NoMemory,
+            Error::Device(_) => Kind::Device,
+            Error::DeviceMemory { .. } => Kind::DeviceMemory,
+            Error::Peer(_) => Kind::Peer,
+            Error::Told { kind, .. } => *kind,
+            Error::TooLong { .. } | Error::TextTooLong { .. } => Kind::TooLong,
+            Error::Batch { .. } | Error::Samples { .. } | Error::Beams { .. } => Kind::Batch,
+            Error::Busy { .. } | Error::Waiting { .. } => Kind::Busy,
+            Error::Cancelled => Kind::Cancelled,
+            Error::Poisoned(_) => Kind::Poisoned,
+            Error::Internal(_) => Kind::Internal,
+        }
+    }
+
     /// An argument out of range: its name, the range, and what was given.
     pub fn invalid(
         name: impl Into<String>,

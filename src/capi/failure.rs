@@ -2,6 +2,7 @@
 
 use super::types::*;
 use crate::Error;
+use crate::error::Kind;
 
 /// Why a call fails: the status that it returns and the sentence that explains the status.
 #[derive(Debug)]
@@ -28,24 +29,21 @@ impl Failure {
 
 /// The status that says this error to callers of the C API.
 pub fn status_of(error: &Error) -> llama_status {
-    match error {
-        Error::Cancelled => LLAMA_CANCELLED,
-        Error::InvalidArgument { .. }
-        | Error::Grammar(_)
-        | Error::NoToken { .. }
-        | Error::Forked { .. } => LLAMA_E_INVALID_ARGUMENT,
-        Error::Io { .. } => LLAMA_E_IO,
-        Error::Format { .. } | Error::Config { .. } | Error::Tensor { .. } => LLAMA_E_FORMAT,
-        Error::Unsupported(_) => LLAMA_E_UNSUPPORTED,
-        Error::NoMemory { .. } | Error::Refused { .. } | Error::Thread { .. } => LLAMA_E_NO_MEMORY,
-        Error::Device(_) => LLAMA_E_DEVICE,
-        Error::Peer(_) => LLAMA_E_PEER,
-        Error::DeviceMemory { .. } => LLAMA_E_DEVICE_MEMORY,
-        Error::TooLong { .. } | Error::TextTooLong { .. } => LLAMA_E_TOO_LONG,
-        Error::Batch { .. } | Error::Samples { .. } | Error::Beams { .. } => LLAMA_E_BATCH,
-        Error::Busy { .. } | Error::Waiting { .. } => LLAMA_E_BUSY,
-        Error::Poisoned(_) => LLAMA_E_POISONED,
-        Error::Internal(_) => LLAMA_E_INTERNAL,
+    match error.kind() {
+        Kind::InvalidArgument => LLAMA_E_INVALID_ARGUMENT,
+        Kind::Io => LLAMA_E_IO,
+        Kind::Format => LLAMA_E_FORMAT,
+        Kind::Unsupported => LLAMA_E_UNSUPPORTED,
+        Kind::NoMemory => LLAMA_E_NO_MEMORY,
+        Kind::Device => LLAMA_E_DEVICE,
+        Kind::DeviceMemory => LLAMA_E_DEVICE_MEMORY,
+        Kind::Peer => LLAMA_E_PEER,
+        Kind::TooLong => LLAMA_E_TOO_LONG,
+        Kind::Batch => LLAMA_E_BATCH,
+        Kind::Busy => LLAMA_E_BUSY,
+        Kind::Cancelled => LLAMA_CANCELLED,
+        Kind::Poisoned => LLAMA_E_POISONED,
+        Kind::Internal => LLAMA_E_INTERNAL,
     }
 }
 

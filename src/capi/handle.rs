@@ -3,7 +3,9 @@
 
 use super::callback::InCallback;
 use super::failure::{Failure, Outcome, status_text};
+use super::guard::Scope;
 use super::object::{Handle, LogSink};
+use super::ranks::{HostComm, leave};
 use super::types::*;
 use super::{args, cancel, layout, table};
 use crate::llama::{BuildOptions, Device, Precision};
@@ -58,6 +60,7 @@ fn default_build_options() -> llama_build_options {
         devices: ptr::null(),
         n_devices: 0,
         rank_timeout_ms: 0,
+        comm: ptr::null(),
     }
 }
 
@@ -130,49 +133,35 @@ pub unsafe extern "C" fn llama_build(
         // SAFETY: by contract `out` is NULL or writable.
         unsafe { args::place("out", out)?.set(ptr::null_mut()) };
         InCallback::refuse("llama_build")?;
-        let mut given = default_build_options();
-        if !o.is_null() {
+        let given = match o.is_null() {
+            true => default_build_options(),
             // SAFETY: by contract `o` has struct_size readable bytes.
-            given = unsafe { layout::read("o", o, given) }?;
-        }
-        if given.abi_version != LLAMABI_ABI_VERSION {
-            return Err(Failure::new(
-                LLAMA_E_ABI,
-                format!(
-                    "abi_version is {}, this library's is {LLAMABI_ABI_VERSION}",
-                    given.abi_version
-                ),
-            ));
-        }
-        // SAFETY: by contract the template is NULL or NUL-terminated.
-        let chat_template = unsafe { template(given.chat_template) }?;
-        // SAFETY: by contract both arrays have n_adapters elements, and the first has
-        // NUL-terminated strings.
-        let adapters = unsafe { adapters(&given) }?;
-        // SAFETY: by contract there are n_devices numbers.
-        let devices = unsafe { devices(&given) }?;
-        let (log, options) = build_options(&given, chat_template, adapters, devices)?;
-        // SAFETY: by contract the paths are NUL-terminated strings, and `tokenizer_path` may be
-        // NULL.
-        let (ckpt_dir, tokenizer_path) = unsafe {
-            args::check_pointer("ckpt_dir", ckpt_dir)?;
-            (
-                path(ckpt_dir),
-                (!tokenizer_path.is_null()).then(|| path(tokenizer_path)),
-            )
+            false => unsafe { given(o) }?,
         };
-        let mut progress = |fraction: f32| {
-            log.deliver();
-            let Some(function) = given.progress else {
-                return scope.check_process().is_ok();
-            };
-            let inside = InCallback::enter();
-            // SAFETY: this calls the host's function with the host's data.
-            let go_on = unsafe { function(given.progress_user_data, fraction) != 0 };
-            drop(inside);
-            go_on && scope.check_process().is_ok()
+        // SAFETY: by contract `comm` is NULL or has struct_size readable bytes.
+        let mut comm = unsafe { HostComm::read(given.comm) }?;
+        // SAFETY: by contract the strings and arrays of the options are what they say, and so are
+        // the paths.
+        let read = unsafe {
+            build_options(&given).and_then(|options| {
+                let tokenizer = (!tokenizer_path.is_null()).then(|| path(tokenizer_path));
+                Ok((options, self::ckpt_dir(ckpt_dir)?, tokenizer))
+            })
         };
-        let built = Llama::build(ckpt_dir, tokenizer_path, &options, &mut progress);
+        let read = read.inspect_err(|failure| {
+            if let Some(comm) = comm.take() {
+                leave(comm, failure, &given);
+            }
+        });
+        let ((log, options), ckpt_dir, tokenizer_path) = read?;
+        let mut progress = |fraction: f32| report(&given, &log, scope, fraction);
+        let built = match comm {
+            None => Llama::build(ckpt_dir, tokenizer_path, &options, &mut progress),
+            Some(comm) => {
+                let comm = Box::new(comm);
+                Llama::build_among(comm, ckpt_dir, tokenizer_path, &options, &mut progress)
+            }
+        };
         log.deliver();
         if let Err(forked) = scope.check_process() {
             std::mem::forget(built);
@@ -183,6 +172,53 @@ pub unsafe extern "C" fn llama_build(
         unsafe { args::place("out", out)?.set(handle) };
         Ok(LLAMA_OK)
     })
+}
+
+/// Tells the host how far the loading is. Returns whether to go on.
+pub(super) fn report(
+    given: &llama_build_options,
+    log: &LogSink,
+    scope: &Scope,
+    fraction: f32,
+) -> bool {
+    log.deliver();
+    let Some(function) = given.progress else {
+        return scope.check_process().is_ok();
+    };
+    let inside = InCallback::enter();
+    // SAFETY: this calls the host's function with the host's data.
+    let go_on = unsafe { function(given.progress_user_data, fraction) != 0 };
+    drop(inside);
+    go_on && scope.check_process().is_ok()
+}
+
+/// Reads the caller's options over the defaults.
+///
+/// # Safety
+/// `o` is NULL or has `struct_size` readable bytes.
+pub(super) unsafe fn given(o: *const llama_build_options) -> Outcome<llama_build_options> {
+    // SAFETY: by this function's contract.
+    let given = unsafe { layout::read("o", o, default_build_options()) }?;
+    if given.abi_version != LLAMABI_ABI_VERSION {
+        return Err(Failure::new(
+            LLAMA_E_ABI,
+            format!(
+                "abi_version is {}, this library's is {LLAMABI_ABI_VERSION}",
+                given.abi_version
+            ),
+        ));
+    }
+    Ok(given)
+}
+
+/// Returns the caller's path of a checkpoint.
+///
+/// # Safety
+/// `p` is NULL, or NUL-terminated and stays so for `'a`.
+pub(super) unsafe fn ckpt_dir<'a>(p: *const c_char) -> Outcome<&'a Path> {
+    args::check_pointer("ckpt_dir", p)?;
+    // SAFETY: by this function's contract.
+    Ok(unsafe { path(p) })
 }
 
 /// Makes a handle for a model that was built in Rust, for example on a device of the host's. The
@@ -286,12 +322,15 @@ fn not_negative(name: &str, n: i32) -> Outcome<usize> {
     usize::try_from(n).map_err(|_| Failure::invalid(format!("{name} is {n}, must be 0 or more")))
 }
 
-fn build_options(
-    o: &llama_build_options,
-    chat_template: Option<String>,
-    adapters: Vec<(PathBuf, f32)>,
-    devices: Vec<usize>,
-) -> Outcome<(LogSink, BuildOptions)> {
+/// Converts options.
+///
+/// # Safety
+/// Strings are NULL or NUL-terminated, and arrays have as many elements as is said beside them.
+pub(super) unsafe fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
+    // SAFETY: by this function's contract.
+    let chat_template = unsafe { template(o.chat_template) }?;
+    // SAFETY: by this function's contract.
+    let (adapters, devices) = unsafe { (adapters(o)?, devices(o)?) };
     let device = match o.device {
         LLAMA_DEVICE_AUTO => Device::Auto,
         LLAMA_DEVICE_CPU => Device::Cpu,

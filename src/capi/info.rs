@@ -56,7 +56,7 @@ pub unsafe extern "C" fn llama_get_info(
             chat_format: handle.llama.chat().format() as u32,
             model_type: c_text(info.config.family.model_type),
             stored_format: c_text(&info.stored_format),
-            model_parallel_size: info.ranks as u32,
+            model_parallel_size: number(info.ranks.len()),
             reserved1: 0,
         });
         Ok(LLAMA_OK)
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn llama_get_info(
 }
 
 /// Copies as much of a text as there is room for, followed by a NUL.
-fn c_text<const N: usize>(text: &str) -> [c_char; N] {
+pub(super) fn c_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut to = [0; N];
     let text = &text[..text.floor_char_boundary(N - 1)];
     for (to, &from) in to.iter_mut().zip(text.as_bytes()) {
@@ -73,7 +73,7 @@ fn c_text<const N: usize>(text: &str) -> [c_char; N] {
     to
 }
 
-fn number(n: usize) -> u32 {
+pub(super) fn number(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 

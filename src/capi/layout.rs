@@ -59,7 +59,7 @@ layout!(llama_build_options {
     device_index, n_threads, weights_dtype, kv_dtype, seed, cancel, progress, progress_user_data,
     log, log_user_data, log_level, reserved0, gpu_memory_bytes, max_waiting, max_stall_ms,
     max_unread_ms, precision, stall_memory_bytes, chat_template, chat_now,
-    adapters, adapter_scales, n_adapters, devices, n_devices, rank_timeout_ms
+    adapters, adapter_scales, n_adapters, devices, n_devices, rank_timeout_ms, comm
 } reserved0);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
@@ -71,6 +71,29 @@ layout!(llama_generate_options {
     draft_len, predicted, n_predicted, force_words, force_word_lens, force_group_lens,
     n_force_groups
 } reserved1 reserved_adapter);
+layout!(llama_comm {
+    struct_size,
+    rank,
+    size,
+    reserved0,
+    user_data,
+    send,
+    receive,
+    all_gather,
+    all_to_all
+} reserved0);
+layout!(llama_rank {
+    struct_size,
+    rank,
+    device,
+    pid,
+    weight_bytes,
+    kv_bytes,
+    exchange_ms,
+    silent_ms,
+    host,
+    device_name
+});
 layout!(llama_chat_options {
     struct_size,
     flags,
@@ -320,6 +343,8 @@ mod tests {
         }
         check::<llama_build_options>();
         check::<llama_generate_options>();
+        check::<llama_comm>();
+        check::<llama_rank>();
         check::<llama_chat_options>();
         check::<llama_event>();
         check::<llama_info>();

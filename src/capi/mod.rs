@@ -20,6 +20,7 @@
 //! | `chat.rs` | `llama_chat` and its like: messages as JSON, templates |
 //! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs` | the functions of these names |
 //! | `grammar.rs`, `info.rs`, `adapter.rs` | the functions of these names |
+//! | `ranks.rs` | ranks in several processes: `llama_worker_run`, `llama_get_rank`, `llama_health` |
 //!
 //! An opaque pointer is no address. It is a number that is never given out twice, which is looked
 //! up and never followed. So a stale or foreign pointer, or one that is freed twice, is an error
@@ -53,6 +54,7 @@ mod layout;
 mod object;
 mod options;
 mod prompts;
+mod ranks;
 mod result;
 mod stream;
 mod table;
@@ -68,6 +70,7 @@ pub use grammar::*;
 pub use handle::*;
 pub use info::*;
 pub use options::*;
+pub use ranks::*;
 pub use result::*;
 pub use stream::*;
 pub use tokens::*;

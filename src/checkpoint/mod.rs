@@ -22,10 +22,12 @@
 //! | `cut` | the part of a plan that one rank of several holds |
 //! | `slabs` | the slabs: how they are read |
 //! | `finite` | refuses weights that are not finite |
+//! | [`fingerprint()`] | whether two processes have opened the same checkpoint |
 
 pub mod adapter;
 mod cut;
 pub mod files;
+mod fingerprint;
 mod finite;
 pub mod foreign;
 pub mod gguf;
@@ -45,6 +47,7 @@ pub mod weights;
 
 pub use adapter::Adapter;
 pub use files::Files;
+pub use fingerprint::fingerprint;
 pub use plan::Plan;
 pub use stored::{ChatTemplate, Checkpoint, Keep, TokenizerSource};
 

@@ -186,6 +186,14 @@ impl Engine {
         Ok(Stream::new(call))
     }
 
+    /// Whether calls can still be run: [`Error::Poisoned`] with the reason if not.
+    pub fn health(&self) -> Result<()> {
+        match self.shared.verdict() {
+            Err(Error::Internal(reason)) => Err(Error::Poisoned(reason)),
+            verdict => verdict,
+        }
+    }
+
     /// The current totals.
     pub fn timings(&self) -> Timings {
         let totals = *lock(&self.shared.totals);

@@ -54,17 +54,21 @@ fn serve(
     shared: &Shared,
 ) -> Result<()> {
     let vocab_size = run.limits().vocab_size;
+    let beats = run.beats();
     let mut idle = true;
     // The time when `now` was submitted, or when the step before it ended, whichever is later.
     let mut start = Instant::now();
     loop {
         let patience = match idle {
-            true => scheduler.patience(),
+            true => sooner(scheduler.patience(), beats),
             false => Some(Duration::ZERO),
         };
         let Some(new) = shared.receive(patience) else {
             break;
         };
+        if beats.is_some() {
+            run.beat()?;
+        }
         scheduler.admit(new, run)?;
         if now.is_empty() {
             scheduler.plan(&mut now);
@@ -104,4 +108,12 @@ fn serve(
     shared.verdict()?;
     scheduler.cancel_all();
     Ok(())
+}
+
+/// The shorter of two times; `None` is for ever.
+fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
 }

@@ -3,7 +3,7 @@
 use super::adapters::Adapters;
 use super::plan::{MemoryPlan, Place};
 use super::setting::{Setting, memory, setting};
-use super::{BuildOptions, Device, Info, Llama};
+use super::{BuildOptions, Device, Info, Llama, RankInfo};
 use crate::backend::cpu::Cpu;
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
 use crate::backend::{Backend, Needs, RopeTable, Run};
@@ -14,6 +14,7 @@ use crate::engine::{Engine, EngineOptions};
 use crate::grammar::Grammars;
 use crate::log::Level;
 use crate::model::{Config, Runner, rope};
+use crate::ranks::figures::Figures;
 use crate::tokenizer::{self, Tokenizer};
 use crate::{Cancel, Dtype, Error, Result, Token, sentence};
 use std::path::{Path, PathBuf};
@@ -68,9 +69,11 @@ const MAX_EOS: usize = 16;
 
 /// What is to be built.
 pub(super) struct Build<'a> {
-    ckpt_dir: &'a Path,
+    pub(super) ckpt_dir: &'a Path,
     tokenizer_path: Option<&'a Path>,
     pub(super) options: &'a BuildOptions,
+    /// How many ranks compute it; 0: one, and the shards of the checkpoint are merged.
+    ranks: usize,
     /// When it was asked for.
     start: Instant,
 }
@@ -86,7 +89,8 @@ pub(super) struct Opened {
 /// A model that runs, with what is to be said of it.
 pub(super) struct Loaded {
     pub run: Box<dyn Run>,
-    pub ranks: usize,
+    pub ranks: Vec<RankInfo>,
+    pub figures: Arc<Figures>,
     pub device: Device,
     pub device_name: String,
     pub weights_dtype: Dtype,
@@ -98,7 +102,7 @@ pub(super) struct Loaded {
 }
 
 impl<'a> Build<'a> {
-    fn new(
+    pub(super) fn new(
         ckpt_dir: &'a Path,
         tokenizer_path: Option<&'a Path>,
         options: &'a BuildOptions,
@@ -109,8 +113,14 @@ impl<'a> Build<'a> {
             ckpt_dir,
             tokenizer_path,
             options,
+            ranks: options.devices.len(),
             start,
         })
+    }
+
+    /// For so many ranks.
+    pub(super) fn among(self, ranks: usize) -> Self {
+        Build { ranks, ..self }
     }
 
     /// Checks what only the CPU refuses.
@@ -238,7 +248,12 @@ impl<'a> Build<'a> {
         };
         let loaded = Loaded {
             run: Box::new(runner),
-            ranks: 1,
+            ranks: vec![RankInfo::here(
+                plan.place.device,
+                [weight_bytes, kv_bytes],
+                device_name.clone(),
+            )],
+            figures: Arc::new(Figures::new(1)),
             device: plan.place.device,
             device_name,
             weights_dtype,
@@ -307,6 +322,7 @@ impl<'a> Build<'a> {
             chat,
             grammars: Grammars::new(info.config.shape.vocab_size, info.eos_ids.clone()),
             info,
+            figures: loaded.figures,
         })
     }
 
@@ -331,7 +347,7 @@ impl<'a> Build<'a> {
         let config = checkpoint.config(tokenizer.vocab_size())?;
         check_vocabulary(tokenizer_path, &*tokenizer, &config)?;
         let files = checkpoint.open(cancel)?;
-        check_shards(self.options, &files)?;
+        check_shards(self.options, &files, self.ranks)?;
         Ok(Opened {
             checkpoint,
             tokenizer,
@@ -402,12 +418,12 @@ fn check(options: &BuildOptions) -> Result<()> {
     Ok(())
 }
 
-fn check_shards(options: &BuildOptions, files: &Files) -> Result<()> {
-    let (shards, ranks) = (files.shards(), options.devices.len());
+fn check_shards(options: &BuildOptions, files: &Files, ranks: usize) -> Result<()> {
+    let shards = files.shards();
     if ranks > 0 && ![0, ranks].contains(&options.model_parallel_size) {
         return Err(Error::invalid(
             "model_parallel_size",
-            format!("0 or the number of devices, {ranks}"),
+            format!("0 or the number of ranks, {ranks}"),
             options.model_parallel_size,
         ));
     }

@@ -6,7 +6,8 @@
 //! | `adapters` | the adapters that requests may choose |
 //! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
 //! | `setting` | what a backend is made for, and the memory that it takes then |
-//! | `ranks` | the loading of several ranks |
+//! | `ranks` | the loading of several ranks of this process |
+//! | `processes` | the loading of ranks in processes of their own |
 //! | `chat` | which chat template a checkpoint has |
 //! | `plan` | the memory a handle takes, counted beforehand |
 //! | [`inspect`] | what a checkpoint is and needs, without loading its weights |
@@ -20,12 +21,13 @@ mod completion;
 pub mod inspect;
 mod options;
 mod plan;
+mod processes;
 pub mod quantise;
 mod ranks;
 mod setting;
 
 pub use completion::{Completion, Sequence};
-pub use options::{BuildOptions, Device, Info, Precision};
+pub use options::{BuildOptions, Device, Info, Precision, RankInfo};
 
 use adapters::Adapters;
 
@@ -35,6 +37,7 @@ use crate::engine::{
     Decider, Deciders, Engine, Event, GenerateOptions, Prompt, Request, Stream, Timings,
 };
 use crate::grammar::{Grammar, Grammars, Source};
+use crate::ranks::figures::Figures;
 use crate::tokenizer::{Bound, Encoded, Tokenizer};
 use crate::{Cancel, Error, Result, reserve};
 use std::sync::Arc;
@@ -48,6 +51,7 @@ pub struct Llama {
     adapters: Adapters,
     info: Info,
     grammars: Grammars,
+    figures: Arc<Figures>,
 }
 
 impl Llama {
@@ -70,6 +74,16 @@ impl Llama {
     /// Totals of the handle.
     pub fn timings(&self) -> Timings {
         self.engine.timings()
+    }
+
+    /// How long the ranks' exchanges took, and how long ranks have been silent.
+    pub fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
+    /// Whether requests can still be run. Fails with [`Error::Poisoned`] and the reason.
+    pub fn health(&self) -> Result<()> {
+        self.engine.health()
     }
 
     /// What requests are checked against.

@@ -3,6 +3,7 @@
 use crate::backend::cpu;
 use crate::log::Log;
 use crate::model::Config;
+use crate::ranks::processes::handshake::Hello;
 use crate::{Cancel, Dtype, Token};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -155,8 +156,8 @@ pub struct Info {
     pub weights_dtype: Dtype,
     /// As chosen.
     pub kv_dtype: Dtype,
-    /// Ranks that compute it.
-    pub ranks: usize,
+    /// The ranks that compute it, in order.
+    pub ranks: Vec<RankInfo>,
     /// Bytes of the weights in memory, of all ranks.
     pub weight_bytes: u64,
     /// Bytes of the KV pool, of all ranks.
@@ -169,4 +170,40 @@ pub struct Info {
     pub gpu_kernels: bool,
     /// Time [`Llama::build`](crate::Llama::build) took.
     pub load_ms: f64,
+}
+
+/// A rank of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankInfo {
+    /// Where it runs.
+    pub device: Device,
+    /// Its process, on [`RankInfo::host`].
+    pub pid: u32,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Bytes of its part of the KV pool.
+    pub kv_bytes: u64,
+    /// The name of its machine.
+    pub host: String,
+    /// The device in words.
+    pub device_name: String,
+}
+
+impl RankInfo {
+    /// A rank of this process with so many bytes of weights and of KV pool.
+    pub(super) fn here(
+        device: Device,
+        [weight_bytes, kv_bytes]: [u64; 2],
+        device_name: String,
+    ) -> Self {
+        let hello = Hello::own();
+        RankInfo {
+            device,
+            pid: hello.pid,
+            weight_bytes,
+            kv_bytes,
+            host: hello.host,
+            device_name,
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use super::build::{Build, Loaded, Opened};
 use super::plan::{MemoryPlan, Place};
 use super::setting::{Setting, memory, setting};
-use super::{Device, Llama};
+use super::{Device, Llama, RankInfo};
 use crate::backend::RopeTable;
 use crate::backend::cpu::{Cpu, CpuExchange, usable_threads};
 use crate::checkpoint::weights::{self, LoadControl};
@@ -13,6 +13,7 @@ use crate::error::panic_text;
 use crate::log::Level;
 use crate::model::{Cuts, Runner, matrices::LAYER, rope};
 use crate::ranks::board::{Board, MAX_RANKS};
+use crate::ranks::figures::Figures;
 use crate::ranks::nodes::{self, Processors};
 use crate::ranks::{Rank, Ranks};
 use crate::thread::without_signals;
@@ -75,8 +76,14 @@ impl Build<'_> {
         };
         plan.check()?;
         let (weight_bytes, kv_bytes) = (plan.items[0].1, plan.items[1].1);
+        let of_rank = |rank: usize| {
+            let items = memory::<Cpu>(&cuts.shape(rank), &plans[rank], &setting, options);
+            [items[0].1, items[1].1]
+        };
+        let bytes: Vec<[u64; 2]> = (0..n).map(of_rank).collect();
+        let figures = Arc::new(Figures::new(n));
         let timeout = Duration::from_millis(options.rank_timeout_ms.into());
-        let board = Board::new(n, most, timeout)?;
+        let board = Board::new(n, most, timeout, figures.clone())?;
         let rope = rope::table(&opened.config, options.max_seq_len)?;
         let shares = Shares {
             build: self,
@@ -97,6 +104,10 @@ impl Build<'_> {
         self.say(&opened, &setting, [weight_bytes, kv_bytes], &device_name);
         let (weights_dtype, kv_dtype) = (setting.weights_dtypes[0], setting.kv_dtype);
         drop(plans);
+        let infos = runners.iter().zip(bytes);
+        let infos =
+            infos.map(|((_, name), bytes)| RankInfo::here(Device::Cpu, bytes, name.clone()));
+        let infos = infos.collect();
         let ranks = runners.into_iter().zip(places);
         let ranks = ranks.map(|((runner, _), processors)| Rank {
             run: Box::new(runner),
@@ -105,7 +116,8 @@ impl Build<'_> {
         let what = "adapters of requests are for one rank; with several, merge them while loading";
         let loaded = Loaded {
             run: Box::new(Ranks::new(ranks.collect(), board)?),
-            ranks: n,
+            ranks: infos,
+            figures,
             device: Device::Cpu,
             device_name,
             weights_dtype,

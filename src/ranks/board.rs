@@ -5,6 +5,7 @@
 //! after they had read the first. The locks of the slots are therefore always free. They are there
 //! so that this is no claim on which memory safety depends.
 
+use super::figures::Figures;
 use crate::backend::Wire;
 use crate::{Error, Result, reserve};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,12 +38,18 @@ pub struct Board {
     has_failed: AtomicBool,
     failure: Mutex<Option<Error>>,
     timeout: Duration,
+    figures: Arc<Figures>,
 }
 
 impl Board {
     /// For so many ranks, which post at most `most` numbers at a time. A rank that waits for another
     /// one for longer than `timeout` fails, and all others with it.
-    pub fn new(ranks: usize, most: usize, timeout: Duration) -> Result<Arc<Board>> {
+    pub fn new(
+        ranks: usize,
+        most: usize,
+        timeout: Duration,
+        figures: Arc<Figures>,
+    ) -> Result<Arc<Board>> {
         let slot = || -> Result<RwLock<Vec<f32>>> {
             let mut numbers = Vec::new();
             reserve::vec("numbers that ranks exchange", &mut numbers, most)?;
@@ -55,6 +62,7 @@ impl Board {
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             timeout,
+            figures,
         }))
     }
 
@@ -136,9 +144,15 @@ impl Wire for Posts {
         self.board.posted.len()
     }
 
-    fn all_gather(&mut self, mine: &[f32], take: &mut dyn FnMut(&[&[f32]])) -> Result<()> {
+    fn all_gather(
+        &mut self,
+        mine: &[f32],
+        _len: &dyn Fn(usize) -> usize,
+        take: &mut dyn FnMut(&[&[f32]]),
+    ) -> Result<()> {
         let board = &*self.board;
         board.check()?;
+        let start = Instant::now();
         self.turn += 1;
         let side = (self.turn % 2) as usize;
         {
@@ -152,6 +166,7 @@ impl Wire for Posts {
         posted.store(self.turn, Ordering::Release);
         let size = self.size();
         (0..size).try_for_each(|rank| board.wait(rank, self.turn))?;
+        board.figures.add_exchange(self.rank, start.elapsed());
         let read = |rank: usize| {
             let slot = board.slots.get(rank)?[side].read();
             Some(slot.unwrap_or_else(|e| e.into_inner()))
@@ -170,10 +185,14 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    fn board(ranks: usize, timeout: Duration) -> Arc<Board> {
+        Board::new(ranks, 4, timeout, Arc::new(Figures::new(ranks))).unwrap()
+    }
+
     #[test]
     fn all_ranks_get_all_numbers_in_order() {
         for ranks in [1, 2, 3, 5] {
-            let board = Board::new(ranks, 4, LONG).unwrap();
+            let board = board(ranks, LONG);
             std::thread::scope(|scope| {
                 for rank in 0..ranks {
                     let mut wire = board.wire(rank);
@@ -185,7 +204,7 @@ mod tests {
                             let number = |rank: usize| (turn * 64) as f32 + rank as f32;
                             let mine = vec![number(rank); len(rank)];
                             let mut seen = 0;
-                            wire.all_gather(&mine, &mut |parts| {
+                            wire.all_gather(&mine, &len, &mut |parts| {
                                 for (rank, part) in parts.iter().enumerate() {
                                     assert_eq!(*part, vec![number(rank); len(rank)]);
                                     seen += 1;
@@ -202,26 +221,26 @@ mod tests {
 
     #[test]
     fn a_silent_rank_is_named_within_the_time() {
-        let board = Board::new(2, 4, Duration::from_millis(30)).unwrap();
+        let board = board(2, Duration::from_millis(30));
         let start = Instant::now();
         let error = board
             .wire(0)
-            .all_gather(&[1.0], &mut |_| panic!("nothing came"));
+            .all_gather(&[1.0], &|_| 1, &mut |_| panic!("nothing came"));
         assert!(start.elapsed() < LONG);
         let sentence = error.unwrap_err().to_string();
         assert_eq!(sentence, "rank 1 of 2 has not been heard of for 30 ms");
         // The other one hears of it, although nobody is silent for it.
         let error = board
             .wire(1)
-            .all_gather(&[1.0], &mut |_| panic!("it failed"));
+            .all_gather(&[1.0], &|_| 1, &mut |_| panic!("it failed"));
         assert_eq!(error.unwrap_err().to_string(), sentence);
     }
 
     #[test]
     fn a_failure_ends_a_wait() {
-        let board = Board::new(2, 4, LONG).unwrap();
+        let board = board(2, LONG);
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| board.wire(0).all_gather(&[1.0], &mut |_| {}));
+            let waits = scope.spawn(|| board.wire(0).all_gather(&[1.0], &|_| 1, &mut |_| {}));
             std::thread::sleep(Duration::from_millis(20));
             board.fail(Error::Device("rank 1: out of luck".into()));
             board.fail(Error::Device("later".into()));

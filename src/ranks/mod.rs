@@ -1,18 +1,22 @@
-//! Several ranks of this process that compute one model (tensor parallelism), as one
-//! [`Run`]. [`crate::backend::exchange`] says what they exchange, [`crate::model::cut`] which part
+//! Several ranks that compute one model (tensor parallelism), as one [`Run`]: here those of this
+//! process. [`crate::backend::exchange`] says what they exchange, [`crate::model::cut`] which part
 //! of the weights each has.
 //!
 //! - [`board`]: how they exchange numbers
 //! - `member`: a rank on a thread of its own
 //! - [`nodes`]: the NUMA nodes that they stay on
+//! - [`figures`]: what is said of ranks while they run
+//! - [`processes`]: ranks in processes of their own
 //!
 //! Rank 0 runs on the engine's thread, every other rank on a thread of its own. The engine knows
 //! nothing of them: the others are told of each step, and of pages that are copied, in the order in
 //! which rank 0 hears of them.
 
 pub mod board;
+pub mod figures;
 mod member;
 pub mod nodes;
+pub mod processes;
 #[cfg(test)]
 mod tests;
 

@@ -50,7 +50,7 @@ pub fn stay_on(processors: &[usize]) -> bool {
 }
 
 /// The processors that the calling thread may use.
-fn allowed() -> Processors {
+pub fn allowed() -> Processors {
     // SAFETY: a cpu_set_t is plain bits, for which zeros are valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set is ours and has the size that is said; 0 is the calling thread.

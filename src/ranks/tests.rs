@@ -22,7 +22,7 @@ impl Run for Fake {
         }
         let mine = vec![step.tokens[0] as f32; self.wire.rank() + 1];
         let sum = &mut self.sum;
-        self.wire.all_gather(&mine, &mut |parts| {
+        self.wire.all_gather(&mine, &|rank| rank + 1, &mut |parts| {
             *sum = vec![parts.iter().flat_map(|part| part.iter()).sum()];
         })
     }
@@ -69,7 +69,8 @@ impl Run for Fake {
 /// Ranks whose pages have `widths` bytes; all bytes of all pages differ.
 fn ranks(widths: &[usize], fails_at: Option<i32>) -> Ranks {
     const PAGES: usize = 4;
-    let board = Board::new(widths.len(), 4, Duration::from_secs(60)).unwrap();
+    let figures = Arc::new(figures::Figures::new(widths.len()));
+    let board = Board::new(widths.len(), 4, Duration::from_secs(60), figures).unwrap();
     let mut next = 0;
     let fakes = widths.iter().enumerate().map(|(number, &width)| {
         let page = (0..PAGES * width).map(|i| next + i as u8).collect();

@@ -49,7 +49,35 @@ FIELD(llama_build_options, n_adapters, 160, 8);
 FIELD(llama_build_options, devices, 168, 8);
 FIELD(llama_build_options, n_devices, 176, 4);
 FIELD(llama_build_options, rank_timeout_ms, 180, 4);
-SIZE(llama_build_options, 184);
+FIELD(llama_build_options, comm, 184, 8);
+SIZE(llama_build_options, 192);
+
+FIELD(llama_wait, go_on, 0, 8);
+FIELD(llama_wait, context, 8, 8);
+SIZE(llama_wait, 16);
+
+FIELD(llama_comm, struct_size, 0, 4);
+FIELD(llama_comm, rank, 4, 4);
+FIELD(llama_comm, size, 8, 4);
+FIELD(llama_comm, reserved0, 12, 4);
+FIELD(llama_comm, user_data, 16, 8);
+FIELD(llama_comm, send, 24, 8);
+FIELD(llama_comm, receive, 32, 8);
+FIELD(llama_comm, all_gather, 40, 8);
+FIELD(llama_comm, all_to_all, 48, 8);
+SIZE(llama_comm, 56);
+
+FIELD(llama_rank, struct_size, 0, 4);
+FIELD(llama_rank, rank, 4, 4);
+FIELD(llama_rank, device, 8, 4);
+FIELD(llama_rank, pid, 12, 4);
+FIELD(llama_rank, weight_bytes, 16, 8);
+FIELD(llama_rank, kv_bytes, 24, 8);
+FIELD(llama_rank, exchange_ms, 32, 8);
+FIELD(llama_rank, silent_ms, 40, 8);
+FIELD(llama_rank, host, 48, 64);
+FIELD(llama_rank, device_name, 112, 128);
+SIZE(llama_rank, 240);
 
 FIELD(llama_chat_options, struct_size, 0, 4);
 FIELD(llama_chat_options, flags, 4, 4);
@@ -370,6 +398,11 @@ llama_status (*const f_encode_chat)(const llama_t *, const char *, size_t,
 llama_status (*const f_adapter_add)(
     llama_t *, const char *, float, uint32_t *, llama_error *) = llama_adapter_add;
 llama_status (*const f_adapter_drop)(llama_t *, uint32_t, llama_error *) = llama_adapter_drop;
+llama_status (*const f_worker_run)(
+    const char *, const llama_build_options *, llama_error *) = llama_worker_run;
+llama_status (*const f_rank)(
+    const llama_t *, uint32_t, llama_rank *, llama_error *) = llama_get_rank;
+llama_status (*const f_health)(const llama_t *, llama_error *) = llama_health;
 llama_status (*const f_info)(const llama_t *, llama_info *, llama_error *) = llama_get_info;
 llama_status (*const f_timings)(
     const llama_t *, llama_timings *, llama_error *) = llama_get_timings;

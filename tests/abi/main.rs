@@ -185,7 +185,7 @@ macro_rules! programs {
 // `memcheck::unread`, which takes a minute, is not to be the last one.
 programs! {
     memcheck = Valgrind: null tails dl text stream unread cancel callback threads;
-    plain = Nothing: null tails dl copies text chat bounded grammar stream unread cancel callback decide threads fork fork_callback pcancel memory limits allocations quantise;
+    plain = Nothing: null tails dl ranks copies text chat bounded grammar stream unread cancel callback decide threads fork fork_callback pcancel memory limits allocations quantise;
     sanitizers = Sanitizers: null tails dl text chat bounded grammar stream unread cancel callback decide threads;
 }
 

@@ -45,6 +45,8 @@ static void not_a_handle(llama_t *l) {
   EXPECT(INVALID, llama_get_timings(l, &timings, err));
   EXPECT(INVALID, llama_adapter_add(l, "/nonexistent", 1, &id, err));
   EXPECT(INVALID, llama_adapter_drop(l, 1, err));
+  EXPECT(INVALID, llama_get_rank(l, 0, NULL, err));
+  EXPECT(INVALID, llama_health(l, err));
   CHECK(llama_generate(l, one_token, one_len, 1, NULL, &r, NULL) == INVALID);
   CHECK(r == FOREIGN && s == FOREIGN && n == 77 && p == NULL && id == 78);
   llama_free(l);
@@ -415,6 +417,8 @@ static void with_model(const char *dir) {
   CHECK(n == 77 && p == NULL);
   EXPECT(INVALID, llama_get_info(l, NULL, err));
   EXPECT(INVALID, llama_get_timings(l, NULL, err));
+  EXPECT(INVALID, llama_get_rank(l, 0, NULL, err));
+  EXPECT(LLAMA_OK, llama_health(l, err));
   EXPECT(INVALID, llama_adapter_add(l, NULL, 1, &id, err));
   EXPECT(INVALID, llama_adapter_add(l, "/nonexistent", 1, NULL, err));
   EXPECT(INVALID, llama_adapter_add(l, "/nonexistent", (float)NAN, &id, err));

@@ -9,6 +9,7 @@ static union {
   llama_event event;
   llama_info info;
   llama_timings timings;
+  llama_rank rank;
   llama_request_stats stats;
 } box;
 
@@ -147,6 +148,10 @@ static void with_model(const char *dir) {
     CHECK(untouched_from(size) && zero_between(sizeof box.timings, size));
     CHECK(box.timings.struct_size == size && box.timings.running == 0);
     clear((uint32_t)size);
+    EXPECT(LLAMA_OK, llama_get_rank(l, 0, &box.rank, err));
+    CHECK(untouched_from(size) && zero_between(sizeof box.rank, size));
+    CHECK(box.rank.struct_size == size && box.rank.rank == 0);
+    clear((uint32_t)size);
     CHECK(llama_result_stats(whole, 0, &box.stats) == LLAMA_OK);
     CHECK(untouched_from(size) && zero_between(sizeof box.stats, size));
     CHECK(box.stats.struct_size == size && box.stats.prompt_tokens == 4);
@@ -155,6 +160,7 @@ static void with_model(const char *dir) {
     clear((uint32_t)size);
     EXPECT(LLAMA_E_ABI, llama_get_info(l, &box.info, err));
     EXPECT(LLAMA_E_ABI, llama_get_timings(l, &box.timings, err));
+    EXPECT(LLAMA_E_ABI, llama_get_rank(l, 0, &box.rank, err));
     CHECK(llama_result_stats(whole, 0, &box.stats) == LLAMA_E_ABI);
     CHECK(untouched_from(4));
   }

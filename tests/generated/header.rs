@@ -8,9 +8,10 @@ use std::fs;
 use std::path::Path;
 
 /// In the order in which their functions appear in a section of the header.
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 19] = [
     "types/status",
     "types/models",
+    "types/ranks",
     "types/generating",
     "types/results",
     "types/texts",
@@ -26,6 +27,7 @@ const SOURCES: [&str; 17] = [
     "grammar",
     "info",
     "adapter",
+    "ranks",
 ];
 
 fn root() -> &'static Path {
@@ -53,6 +55,8 @@ typedef struct llama_result llama_result_t; /* immutable outcome of one call */
 typedef struct llama_stream llama_stream_t; /* events to be pulled */
 typedef struct llama_cancel llama_cancel_t; /* thread-safe flag */
 typedef struct llama_grammar llama_grammar_t; /* a compiled language, immutable */
+
+struct llama_comm; /* how ranks in several processes reach each other */
 "
     )
 }
@@ -78,9 +82,11 @@ fn generate() -> String {
     let header = String::from_utf8(header).unwrap();
     let (head, rest) = header.split_once(BEGIN).expect("where the items begin");
     let (items, end) = rest.split_once(END).expect("the include guard's end");
+    // The options come long before the section that says what this is.
+    let items = items.replace("const llama_comm *", "const struct llama_comm *");
     format!(
         "{head}{CPP_BEGIN}{}{CPP_END}{END}{end}",
-        sections::sorted(items, &places)
+        sections::sorted(&items, &places)
     )
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 /// Titles in the order of the header, and what a reader finds there.
-const SECTIONS: [(&str, &str); 12] = [
+const SECTIONS: [(&str, &str); 13] = [
     ("First things", "versions, status and errors"),
     ("Models", "load one, free it"),
     ("Generating", "continue texts or tokens: options, events"),
@@ -25,6 +25,7 @@ const SECTIONS: [(&str, &str); 12] = [
     ),
     ("Grammars", "languages that generated text is kept in"),
     ("Adapters", "LoRA adapters that calls choose"),
+    ("Several ranks", "one model in several processes"),
     ("Figures", "what was loaded, and totals since then"),
 ];
 

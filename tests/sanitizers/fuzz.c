@@ -350,9 +350,14 @@ static void ask(void) {
   }
   case 1: {
     llama_timings *t = edge(sizeof *t);
+    llama_rank *r = edge(sizeof *r);
     t->struct_size = sizeof *t;
+    r->struct_size = sizeof *r;
     status = CALL(get_timings)(l, t, e);
     check("get_timings", status, e, valid && !child());
+    check("health", CALL(health)(l, e), e, valid && !child());
+    status = CALL(get_rank)(l, one_in(9) ? (uint32_t)draw() : 0, r, e);
+    check("get_rank", status, e, 0);
     break;
   }
   case 2:
@@ -474,6 +479,14 @@ static void build(unsigned slot) {
   llama_t *l = NULL;
   llama_status status;
   const char *from = one_in(9) ? "/nonexistent" : one_in(2) ? dir : other_dir;
+  if (one_in(30)) {
+    const char *dirs[] = {"/nonexistent", dir, other_dir, NULL};
+    b->comm = some_comm();
+    status = CALL(worker_run)(dirs[below(4)], one_in(20) ? NULL : b, e);
+    check("worker_run", status, e, 0);
+    CHECK(status != LLAMA_OK || child());
+    return;
+  }
   status = CALL(build)(from, NULL, b, &l, e);
   /* a child may build its own, unless it was forked in here */
   if (!child() || self->forked_inside) check("build", status, e, 0);

@@ -19,12 +19,13 @@
   X(abi_version) X(adapter_add) X(adapter_drop) X(build) X(build_options_init) X(cancel_free) \
   X(cancel_new) X(cancel_trigger) X(chat) X(chat_completion) X(chat_options_init) \
   X(decode_tokens) X(destroy) X(encode_chat) X(encode_dialog) X(encode_text) \
-  X(encode_text_bounded) X(free) X(generate) X(generate_options_init) X(get_info) X(get_timings) \
-  X(grammar_free) X(grammar_mask) X(grammar_new) X(render_chat) X(result_count) \
+  X(encode_text_bounded) X(free) X(generate) X(generate_options_init) X(get_info) X(get_rank) \
+  X(get_timings) X(grammar_free) X(grammar_mask) X(grammar_new) X(health) X(render_chat) \
+  X(result_count) \
   X(result_finish_reason) X(result_free) X(result_logprobs) X(result_score) X(result_stats) \
   X(result_text) X(result_tokens) X(result_top_logprobs) X(status_string) X(stream_fd) \
   X(stream_free) X(stream_next) X(stream_open) X(stream_open_chat) X(stream_open_messages) \
-  X(stream_open_text) X(stream_stats) X(stream_stop) X(text_completion) X(token_bytes) X(version)
+  X(stream_open_text) X(stream_stats) X(stream_stop) X(text_completion) X(token_bytes) X(version) X(worker_run)
 // clang-format on
 
 #define AS_ENUM(name) EXPORT_##name,

@@ -370,6 +370,52 @@ static llama_message *some_messages(size_t n, int *valid) {
 static int32_t on_progress(void *user_data, float fraction);
 static void on_log(void *user_data, int32_t level, const char *msg, size_t len);
 
+/* ---- other ranks, which talk nonsense ---- */
+
+static int32_t says_nothing(
+    void *user_data, uint32_t to, const void *bytes, size_t n, const llama_wait *w) {
+  (void)user_data, (void)to, (void)bytes, (void)n;
+  return w->go_on(w->context) ? 0 : 0;
+}
+
+/* A message whose header is right, so that somebody looks at the rest, or is not. */
+static int32_t says_anything(
+    void *user_data, uint32_t from, void *bytes, size_t capacity, size_t *n, const llama_wait *w) {
+  uint32_t *number = user_data, header[4] = {below(20), below(64), (*number)++, 0};
+  unsigned char *body = (unsigned char *)bytes + sizeof header;
+  size_t i;
+  (void)from, (void)w;
+  if (one_in(4)) header[below(4)] = (uint32_t)draw();
+  *n = one_in(9) ? below(16) : sizeof header + header[1] % 4096;
+  if (*n > capacity) *n = capacity;
+  for (i = sizeof header; i < *n; i++, body++) *body = one_in(2) ? 0 : (unsigned char)draw();
+  memcpy(bytes, header, *n < sizeof header ? *n : sizeof header);
+  return 0;
+}
+
+static int32_t gathers_nothing(
+    void *user_data, const void *mine, void *all, size_t n, const llama_wait *w) {
+  (void)user_data, (void)mine, (void)all, (void)n, (void)w;
+  return 0;
+}
+
+static const llama_comm *some_comm(void) {
+  llama_comm *c = edge(sizeof *c);
+  uint32_t *number = edge(sizeof *number);
+  memset(c, 0, sizeof *c);
+  *number = 0;
+  c->struct_size = sizeof *c;
+  c->size = one_in(9) ? (uint32_t)draw() : 2 + below(3);
+  c->rank = below(4);
+  c->user_data = number;
+  c->send = says_nothing;
+  c->receive = says_anything;
+  c->all_gather = c->all_to_all = gathers_nothing;
+  if (one_in(20)) c->receive = NULL;
+  if (one_in(20)) c->reserved0 = 1;
+  return c;
+}
+
 static llama_build_options *some_build_options(void) {
   llama_build_options *b = edge(sizeof *b);
   CALL(build_options_init)(b, sizeof *b, LLAMABI_ABI_VERSION);
@@ -411,6 +457,7 @@ static llama_build_options *some_build_options(void) {
     b->n_devices = one_in(20) ? UINT32_MAX : below(3);
     if (one_in(2)) b->rank_timeout_ms = 1 + below(100000);
   }
+  if (one_in(20)) b->comm = some_comm();
   switch (below(24)) {
   case 0:
     b->device = 77;

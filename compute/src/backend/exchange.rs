@@ -23,12 +23,38 @@ pub trait Wire: Send {
     fn size(&self) -> usize;
 
     /// Gives `mine` to all ranks, and calls `take` with the numbers of all ranks, in their order.
-    /// Their lengths may differ. Does not allocate if no rank gives more than the `most` numbers
-    /// for which the wire was made.
+    /// Rank `r` gives `len(r)` of them, which may be none. Does not allocate if no rank gives more
+    /// than the numbers for which the wire was made.
     ///
     /// # Errors
     /// [`Error::Peer`] if another rank failed, or was silent for too long. No later call succeeds.
-    fn all_gather(&mut self, mine: &[f32], take: &mut dyn FnMut(&[&[f32]])) -> Result<()>;
+    fn all_gather(
+        &mut self,
+        mine: &[f32],
+        len: &dyn Fn(usize) -> usize,
+        take: &mut dyn FnMut(&[&[f32]]),
+    ) -> Result<()>;
+
+    /// Whether [`Wire::all_to_all`] is worth its second exchange when every rank gives so many
+    /// numbers to a sum. Every rank answers the same; never with two ranks, which would send no
+    /// less; and if it is worth it for some number, then for every larger one.
+    fn prefers_slices(&self, _numbers: usize) -> bool {
+        false
+    }
+
+    /// Gives the `r`th slice of `numbers`, which has `slice` of them except at the end, to rank
+    /// `r`, and calls `take` with what the ranks gave to this one, in their order.
+    ///
+    /// # Errors
+    /// As [`Wire::all_gather`].
+    fn all_to_all(
+        &mut self,
+        _numbers: &[f32],
+        _slice: usize,
+        _take: &mut dyn FnMut(&[&[f32]]),
+    ) -> Result<()> {
+        unreachable!("only where slices are preferred")
+    }
 }
 
 /// The operations of [`Backend`] that several ranks do together, each with its own share of the

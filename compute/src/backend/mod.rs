@@ -18,6 +18,7 @@ use crate::quant::Quant;
 use crate::{Dtype, Result};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The sizes of a model that every operation needs.
 #[derive(Clone, Debug, PartialEq)]
@@ -211,6 +212,16 @@ pub trait Run: Send {
 
     /// The limits of steps and of the pool.
     fn limits(&self) -> Limits;
+
+    /// How often [`Run::beat`] is to be called, at least, between steps and while there are none.
+    fn beats(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Looks whether the model could still run a step. Called at [`Run::beats`], or more often.
+    fn beat(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// How the rows of a source tensor become rows of a matrix.

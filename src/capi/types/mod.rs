@@ -5,6 +5,7 @@
 mod figures;
 mod generating;
 mod models;
+mod ranks;
 mod results;
 mod status;
 mod texts;
@@ -12,6 +13,7 @@ mod texts;
 pub use figures::*;
 pub use generating::*;
 pub use models::*;
+pub use ranks::*;
 pub use results::*;
 pub use status::*;
 pub use texts::*;

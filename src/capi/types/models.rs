@@ -2,6 +2,7 @@
 
 #![allow(non_camel_case_types)]
 
+use super::ranks::llama_comm;
 use super::results::llama_cancel_t;
 use std::ffi::{c_char, c_void};
 
@@ -184,4 +185,8 @@ pub struct llama_build_options {
     /// How long a rank may be silent, in milliseconds, while others wait for it. After that, calls
     /// fail with `LLAMA_E_PEER`. 0 means 60000.
     pub rank_timeout_ms: u32,
+    /// Ranks in several processes, on one machine or several: this one must be rank 0, and the
+    /// others call `llama_worker_run`. The struct is copied. NULL means that there are none. For
+    /// the CPU only, and not together with `devices`.
+    pub comm: *const llama_comm,
 }

@@ -23,6 +23,8 @@ pub struct CpuExchange {
     part: CpuBuf,
     /// This rank's columns of the logits, `[max_wanted, own rows of the vocabulary]`.
     share: CpuBuf,
+    /// This rank's slice of the sums, where ranks add slices.
+    sums: Mem<f32>,
     failed: Option<Error>,
 }
 
@@ -35,19 +37,28 @@ impl CpuExchange {
         vocabulary: Vec<Range<usize>>,
     ) -> Result<CpuExchange> {
         let own = vocabulary[wire.rank()].len();
+        let most = limits.max_rows * dim;
+        let slice = match wire.prefers_slices(most) {
+            true => most.div_ceil(wire.size()),
+            false => 0,
+        };
         Ok(CpuExchange {
             wire,
             vocabulary,
             part: CpuBuf::new("partial sums", limits.max_rows, dim)?,
             share: CpuBuf::new("columns of the logits", limits.max_wanted, own)?,
+            sums: Mem::zeroed("a slice of the sums", slice)?,
             failed: None,
         })
     }
 
-    /// Bytes that [`CpuExchange::new`] allocates for a rank with `own` rows of the vocabulary.
+    /// Bytes that [`CpuExchange::new`] allocates at most for a rank with `own` rows of the
+    /// vocabulary.
     pub fn bytes(dim: usize, limits: &Limits, own: usize) -> u64 {
         let buf = |rows: usize, width: usize| 4 * (rows as u64).saturating_mul(width as u64);
-        buf(limits.max_rows, dim).saturating_add(buf(limits.max_wanted, own))
+        let parts = buf(limits.max_rows, dim);
+        // A slice is at most a third of the parts.
+        (parts + parts / 3).saturating_add(buf(limits.max_wanted, own))
     }
 
     /// The most numbers that a rank gives at a time ([`Wire::all_gather`]).
@@ -60,26 +71,55 @@ impl CpuExchange {
     /// Adds the parts of all ranks in their order, `rows` rows each. The sum replaces `x`, or is
     /// added to it.
     fn reduce(&mut self, cpu: &Cpu, x: &mut CpuBuf, rows: usize, adds: bool) {
-        let Self {
-            wire, part, failed, ..
-        } = self;
-        if failed.is_some() {
+        if self.failed.is_some() {
             return;
         }
-        let n = rows * part.width;
+        let n = rows * self.part.width;
         let x = &mut x.data[..n];
-        let add = |parts: &[&[f32]], x: &mut [f32]| {
-            let out = Grid::pieces(x, BLOCK);
-            let task = |task: usize, _: usize, mut x: Rect<'_, f32>| {
-                sum(parts, task * BLOCK, x.row(0), adds);
-            };
-            match n < ALONE {
-                true => cpu.pool.here(out, task),
-                false => cpu.pool.run(out, task),
-            }
+        let reduced = match self.wire.prefers_slices(n) {
+            false => self.reduce_whole(cpu, x, adds),
+            true => self.reduce_slices(cpu, x, adds),
         };
-        let gathered = wire.all_gather(&part.data[..n], &mut |parts| add(parts, x));
-        *failed = gathered.err();
+        self.failed = reduced.err();
+    }
+
+    /// Every rank adds all numbers.
+    fn reduce_whole(&mut self, cpu: &Cpu, x: &mut [f32], adds: bool) -> Result<()> {
+        let mine = &self.part.data[..x.len()];
+        self.wire.all_gather(mine, &|_| mine.len(), &mut |parts| {
+            on_threads(cpu, x, &|at, x| sum(parts, at, x, adds));
+        })
+    }
+
+    /// Every rank adds a slice, and then has the sums of the others. The same sums as those of
+    /// [`CpuExchange::reduce_whole`], to the bit.
+    fn reduce_slices(&mut self, cpu: &Cpu, x: &mut [f32], adds: bool) -> Result<()> {
+        let (n, wire) = (x.len(), &mut self.wire);
+        let slice = n.div_ceil(wire.size());
+        let range = |rank: usize| (rank * slice).min(n)..((rank + 1) * slice).min(n);
+        let own = range(wire.rank());
+        // The sums have a place of their own only in `x`, which still has what they are added to.
+        let sums = &mut self.sums[..own.len()];
+        wire.all_to_all(&self.part.data[..n], slice, &mut |parts| {
+            on_threads(cpu, sums, &|at, sums| sum(parts, at, sums, false));
+        })?;
+        wire.all_gather(sums, &|rank| range(rank).len(), &mut |sums| {
+            for (rank, sums) in sums.iter().enumerate() {
+                let x = &mut x[range(rank)];
+                on_threads(cpu, x, &|at, x| sum(&[sums], at, x, adds));
+            }
+        })
+    }
+}
+
+/// Calls `add` with blocks of `x`, and with where they begin.
+fn on_threads(cpu: &Cpu, x: &mut [f32], add: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+    let n = x.len();
+    let out = Grid::pieces(x, BLOCK);
+    let task = |task: usize, _: usize, mut x: Rect<'_, f32>| add(task * BLOCK, x.row(0));
+    match n < ALONE {
+        true => cpu.pool.here(out, task),
+        false => cpu.pool.run(out, task),
     }
 }
 
@@ -141,7 +181,8 @@ impl Exchange<Cpu> for CpuExchange {
         let (vocabulary, takes) = (&self.vocabulary, self.wire.rank() == 0);
         let mine: &Mem<f32> = &self.share.data;
         let mine = &mine[..wanted * self.share.width];
-        let gathered = self.wire.all_gather(mine, &mut |shares| {
+        let len = |rank: usize| wanted * vocabulary[rank].len();
+        let gathered = self.wire.all_gather(mine, &len, &mut |shares| {
             if takes {
                 side_by_side(out, shares, vocabulary);
             }

@@ -1,0 +1,406 @@
+//! A rank's connection to the others: messages, exchanges of numbers, and an end that all of them
+//! hear of, whatever it was.
+//!
+//! Rank 0 talks with every rank, every other rank with rank 0 alone. Whoever waits, for a message or
+//! for an exchange, looks for messages meanwhile: so the failure of one rank ends the waiting of all
+//! within milliseconds. Nobody waits longer than the timeout for a rank that gives no sign of life.
+//! An exchange does not tell who is missing, so rank 0 then asks all ranks, and names those that do
+//! not answer.
+
+mod ears;
+mod end;
+
+use super::comm::{Comm, Moved};
+use super::message::{HEADER, Kind, LONGEST_EARLY, Message, Writer};
+use crate::process::Process;
+use crate::ranks::board::MAX_RANKS;
+use crate::ranks::figures::Figures;
+use crate::{Cancel, Error, Result, reserve};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ears::{Ears, Heard, Other, Stop, Wait};
+
+/// How often rank 0 says that it is there when it has nothing to do.
+pub const BEAT: Duration = Duration::from_secs(1);
+
+/// The most numbers of a rank in one exchange: 2^30 bytes.
+pub const MOST: usize = 1 << 28;
+
+/// Numbers from which on every rank adds a slice of a sum, if there are more than two ranks. Below,
+/// the second exchange takes longer than the bytes that it saves. A guess: it was not measured with
+/// more ranks than this project's machines have processors.
+const SLICES_FROM: usize = 64 * 1024;
+
+/// A rank's connection to the others.
+pub struct Link {
+    comm: Box<dyn Comm>,
+    ears: Ears,
+    timeout: Duration,
+    writer: Writer,
+    incoming: Vec<u8>,
+    mine: Vec<f32>,
+    all: Vec<f32>,
+    beat: Instant,
+    /// Why it has ended.
+    ended: Option<Error>,
+    /// Whether it has ended as it should.
+    closed: bool,
+    process: Process,
+}
+
+impl Link {
+    /// A connection over the host's functions. A rank that is silent for longer than `timeout` is
+    /// lost, and all others with it. `cancel` ends whatever is waited for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an impossible rank or number of ranks.
+    pub fn new(
+        comm: Box<dyn Comm>,
+        timeout: Duration,
+        cancel: Option<Cancel>,
+        figures: Arc<Figures>,
+    ) -> Result<Link> {
+        let (rank, size) = (comm.rank(), comm.size());
+        let other = |_| Other {
+            host: String::new(),
+            messages: VecDeque::new(),
+            received: 0,
+            sent: 0,
+            silent: Duration::ZERO,
+            progress: 0.0,
+        };
+        Ok(Link {
+            comm,
+            ears: Ears {
+                rank,
+                others: (0..size).map(other).collect(),
+                buffer: reserve::filled("messages of other ranks", LONGEST_EARLY, 0)?,
+                cancel,
+                figures,
+            },
+            timeout,
+            writer: Writer::default(),
+            incoming: reserve::filled("messages of other ranks", LONGEST_EARLY, 0)?,
+            mine: Vec::new(),
+            all: Vec::new(),
+            beat: Instant::now(),
+            ended: None,
+            closed: false,
+            process: Process::current(),
+        })
+    }
+
+    /// The number of this rank.
+    pub fn rank(&self) -> usize {
+        self.ears.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.ears.others.len()
+    }
+
+    /// A rank in words.
+    pub fn name(&self, rank: usize) -> String {
+        let n = self.size();
+        match &*self.ears.others[rank].host {
+            "" => format!("rank {rank} of {n}"),
+            host => format!("rank {rank} of {n} ({host})"),
+        }
+    }
+
+    /// Where a rank runs, for [`Link::name`].
+    pub fn set_host(&mut self, rank: usize, host: String) {
+        self.ears.others[rank].host = host;
+    }
+
+    /// How long a rank may be silent.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Nothing cancels it any more.
+    pub fn forget_cancel(&mut self) {
+        self.ears.cancel = None;
+    }
+
+    /// Makes room for messages of so many bytes, and for exchanges of so many numbers of a rank.
+    pub fn make_room(&mut self, message: usize, numbers: usize) -> Result<()> {
+        for buffer in [&mut self.ears.buffer, &mut self.incoming] {
+            let more = (message + HEADER).saturating_sub(buffer.len());
+            reserve::vec("messages of other ranks", buffer, more)?;
+            buffer.resize(buffer.len() + more, 0);
+        }
+        let all = numbers.saturating_mul(self.size());
+        for (buffer, len) in [(&mut self.mine, numbers), (&mut self.all, all)] {
+            *buffer = reserve::filled("numbers that ranks exchange", len, 0.0)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that [`Link::make_room`] allocates.
+    pub fn bytes(ranks: usize, message: usize, numbers: usize) -> u64 {
+        let floats = (numbers as u64).saturating_mul(4 * (ranks as u64 + 1));
+        floats.saturating_add(3 * message as u64)
+    }
+
+    /// How long nothing has come from a rank, while this one listened.
+    pub fn silent(&self, rank: usize) -> Duration {
+        self.ears.others[rank].silent
+    }
+
+    /// The smallest share of the weights that another rank has read.
+    pub fn progress(&self) -> f32 {
+        let speakers = self.ears.speakers();
+        let shares = speakers.map(|rank| self.ears.others[rank].progress);
+        shares.fold(1.0, f32::min)
+    }
+
+    /// Fails if it has ended.
+    pub fn check(&self) -> Result<()> {
+        match &self.ended {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a message, which `write` writes, to rank `to`.
+    pub fn tell(
+        &mut self,
+        to: usize,
+        kind: Kind,
+        write: impl FnOnce(&mut Writer) -> &mut Writer,
+    ) -> Result<()> {
+        self.check()?;
+        write(self.writer.begin(kind));
+        let timeout = self.timeout;
+        self.send(to, timeout).map_err(|stop| self.settle(stop))
+    }
+
+    /// Sends the same message to all ranks that this one talks with.
+    pub fn tell_all(
+        &mut self,
+        kind: Kind,
+        write: impl FnOnce(&mut Writer) -> &mut Writer,
+    ) -> Result<()> {
+        self.check()?;
+        write(self.writer.begin(kind));
+        let timeout = self.timeout;
+        for rank in self.ears.speakers() {
+            self.send(rank, timeout).map_err(|stop| self.settle(stop))?;
+        }
+        Ok(())
+    }
+
+    /// Sends the message that the writer has.
+    fn send(&mut self, to: usize, limit: Duration) -> Heard<()> {
+        let (comm, ears) = (&*self.comm, &mut self.ears);
+        let number = ears.others[to].sent;
+        ears.others[to].sent += 1;
+        let mut wait = Wait::new(limit, None);
+        let bytes = self.writer.end(number);
+        let stop = match comm.send(to, bytes, &mut || ears.go_on(comm, &mut wait)) {
+            Moved::Done => return Ok(()),
+            Moved::GivenUp => wait.stop.unwrap_or(Stop::Silent),
+            Moved::Failed(code) => Stop::Broken(to, code),
+        };
+        // The message may still be on its way.
+        std::mem::forget(std::mem::take(&mut self.writer));
+        Err(stop)
+    }
+
+    /// The next message of a rank; `None` if none came within this time, or one that had been
+    /// waited for by nobody.
+    pub fn hear(&mut self, from: usize, limit: Duration) -> Result<Option<Message>> {
+        self.check()?;
+        self.listen(from, limit).map_err(|stop| self.settle(stop))
+    }
+
+    fn listen(&mut self, from: usize, limit: Duration) -> Heard<Option<Message>> {
+        if let Some(message) = self.ears.others[from].messages.pop_front() {
+            return Ok(Some(message));
+        }
+        let (comm, ears) = (&*self.comm, &mut self.ears);
+        let mut wait = Wait::new(limit, Some(from));
+        let mut n = 0;
+        let incoming = &mut self.incoming;
+        match comm.receive(from, incoming, &mut n, &mut || ears.go_on(comm, &mut wait)) {
+            Moved::Done => {
+                ears.take(from, self.incoming.get(..n).unwrap_or(&[]))?;
+                Ok(ears.others[from].messages.pop_front())
+            }
+            Moved::Failed(code) => {
+                std::mem::forget(std::mem::take(&mut self.incoming));
+                Err(Stop::Broken(from, code))
+            }
+            Moved::GivenUp => match wait.stop {
+                Some(Stop::Silent) | None if ears.others[from].silent <= self.timeout => Ok(None),
+                Some(stop) => Err(stop),
+                None => Err(Stop::Silent),
+            },
+        }
+    }
+
+    /// Waits for a message of this kind from a rank, which may be silent for as long as the timeout
+    /// says. `meanwhile` is called now and then.
+    pub fn await_kind(
+        &mut self,
+        from: usize,
+        kind: Kind,
+        meanwhile: &mut dyn FnMut(&mut Link) -> Result<()>,
+    ) -> Result<Message> {
+        loop {
+            match self.hear(from, BEAT / 4)? {
+                Some(message) if message.kind == kind => return Ok(message),
+                Some(message) if message.kind == Kind::Ping => self.pong()?,
+                Some(message) => return Err(self.unexpected(from, &message, kind)),
+                None => {}
+            }
+            meanwhile(self)?;
+        }
+    }
+
+    /// Ends because of a message that should not have come.
+    pub fn unexpected(&mut self, from: usize, message: &Message, expected: Kind) -> Error {
+        let kind = message.kind;
+        let error = Error::Peer(format!("a message {kind:?}, expected {expected:?}"));
+        self.settle(Stop::Nonsense(from, error))
+    }
+
+    /// Answers rank 0's [`Kind::Ping`].
+    pub fn pong(&mut self) -> Result<()> {
+        let nanos = self.ears.figures.exchange(self.rank()).as_nanos() as u64;
+        self.tell(0, Kind::Pong, |m| m.u64(nanos))
+    }
+
+    /// Takes the messages that are there.
+    pub fn look(&mut self) -> Result<()> {
+        self.check()?;
+        let looked = self.ears.look(&*self.comm, None);
+        looked.map_err(|stop| self.settle(stop))
+    }
+
+    /// Whether the last beat was long enough ago for the next one, which then begins.
+    pub fn is_time(&mut self, every: Duration) -> bool {
+        let elapsed = self.beat.elapsed();
+        if elapsed < every {
+            return false;
+        }
+        self.beat += elapsed;
+        true
+    }
+
+    /// Rank 0, between two steps: says now and then that it is there, and looks who else is.
+    pub fn beat(&mut self) -> Result<()> {
+        if !self.is_time(BEAT) {
+            return Ok(());
+        }
+        self.look()?;
+        // Of a longer time this process has seen nothing.
+        self.ears.grow_old(BEAT);
+        let timeout = self.timeout;
+        if (1..self.size()).any(|rank| self.ears.others[rank].silent > timeout) {
+            return Err(self.settle(Stop::Silent));
+        }
+        self.tell_all(Kind::Ping, |m| m)
+    }
+
+    /// As [`crate::backend::Wire::all_gather`].
+    pub fn all_gather(
+        &mut self,
+        mine: &[f32],
+        len: &dyn Fn(usize) -> usize,
+        take: &mut dyn FnMut(&[&[f32]]),
+    ) -> Result<()> {
+        let size = self.size();
+        let longest = (0..size).map(len).max().unwrap_or(0);
+        self.fill(mine, longest, size * longest)?;
+        self.exchange(|comm, mine, all, go_on| {
+            comm.all_gather(&mine[..longest], &mut all[..size * longest], go_on)
+        })?;
+        let all = &self.all;
+        let part = |rank: usize| match rank < size {
+            true => &all[rank * longest..][..len(rank)],
+            false => &[],
+        };
+        let parts: [&[f32]; MAX_RANKS] = std::array::from_fn(part);
+        take(&parts[..size]);
+        Ok(())
+    }
+
+    /// As [`crate::backend::Wire::prefers_slices`].
+    pub fn prefers_slices(&self, numbers: usize) -> bool {
+        self.size() > 2 && numbers >= SLICES_FROM
+    }
+
+    /// As [`crate::backend::Wire::all_to_all`].
+    pub fn all_to_all(
+        &mut self,
+        numbers: &[f32],
+        slice: usize,
+        take: &mut dyn FnMut(&[&[f32]]),
+    ) -> Result<()> {
+        let (rank, size) = (self.rank(), self.size());
+        self.fill(numbers, size * slice, size * slice)?;
+        self.exchange(|comm, mine, all, go_on| {
+            comm.all_to_all(&mine[..size * slice], &mut all[..size * slice], go_on)
+        })?;
+        let own = numbers.len().saturating_sub(rank * slice).min(slice);
+        let all = &self.all;
+        let part = |from: usize| match from < size {
+            true => &all[from * slice..][..own],
+            false => &[],
+        };
+        let parts: [&[f32]; MAX_RANKS] = std::array::from_fn(part);
+        take(&parts[..size]);
+        Ok(())
+    }
+
+    /// Copies numbers to where they may stay if the host's function does not end.
+    fn fill(&mut self, numbers: &[f32], mine: usize, all: usize) -> Result<()> {
+        self.check()?;
+        for (buffer, len) in [(&mut self.mine, mine), (&mut self.all, all)] {
+            if buffer.len() < len {
+                *buffer = reserve::filled("numbers that ranks exchange", len, 0.0)?;
+            }
+        }
+        self.mine[..numbers.len()].copy_from_slice(numbers);
+        Ok(())
+    }
+
+    fn exchange(
+        &mut self,
+        call: impl FnOnce(&dyn Comm, &[f32], &mut [f32], &mut dyn FnMut() -> bool) -> Moved,
+    ) -> Result<()> {
+        let (comm, ears) = (&*self.comm, &mut self.ears);
+        let (mine, all) = (&self.mine, &mut self.all);
+        let mut wait = Wait::new(self.timeout, None);
+        let start = Instant::now();
+        let moved = call(comm, mine, all, &mut || ears.go_on(comm, &mut wait));
+        ears.figures.add_exchange(ears.rank, start.elapsed());
+        let stop = match moved {
+            Moved::Done => {
+                let speakers = ears.speakers();
+                speakers.for_each(|rank| ears.heard(rank));
+                return Ok(());
+            }
+            Moved::GivenUp => wait.stop.unwrap_or(Stop::Silent),
+            Moved::Failed(code) => Stop::Exchange(code),
+        };
+        std::mem::forget(std::mem::take(&mut self.mine));
+        std::mem::forget(std::mem::take(&mut self.all));
+        Err(self.settle(stop))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // A forked child must not speak for its parent.
+        if self.process.is_current() {
+            let error = Error::Internal(format!("rank {} has ended", self.rank()));
+            self.fail(&error);
+        }
+    }
+}

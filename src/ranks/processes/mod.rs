@@ -1,0 +1,207 @@
+//! Ranks in processes of their own, on one machine or several, as one [`Run`] of rank 0's. The host
+//! gives the functions that move bytes; MPI is behind them in `include/llamabi_mpi.h`.
+//!
+//! - [`comm`]: the host's functions
+//! - [`message`]: what the ranks say to each other
+//! - [`handshake`]: what they agree on before they load
+//! - [`link`]: messages and exchanges, and noticing that a rank is gone
+//! - [`serve`]: what the ranks other than 0 do
+//!
+//! Rank 0 has the engine. The others know steps, pages and slots, but no sequences.
+
+pub mod comm;
+pub mod handshake;
+pub mod link;
+pub mod message;
+pub mod serve;
+#[cfg(test)]
+mod tests;
+
+use crate::backend::{Answer, Limits, Run, Step, Wire};
+use crate::{Error, Result};
+use link::{BEAT, Link};
+use message::Kind;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// A rank's link, which its messages and its exchanges share. One thread uses both.
+#[derive(Clone)]
+pub struct Shared {
+    link: Arc<Mutex<Link>>,
+    rank: usize,
+    size: usize,
+}
+
+impl Shared {
+    /// Shares a link.
+    pub fn new(link: Link) -> Shared {
+        Shared {
+            rank: link.rank(),
+            size: link.size(),
+            link: Arc::new(Mutex::new(link)),
+        }
+    }
+
+    /// The link. One statement must not ask for it twice: the first answer lives to its end.
+    pub fn link(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The number of this rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
+impl Wire for Shared {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn all_gather(
+        &mut self,
+        mine: &[f32],
+        len: &dyn Fn(usize) -> usize,
+        take: &mut dyn FnMut(&[&[f32]]),
+    ) -> Result<()> {
+        self.link().all_gather(mine, len, take)
+    }
+
+    fn prefers_slices(&self, numbers: usize) -> bool {
+        self.link().prefers_slices(numbers)
+    }
+
+    fn all_to_all(
+        &mut self,
+        numbers: &[f32],
+        slice: usize,
+        take: &mut dyn FnMut(&[&[f32]]),
+    ) -> Result<()> {
+        self.link().all_to_all(numbers, slice, take)
+    }
+}
+
+/// Rank 0 with its own share of the model, and the link to the others.
+pub struct Processes {
+    own: Box<dyn Run>,
+    link: Shared,
+    /// Bytes of a page at each of the other ranks.
+    others: Vec<usize>,
+    /// Whether a step has been submitted and not collected.
+    stepping: bool,
+}
+
+impl Processes {
+    /// `others` are the bytes of a page at each rank but the first.
+    pub fn new(own: Box<dyn Run>, link: Shared, others: Vec<usize>) -> Processes {
+        Processes {
+            own,
+            link,
+            others,
+            stepping: false,
+        }
+    }
+
+    /// Tells the others of a failure of this rank's own.
+    fn told<T>(link: &Shared, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| link.link().fail(error))
+    }
+}
+
+impl Run for Processes {
+    fn submit(&mut self, step: &Step) -> Result<()> {
+        self.stepping = true;
+        self.link.link().tell_all(Kind::Step, |m| m.step(step))?;
+        Self::told(&self.link, self.own.submit(step))
+    }
+
+    fn collect(&mut self) -> Result<Answer<'_>> {
+        self.stepping = false;
+        Self::told(&self.link, self.own.collect())
+    }
+
+    fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
+        self.link.link().tell_all(Kind::Copy, |m| {
+            m.list(pairs.iter().map(|pair| pair.0));
+            m.list(pairs.iter().map(|pair| pair.1))
+        })?;
+        Self::told(&self.link, self.own.copy_pages(pairs))
+    }
+
+    /// A page lies in the ranks' caches in parts.
+    fn page_bytes(&self) -> usize {
+        self.own.page_bytes() + self.others.iter().sum::<usize>()
+    }
+
+    fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()> {
+        let whole = self.page_bytes();
+        let mut link = self.link.link();
+        link.tell_all(Kind::Save, |m| m.list(pages.iter().copied()))?;
+        drop(link);
+        for (page, to) in pages.iter().zip(to.chunks_exact_mut(whole)) {
+            let (own, mut rest) = to.split_at_mut(self.own.page_bytes());
+            Self::told(&self.link, self.own.save_pages(&[*page], own))?;
+            let mut link = self.link.link();
+            for (i, &bytes) in self.others.iter().enumerate() {
+                let (part, others) = rest.split_at_mut(bytes);
+                rest = others;
+                let message = link.await_kind(i + 1, Kind::Page, &mut |_| Ok(()))?;
+                if message.body.len() != bytes {
+                    return Err(link.unexpected(i + 1, &message, Kind::Page));
+                }
+                part.copy_from_slice(&message.body);
+            }
+        }
+        Ok(())
+    }
+
+    fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()> {
+        let whole = self.page_bytes();
+        let mut link = self.link.link();
+        link.tell_all(Kind::Load, |m| m.list(pages.iter().copied()))?;
+        drop(link);
+        for (page, from) in pages.iter().zip(from.chunks_exact(whole)) {
+            let (own, mut rest) = from.split_at(self.own.page_bytes());
+            Self::told(&self.link, self.own.load_pages(&[*page], own))?;
+            let mut link = self.link.link();
+            for (i, &bytes) in self.others.iter().enumerate() {
+                let (part, others) = rest.split_at(bytes);
+                rest = others;
+                link.tell(i + 1, Kind::Page, |m| m.raw(part))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        self.own.limits()
+    }
+
+    fn beats(&self) -> Option<Duration> {
+        Some(BEAT)
+    }
+
+    fn beat(&mut self) -> Result<()> {
+        self.link.link().beat()
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        let mut link = self.link.link();
+        match self.stepping {
+            false => link.close(),
+            // The others wait in an exchange for this rank.
+            true => link.fail(&Error::Internal("rank 0 has ended in a step".into())),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a rank other than 0 does once the model is loaded: whatever rank 0 tells it, until that one
+//! says farewell.
+
+use super::Shared;
+use super::link::BEAT;
+use super::message::{Kind, Message};
+use crate::backend::{Run, Step};
+use crate::{Result, reserve};
+
+/// Computes this rank's share of every step. `meanwhile` is called now and then.
+///
+/// # Errors
+/// [`Error::Peer`] if another rank failed or was silent for too long; a failure of this rank's own,
+/// of which rank 0 was told; [`Error::Cancelled`].
+pub fn serve(run: &mut dyn Run, shared: &Shared, meanwhile: &mut dyn FnMut()) -> Result<()> {
+    let mut step = Step::default();
+    let mut page = reserve::filled("a page", run.page_bytes(), 0)?;
+    loop {
+        let message = shared.link().hear(0, BEAT / 4)?;
+        meanwhile();
+        let Some(message) = message else {
+            continue;
+        };
+        if message.kind == Kind::Bye {
+            shared.link().close();
+            return Ok(());
+        }
+        let done = perform(run, shared, &message, &mut step, &mut page);
+        // Another rank's failure has ended the link already.
+        done.inspect_err(|error| shared.link().fail(error))?;
+    }
+}
+
+fn perform(
+    run: &mut dyn Run,
+    shared: &Shared,
+    message: &Message,
+    step: &mut Step,
+    page: &mut [u8],
+) -> Result<()> {
+    let limits = run.limits();
+    let is_page = |n: u32| (n as usize) < limits.n_pages;
+    let mut reader = message.reader();
+    match message.kind {
+        Kind::Step => {
+            reader.step(&limits, step)?;
+            run.submit(step)?;
+            run.collect().map(drop)
+        }
+        Kind::Copy => {
+            let from = reader.list("pages", limits.n_pages, &is_page)?;
+            let to = reader.list("pages", limits.n_pages, &is_page)?;
+            let mut pairs = reserve::room("pages to copy", from.len())?;
+            pairs.extend(from.zip(to));
+            run.copy_pages(&pairs)
+        }
+        Kind::Save => {
+            for number in reader.list("pages", limits.n_pages, &is_page)? {
+                run.save_pages(&[number], page)?;
+                shared.link().tell(0, Kind::Page, |m| m.raw(page))?;
+            }
+            Ok(())
+        }
+        Kind::Load => {
+            for number in reader.list("pages", limits.n_pages, &is_page)? {
+                let from = shared.link().await_kind(0, Kind::Page, &mut |_| Ok(()))?;
+                if from.body.len() != page.len() {
+                    return Err(shared.link().unexpected(0, &from, Kind::Page));
+                }
+                run.load_pages(&[number], &from.body)?;
+            }
+            Ok(())
+        }
+        Kind::Ping => shared.link().pong(),
+        _ => Err(shared.link().unexpected(0, message, Kind::Step)),
+    }
+}

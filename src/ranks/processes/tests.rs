@@ -1,0 +1,531 @@
+//! Ranks as threads that talk through queues: what happens when one of them fails, is silent, or
+//! says something else than it should.
+
+use super::comm::{Comm, GoOn, Moved};
+use super::handshake::Hello;
+use super::link::Link;
+use super::message::{Kind, Writer};
+use super::*;
+use crate::Cancel;
+use crate::ranks::figures::Figures;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Sender, receiver, and whether it is a piece of an exchange.
+type Way = (usize, usize, bool);
+
+/// What is on its way.
+#[derive(Default)]
+struct Post {
+    queues: Mutex<HashMap<Way, VecDeque<Vec<u8>>>>,
+    /// Ranks to which connections fail.
+    gone: [AtomicBool; 8],
+}
+
+struct Queues {
+    post: Arc<Post>,
+    rank: usize,
+    size: usize,
+}
+
+impl Queues {
+    fn put(&self, to: usize, exchange: bool, bytes: Vec<u8>) {
+        let mut queues = self.post.queues.lock().unwrap();
+        let queue = queues.entry((self.rank, to, exchange)).or_default();
+        queue.push_back(bytes);
+    }
+
+    fn get(
+        &self,
+        from: usize,
+        exchange: bool,
+        go_on: GoOn<'_>,
+    ) -> std::result::Result<Vec<u8>, Moved> {
+        loop {
+            if self.post.gone[from].load(Ordering::Relaxed) {
+                return Err(Moved::Failed(-75));
+            }
+            let mut queues = self.post.queues.lock().unwrap();
+            let queue = queues.entry((from, self.rank, exchange)).or_default();
+            if let Some(bytes) = queue.pop_front() {
+                return Ok(bytes);
+            }
+            drop(queues);
+            if !go_on() {
+                return Err(Moved::GivenUp);
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn exchange(&self, to: impl Fn(usize) -> Vec<f32>, all: &mut [f32], go_on: GoOn<'_>) -> Moved {
+        for rank in 0..self.size {
+            let bytes = to(rank).iter().flat_map(|x| x.to_le_bytes()).collect();
+            self.put(rank, true, bytes);
+        }
+        let each = all.len() / self.size;
+        for (rank, to) in all.chunks_exact_mut(each.max(1)).enumerate() {
+            let bytes = match self.get(rank, true, go_on) {
+                Ok(bytes) => bytes,
+                Err(moved) => return moved,
+            };
+            let (numbers, _) = bytes.as_chunks::<4>();
+            assert_eq!(numbers.len(), each, "every rank gives as many");
+            for (to, &from) in to.iter_mut().zip(numbers) {
+                *to = f32::from_le_bytes(from);
+            }
+        }
+        Moved::Done
+    }
+}
+
+impl Comm for Queues {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn send(&self, to: usize, bytes: &[u8], _go_on: GoOn<'_>) -> Moved {
+        match self.post.gone[to].load(Ordering::Relaxed) {
+            true => Moved::Failed(-75),
+            false => {
+                self.put(to, false, bytes.to_vec());
+                Moved::Done
+            }
+        }
+    }
+
+    fn receive(&self, from: usize, bytes: &mut [u8], n: &mut usize, go_on: GoOn<'_>) -> Moved {
+        match self.get(from, false, go_on) {
+            Ok(message) => {
+                *n = message.len();
+                bytes[..message.len()].copy_from_slice(&message);
+                Moved::Done
+            }
+            Err(moved) => moved,
+        }
+    }
+
+    fn all_gather(&self, mine: &[f32], all: &mut [f32], go_on: GoOn<'_>) -> Moved {
+        self.exchange(|_| mine.to_vec(), all, go_on)
+    }
+
+    fn all_to_all(&self, to: &[f32], from: &mut [f32], go_on: GoOn<'_>) -> Moved {
+        let each = to.len() / self.size;
+        self.exchange(|rank| to[rank * each..][..each].to_vec(), from, go_on)
+    }
+}
+
+const SOON: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(60);
+
+struct World {
+    post: Arc<Post>,
+    size: usize,
+    timeout: Duration,
+}
+
+impl World {
+    fn new(size: usize, timeout: Duration) -> World {
+        World {
+            post: Arc::default(),
+            size,
+            timeout,
+        }
+    }
+
+    fn link(&self, rank: usize) -> Link {
+        self.cancelled_by(rank, None)
+    }
+
+    fn cancelled_by(&self, rank: usize, cancel: Option<Cancel>) -> Link {
+        let comm = Box::new(Queues {
+            post: self.post.clone(),
+            rank,
+            size: self.size,
+        });
+        Link::new(
+            comm,
+            self.timeout,
+            cancel,
+            Arc::new(Figures::new(self.size)),
+        )
+        .unwrap()
+    }
+}
+
+/// A rank whose pages have some bytes, and which exchanges the tokens of its steps.
+struct Fake {
+    page: Vec<u8>,
+    n_pages: usize,
+    wire: Shared,
+    sum: Vec<f32>,
+    breaks_at: Option<i32>,
+}
+
+const LIMITS: Limits = Limits {
+    page_size: 16,
+    n_pages: 4,
+    max_positions: 64,
+    max_rows: 8,
+    max_wanted: 4,
+    vocab_size: 100,
+};
+
+impl Fake {
+    fn new(wire: Shared, width: usize) -> Fake {
+        Fake {
+            page: (0..4 * width).map(|n| n as u8).collect(),
+            n_pages: 4,
+            wire,
+            sum: Vec::new(),
+            breaks_at: None,
+        }
+    }
+}
+
+impl Run for Fake {
+    fn submit(&mut self, step: &Step) -> Result<()> {
+        if self.breaks_at == Some(step.tokens[0]) {
+            return Err(Error::Device("out of order".into()));
+        }
+        let mine = vec![step.tokens[0] as f32; self.wire.rank() + 1];
+        let sum = &mut self.sum;
+        self.wire.all_gather(&mine, &|rank| rank + 1, &mut |parts| {
+            *sum = vec![parts.iter().flat_map(|part| part.iter()).sum()];
+        })
+    }
+
+    fn collect(&mut self) -> Result<Answer<'_>> {
+        Ok(Answer::Logits(&self.sum))
+    }
+
+    fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
+        let width = self.page_bytes();
+        for &(from, to) in pairs {
+            let from = from as usize * width;
+            self.page
+                .copy_within(from..from + width, to as usize * width);
+        }
+        Ok(())
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.page.len() / self.n_pages
+    }
+
+    fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()> {
+        let width = self.page_bytes();
+        for (&page, to) in pages.iter().zip(to.chunks_exact_mut(width)) {
+            to.copy_from_slice(&self.page[page as usize * width..][..width]);
+        }
+        Ok(())
+    }
+
+    fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()> {
+        let width = self.page_bytes();
+        for (&page, from) in pages.iter().zip(from.chunks_exact(width)) {
+            self.page[page as usize * width..][..width].copy_from_slice(from);
+        }
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+}
+
+fn a_step(token: i32) -> Step {
+    Step {
+        tokens: vec![token],
+        slots: vec![0],
+        spans: vec![crate::backend::Span {
+            rows: 0..1,
+            kind: crate::backend::RowKind::Prefill,
+            position: 0,
+            pages: 0..1,
+        }],
+        pages: vec![0],
+        wanted: vec![0],
+        ..Step::default()
+    }
+}
+
+/// Serves `world`'s ranks but the first on threads, the last of which breaks at a token, and runs
+/// `first` with rank 0. Returns what the other ranks ended with.
+fn run(
+    world: &World,
+    breaks_at: Option<i32>,
+    first: impl FnOnce(&mut Processes, &Shared),
+) -> Vec<Result<()>> {
+    std::thread::scope(|scope| {
+        let serve = |rank: usize| {
+            let shared = Shared::new(world.link(rank));
+            move || {
+                let mut run = Fake::new(shared.clone(), 10 + rank);
+                if rank + 1 == world.size {
+                    run.breaks_at = breaks_at;
+                }
+                serve::serve(&mut run, &shared, &mut || {})
+            }
+        };
+        let threads: Vec<_> = (1..world.size)
+            .map(|rank| scope.spawn(serve(rank)))
+            .collect();
+        let shared = Shared::new(world.link(0));
+        let own = Box::new(Fake::new(shared.clone(), 10));
+        let others = (1..world.size).map(|rank| 10 + rank).collect();
+        let mut processes = Processes::new(own, shared.clone(), others);
+        first(&mut processes, &shared);
+        drop(processes);
+        drop(shared);
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+fn sum_of(processes: &mut Processes, token: i32) -> Result<f32> {
+    match processes.run(&a_step(token))? {
+        Answer::Logits(sum) => Ok(sum[0]),
+        Answer::Picks { .. } => panic!("no picks"),
+    }
+}
+
+#[test]
+fn steps_and_pages_reach_every_rank() {
+    for size in [2, 3] {
+        let ended = run(&World::new(size, LONG), None, |processes, _| {
+            let ranks: f32 = (1..=size).map(|n| n as f32).sum();
+            assert_eq!(sum_of(processes, 5).unwrap(), 5.0 * ranks);
+            let whole = processes.page_bytes();
+            let mut saved = vec![0; 2 * whole];
+            processes.save_pages(&[3, 0], &mut saved).unwrap();
+            // The parts of ranks lie side by side, and each rank numbers its bytes by itself.
+            assert_eq!((saved[0], saved[10]), (30, 33));
+            assert_eq!((saved[whole], saved[whole + 10]), (0, 0));
+            processes.load_pages(&[1, 2], &saved).unwrap();
+            processes.copy_pages(&[(1, 0)]).unwrap();
+            let mut again = vec![0; 2 * whole];
+            processes.save_pages(&[0, 2], &mut again).unwrap();
+            assert_eq!(again, saved);
+            assert_eq!(sum_of(processes, 7).unwrap(), 7.0 * ranks);
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    }
+}
+
+#[test]
+fn sums_by_slices_are_those_of_whole_messages() {
+    let world = World::new(3, LONG);
+    for n in [1usize, 2, 7, 9] {
+        let slice = n.div_ceil(3);
+        std::thread::scope(|scope| {
+            for rank in 0..3 {
+                let mut link = world.link(rank);
+                scope.spawn(move || {
+                    let numbers: Vec<f32> = (0..n).map(|i| (100 * rank + i) as f32).collect();
+                    let own = (rank * slice).min(n)..((rank + 1) * slice).min(n);
+                    link.all_to_all(&numbers, slice, &mut |parts| {
+                        for (from, part) in parts.iter().enumerate() {
+                            let expected: Vec<f32> =
+                                own.clone().map(|i| (100 * from + i) as f32).collect();
+                            assert_eq!(*part, expected);
+                        }
+                    })
+                    .unwrap();
+                    link.close();
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn the_failure_of_a_rank_is_told_to_all_in_its_words() {
+    let start = Instant::now();
+    let ended = run(&World::new(3, LONG), Some(6), |processes, _| {
+        sum_of(processes, 5).unwrap();
+        let error = sum_of(processes, 6).unwrap_err();
+        assert_eq!(error.to_string(), "rank 2 of 3: out of order");
+        assert_eq!(error.kind(), crate::error::Kind::Device);
+        assert!(sum_of(processes, 5).is_err(), "it has ended");
+    });
+    let sentences: Vec<String> = ended
+        .iter()
+        .map(|e| e.as_ref().unwrap_err().to_string())
+        .collect();
+    assert_eq!(sentences[0], "rank 0 of 3: rank 2 of 3: out of order");
+    assert_eq!(sentences[1], "out of order");
+    assert!(start.elapsed() < LONG / 2, "nobody waited for the timeout");
+}
+
+#[test]
+fn a_silent_rank_is_named_within_the_time() {
+    // Rank 2 never comes; rank 1 waits in the exchange.
+    let world = World::new(3, SOON);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let mut other = world.link(1);
+        let other = scope.spawn(move || other.all_gather(&[1.0], &|_| 1, &mut |_| {}));
+        let mut first = world.link(0);
+        let error = first.all_gather(&[1.0], &|_| 1, &mut |_| {}).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "rank 2 of 3 has not been heard of for 300 ms"
+        );
+        assert_eq!(error.kind(), crate::error::Kind::Peer);
+        let told = other.join().unwrap().unwrap_err().to_string();
+        assert_eq!(told, format!("rank 0 of 3: {error}"));
+    });
+    let most = SOON + Duration::from_secs(2);
+    assert!(start.elapsed() < most, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_broken_connection_ends_an_exchange_at_once() {
+    let world = World::new(2, LONG);
+    let gone = world.post.clone();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let mut first = world.link(0);
+        let waits = scope.spawn(move || first.all_gather(&[1.0], &|_| 1, &mut |_| {}));
+        std::thread::sleep(Duration::from_millis(50));
+        gone.gone[1].store(true, Ordering::Relaxed);
+        let error = waits.join().unwrap().unwrap_err().to_string();
+        assert_eq!(error, "rank 1 of 2 is gone: its connection failed (-75)");
+    });
+    assert!(start.elapsed() < LONG / 2);
+}
+
+#[test]
+fn an_idle_rank_that_is_silent_is_noticed_and_one_that_is_there_is_not() {
+    let world = World::new(2, Duration::from_millis(1500));
+    let ended = run(&world, None, |processes, shared| {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(3) {
+            processes.beat().unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let silent = shared.link().silent(1);
+        assert!(silent < Duration::from_millis(1500), "{silent:?}");
+        sum_of(processes, 1).unwrap();
+    });
+    assert!(ended[0].is_ok(), "{ended:?}");
+    // Nobody serves rank 1 now.
+    let world = World::new(2, Duration::from_millis(1500));
+    let mut first = world.link(0);
+    let start = Instant::now();
+    let error = loop {
+        std::thread::sleep(Duration::from_millis(200));
+        if let Err(error) = first.beat() {
+            break error.to_string();
+        }
+        assert!(start.elapsed() < LONG);
+    };
+    assert_eq!(error, "rank 1 of 2 has not been heard of for 1500 ms");
+}
+
+#[test]
+fn a_cancelled_rank_leaves_and_rank_0_hears_of_it() {
+    let world = World::new(2, LONG);
+    let cancel = Cancel::new();
+    std::thread::scope(|scope| {
+        let mut other = world.cancelled_by(1, Some(cancel.clone()));
+        let waits = scope.spawn(move || other.await_kind(0, Kind::Go, &mut |_| Ok(())));
+        cancel.trigger();
+        let error = waits.join().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Cancelled));
+    });
+    let mut first = world.link(0);
+    let error = first
+        .await_kind(1, Kind::Plan, &mut |_| Ok(()))
+        .unwrap_err();
+    assert_eq!(error.to_string(), "rank 1 of 2 left: cancelled");
+}
+
+#[test]
+fn a_cancelled_build_cancels_the_others() {
+    let world = World::new(2, LONG);
+    world.link(0).fail(&Error::Cancelled);
+    let mut other = world.link(1);
+    let error = other
+        .await_kind(0, Kind::Options, &mut |_| Ok(()))
+        .unwrap_err();
+    assert!(matches!(error, Error::Cancelled), "{error}");
+}
+
+#[test]
+fn a_link_that_is_dropped_is_missed() {
+    let world = World::new(2, LONG);
+    drop(world.link(1));
+    let mut first = world.link(0);
+    let error = first
+        .await_kind(1, Kind::Hello, &mut |_| Ok(()))
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "rank 1 of 2: internal error: rank 1 has ended"
+    );
+}
+
+#[test]
+fn messages_that_make_no_sense_end_it() {
+    type Send = fn(&Queues, &mut Writer);
+    let cases: [(&str, Send); 4] = [
+        ("message 7 came instead of message 0", |q, w| {
+            q.put(0, false, w.begin(Kind::Hello).end(7).to_vec());
+        }),
+        ("a message that is too short", |q, _| {
+            q.put(0, false, vec![1, 2, 3])
+        }),
+        ("a message Ready, expected Hello", |q, w| {
+            q.put(0, false, w.begin(Kind::Ready).end(0).to_vec());
+        }),
+        ("a message of an unknown kind, 99", |q, _| {
+            let mut bytes = vec![0; 16];
+            bytes[0] = 99;
+            q.put(0, false, bytes);
+        }),
+    ];
+    for (sentence, send) in cases {
+        let world = World::new(2, LONG);
+        let queues = Queues {
+            post: world.post.clone(),
+            rank: 1,
+            size: 2,
+        };
+        send(&queues, &mut Writer::default());
+        let mut first = world.link(0);
+        let error = first
+            .await_kind(1, Kind::Hello, &mut |_| Ok(()))
+            .unwrap_err();
+        assert_eq!(error.to_string(), format!("rank 1 of 2: {sentence}"));
+    }
+}
+
+#[test]
+fn a_rank_of_another_version_is_refused() {
+    let world = World::new(2, LONG);
+    let (mut first, mut other) = (world.link(0), world.link(1));
+    other
+        .tell(0, Kind::Hello, |m| {
+            m.bytes(b"llamabi").u32(1).bytes(b"0.0.0")
+        })
+        .unwrap();
+    let hello = first.await_kind(1, Kind::Hello, &mut |_| Ok(())).unwrap();
+    let error = Hello::read(&hello, 1, 2).unwrap_err().to_string();
+    let own = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        error,
+        format!("its version is 0.0.0, that of rank 0 is {own}")
+    );
+    Hello::own().tell(&mut other).unwrap();
+    let hello = first.await_kind(1, Kind::Hello, &mut |_| Ok(())).unwrap();
+    assert_eq!(Hello::read(&hello, 1, 2).unwrap(), Hello::own());
+}

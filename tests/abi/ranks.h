@@ -1,0 +1,280 @@
+/* What a rank in a process of its own does in the tests: `ranks.c` runs it over sockets between
+ * forked processes, `tests/mpi/ranks.c` over MPI. A scenario is a word; the rank that is named
+ * misbehaves at the `at`th call of its communicator. */
+#ifndef RANKS_H
+#define RANKS_H
+
+#include "abi.h"
+
+#include <signal.h>
+
+struct scenario {
+  const char *name;
+  uint32_t rank, at;
+};
+
+static llama_comm inner;
+static struct scenario scenario;
+static uint32_t calls;
+static llama_cancel_t *cancel;
+static const uint32_t timeout_ms = 1500;
+
+static int is(const char *name) { return strcmp(scenario.name, name) == 0; }
+
+/* The misbehaviour, when it is its turn. */
+static void misbehave(void) {
+  if (inner.rank != scenario.rank || ++calls != scenario.at) return;
+  if (is("kill")) raise(SIGKILL);
+  if (is("stop")) raise(SIGSTOP);
+  if (is("cancel")) llama_cancel_trigger(cancel);
+}
+
+static int32_t on_send(
+    void *user_data, uint32_t to, const void *bytes, size_t n, const llama_wait *w) {
+  misbehave();
+  return inner.send(user_data, to, bytes, n, w);
+}
+
+static int32_t on_receive(
+    void *user_data, uint32_t from, void *bytes, size_t cap, size_t *n, const llama_wait *w) {
+  return inner.receive(user_data, from, bytes, cap, n, w);
+}
+
+static int32_t on_gather(
+    void *user_data, const void *mine, void *all, size_t n, const llama_wait *w) {
+  misbehave();
+  return inner.all_gather(user_data, mine, all, n, w);
+}
+
+static int32_t on_to_all(
+    void *user_data, const void *to, void *from, size_t n, const llama_wait *w) {
+  misbehave();
+  return inner.all_to_all(user_data, to, from, n, w);
+}
+
+static llama_build_options rank_options(const llama_comm *comm) {
+  llama_build_options o = build_defaults();
+  o.device = LLAMA_DEVICE_CPU;
+  o.max_seq_len = 96;
+  o.max_batch_size = 4;
+  o.n_threads = 1;
+  /* Only where a rank is to be missed: a busy machine may hold any of them up for a while. */
+  o.rank_timeout_ms = scenario.rank > 0 || is("kill") || is("stop") ? timeout_ms : 60000;
+  o.comm = comm;
+  return o;
+}
+
+enum { PROMPTS = 3, NEW = 20 };
+
+/* Tokens and log probabilities of three prompts of different lengths, greedily and by drawing. */
+static void everything(llama_t *l, int32_t *tokens, float *logprobs) {
+  static int32_t prompts[3 + 17 + 40];
+  size_t lens[PROMPTS] = {3, 17, 40}, i, n;
+  int pass;
+  fill_prompt(prompts, 3);
+  fill_prompt(prompts + 3, 17);
+  fill_prompt(prompts + 20, 40);
+  for (pass = 0; pass < 2; pass++) {
+    llama_generate_options g = generate_defaults();
+    llama_result_t *r = NULL;
+    g.flags = LLAMA_GEN_LOGPROBS | LLAMA_GEN_IGNORE_EOS;
+    g.temperature = pass == 0 ? 0 : 0.8f;
+    g.seed = 7;
+    g.max_gen_len = NEW;
+    EXPECT(LLAMA_OK, llama_generate(l, prompts, lens, PROMPTS, &g, &r, err));
+    for (i = 0; i < PROMPTS; i++) {
+      const int32_t *got;
+      const float *p;
+      CHECK(llama_result_tokens(r, i, &got, &n) == LLAMA_OK && n == NEW);
+      if (n != NEW) continue;
+      CHECK(llama_result_logprobs(r, i, &p, &n) == LLAMA_OK && n == NEW);
+      if (n != NEW) continue;
+      memcpy(tokens + ((size_t)pass * PROMPTS + i) * NEW, got, NEW * sizeof *got);
+      memcpy(logprobs + ((size_t)pass * PROMPTS + i) * NEW, p, NEW * sizeof *p);
+    }
+    llama_result_free(r);
+  }
+}
+
+/* The same bits as of as many ranks in one process. */
+static void check_same(llama_t *l, const char *dir) {
+  static int32_t tokens[2][2 * PROMPTS * NEW];
+  static float logprobs[2][2 * PROMPTS * NEW];
+  int32_t nodes[64] = {0};
+  llama_build_options o = rank_options(NULL);
+  llama_t *threads = NULL;
+  everything(l, tokens[0], logprobs[0]);
+  o.devices = nodes;
+  o.n_devices = inner.size;
+  EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &threads, err));
+  everything(threads, tokens[1], logprobs[1]);
+  CHECK(memcmp(tokens[0], tokens[1], sizeof tokens[0]) == 0);
+  CHECK(memcmp(logprobs[0], logprobs[1], sizeof logprobs[0]) == 0);
+  /* From the prefix cache, too. */
+  everything(l, tokens[1], logprobs[1]);
+  CHECK(memcmp(tokens[0], tokens[1], sizeof tokens[0]) == 0);
+  llama_free(threads);
+}
+
+static void check_figures(llama_t *l) {
+  llama_info info;
+  llama_rank r;
+  uint64_t weights = 0, kv = 0;
+  uint32_t i;
+  info.struct_size = sizeof info;
+  EXPECT(LLAMA_OK, llama_get_info(l, &info, err));
+  CHECK(info.model_parallel_size == inner.size);
+  for (i = 0; i < inner.size; i++) {
+    memset(&r, 0x55, sizeof r);
+    r.struct_size = sizeof r;
+    EXPECT(LLAMA_OK, llama_get_rank(l, i, &r, err));
+    CHECK(r.rank == i && r.device == LLAMA_DEVICE_CPU && r.weight_bytes > 0 && r.kv_bytes > 0);
+    CHECK(r.host[0] != 0 && r.device_name[0] != 0 && (r.pid == (uint32_t)getpid()) == (i == 0));
+    CHECK(r.silent_ms >= 0 && r.silent_ms < timeout_ms && r.exchange_ms >= 0);
+    weights += r.weight_bytes;
+    kv += r.kv_bytes;
+  }
+  CHECK(weights == info.weight_bytes && kv == info.kv_bytes);
+  EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_get_rank(l, inner.size, &r, err));
+  EXPECT(LLAMA_OK, llama_health(l, err));
+}
+
+static int32_t no(void *user_data, float fraction) {
+  (void)user_data;
+  (void)fraction;
+  return 0;
+}
+
+/* Waits, with nothing to do, until the handle says what is wrong with it. */
+static llama_status until_unwell(llama_t *l, char *message, size_t room) {
+  double start = now_ms();
+  llama_error e;
+  llama_status status = LLAMA_OK;
+  e.struct_size = sizeof e;
+  while (status == LLAMA_OK && now_ms() - start < timeout_ms + 5000) {
+    sleep_ms(20);
+    status = llama_health(l, &e);
+  }
+  snprintf(message, room, "%s", e.message);
+  return status;
+}
+
+/* Rank 0 of a scenario in which another rank fails: an error that names that rank, in time; the
+ * handle is unusable, and it can be freed. */
+static void meets_failure(const llama_comm *comm, const char *dir) {
+  const char *named = is("missing") ? "No such file" : is("cancel") ? "left: cancelled" : "rank ";
+  llama_build_options o = rank_options(comm);
+  double start = now_ms();
+  llama_t *l = NULL;
+  llama_error e;
+  llama_status status, later;
+  char message[1016];
+  e.struct_size = sizeof e;
+  status = llama_build(dir, NULL, &o, &l, &e);
+  snprintf(message, sizeof message, "%s", e.message);
+  if (status == LLAMA_OK) {
+    int32_t tokens[40];
+    size_t len = 40;
+    llama_generate_options g = generate_defaults();
+    llama_result_t *r = NULL;
+    int i;
+    fill_prompt(tokens, len);
+    g.flags = LLAMA_GEN_IGNORE_EOS;
+    g.temperature = 0;
+    for (i = 0; i < 4 && status == LLAMA_OK; i++) {
+      start = now_ms();
+      status = llama_generate(l, tokens, &len, 1, &g, &r, &e);
+      snprintf(message, sizeof message, "%s", e.message);
+      llama_result_free(r);
+    }
+    start = status == LLAMA_OK ? now_ms() : start;
+    if (status == LLAMA_OK) status = until_unwell(l, message, sizeof message);
+    later = llama_generate(l, tokens, &len, 1, &g, &r, &e);
+    CHECK(later == LLAMA_E_POISONED);
+    CHECK(llama_health(l, &e) == LLAMA_E_POISONED && strstr(e.message, named) != NULL);
+  }
+  CHECK(status == LLAMA_E_PEER || (status == LLAMA_E_IO && is("missing")) ||
+        status == LLAMA_E_POISONED);
+  if (strstr(message, named) == NULL || now_ms() - start > timeout_ms + 3500)
+    fprintf(stderr, "rank 0 says after %.0f ms: %d %s\n", now_ms() - start, (int)status, message);
+  CHECK(strstr(message, named) != NULL);
+  CHECK(now_ms() - start < timeout_ms + 3500);
+  start = now_ms();
+  llama_free(l);
+  CHECK(now_ms() - start < 1000);
+}
+
+/* Runs a scenario as one of its ranks. Returns whether something went wrong. */
+static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
+  llama_comm wrapped = comm;
+  llama_build_options o;
+  llama_t *l = NULL;
+  inner = comm;
+  scenario = which;
+  wrapped.send = on_send;
+  wrapped.receive = on_receive;
+  wrapped.all_gather = on_gather;
+  wrapped.all_to_all = on_to_all;
+  o = rank_options(&wrapped);
+  cancel = llama_cancel_new();
+  o.cancel = cancel;
+  if (is("never") && comm.rank == scenario.rank) return 0;
+  if (comm.rank > 0) {
+    const char *mine = is("missing") && comm.rank == scenario.rank ? "no/such/directory" : dir;
+    llama_error e;
+    llama_status status;
+    e.struct_size = sizeof e;
+    status = llama_worker_run(mine, &o, &e);
+    if (is("same") || is("free"))
+      CHECK(status == LLAMA_OK);
+    else if (is("missing") && comm.rank == scenario.rank)
+      CHECK(status == LLAMA_E_IO);
+    else if (is("cancelled") || (is("cancel") && comm.rank == scenario.rank))
+      CHECK(status == LLAMA_CANCELLED);
+    else
+      CHECK(status == LLAMA_E_PEER);
+    if (checks_failed > 0) fprintf(stderr, "rank %u: %d %s\n", comm.rank, (int)status, e.message);
+  } else if (is("same")) {
+    EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &l, err));
+    check_figures(l);
+    check_same(l, dir);
+    llama_free(l);
+  } else if (is("free")) { /* in the middle of a stream */
+    llama_stream_t *s = NULL;
+    llama_event ev;
+    int32_t tokens[8];
+    size_t len = 8;
+    fill_prompt(tokens, len);
+    EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &l, err));
+    EXPECT(LLAMA_OK, llama_stream_open(l, tokens, &len, 1, NULL, &s, err));
+    ev.struct_size = sizeof ev;
+    EXPECT(LLAMA_OK, llama_stream_next(s, &ev, -1, err));
+    llama_free(l);
+    llama_stream_free(s);
+  } else if (is("cancelled")) {
+    o.progress = no;
+    EXPECT(LLAMA_CANCELLED, llama_build(dir, NULL, &o, &l, err));
+  } else if (is("refused")) {
+    o.max_batch_size = 0;
+    EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_build(dir, NULL, &o, &l, err));
+  } else {
+    if (scenario.rank == 0 && (is("kill") || is("stop"))) {
+      int32_t tokens[40];
+      size_t len = 40;
+      llama_generate_options g = generate_defaults();
+      llama_result_t *r = NULL;
+      llama_error e;
+      e.struct_size = sizeof e;
+      g.flags = LLAMA_GEN_IGNORE_EOS;
+      fill_prompt(tokens, len);
+      if (llama_build(dir, NULL, &o, &l, &e) == LLAMA_OK)
+        while (llama_generate(l, tokens, &len, 1, &g, &r, &e) == LLAMA_OK) llama_result_free(r);
+      return 1; /* it should not have come here */
+    }
+    meets_failure(&wrapped, dir);
+  }
+  llama_cancel_free(cancel);
+  return checks_failed > 0;
+}
+
+#endif
