@@ -5,7 +5,8 @@
 # instructions that the kernel is written for. Prints the registers of each kernel.
 #
 #   kernels/ptxas.sh           compiles the kernels that have changed and checks all
-#   kernels/ptxas.sh --built   checks the kernels in the release build of the library
+#   kernels/ptxas.sh --built   checks the kernels in the release build of the library, which has only
+#                              the architectures of LLAMABI_KERNELS_FOR (80,90a) if that is set
 #
 # The environment variable NVCC names another nvcc (13.0 or newer) with cuobjdump beside it. Without
 # it, scripts/nvcc finds or fetches both.
@@ -16,6 +17,7 @@ nvcc=${NVCC:-$(scripts/nvcc)}
 cuobjdump=$(dirname "$nvcc")/cuobjdump
 dir=build/kernels/ptxas
 archs=(80 86 89 90a)
+[[ -z ${LLAMABI_KERNELS_FOR:-} || ${1:-} != --built ]] || IFS=, read -ra archs <<<"$LLAMABI_KERNELS_FOR"
 mkdir -p "$dir"
 names=()
 for source in kernels/*.cu; do names+=("$(basename "$source" .cu)"); done
