@@ -37,15 +37,14 @@ extern "C" {
 /* What llama_comm.user_data points to. Keep it where it is while the handle lives. */
 typedef struct llamabi_mpi {
   llama_comm comm;
-  MPI_Comm copy;       /* ours alone, so that no message of the host's is mistaken for one of ours */
-  MPI_Request copying; /* the copy is complete when this is */
-  int copied;
+  MPI_Comm mpi;
+  MPI_Errhandler before; /* the handler of errors that `mpi` had */
 } llamabi_mpi;
 
 /* Waits for a request as long as it may. It spins for two milliseconds, which is longer than another
  * rank usually takes, and then looks every half millisecond. */
-static inline int32_t llamabi_mpi_wait(MPI_Request *request, MPI_Status *status,
-                                       const llama_wait *w) {
+static inline int32_t llamabi_mpi_wait(
+    MPI_Request *request, MPI_Status *status, const llama_wait *w) {
   const struct timespec nap = {0, 500000};
   double since = MPI_Wtime(), asked = since;
   for (;;) {
@@ -62,40 +61,25 @@ static inline int32_t llamabi_mpi_wait(MPI_Request *request, MPI_Status *status,
   }
 }
 
-/* Completes the copy of the communicator, which waits for the ranks that are not there yet. */
-static inline int32_t llamabi_mpi_ready(llamabi_mpi *m, const llama_wait *w) {
-  if (m->copied) return 0;
-  int32_t rc = llamabi_mpi_wait(&m->copying, MPI_STATUS_IGNORE, w);
-  if (rc != 0) return rc;
-  /* From here on an error of MPI's is an answer, and does not end the process. */
-  MPI_Comm_set_errhandler(m->copy, MPI_ERRORS_RETURN);
-  m->copied = 1;
-  return 0;
-}
-
-static inline int32_t llamabi_mpi_send(void *user_data, uint32_t to, const void *bytes, size_t n,
-                                       const llama_wait *w) {
+static inline int32_t llamabi_mpi_send(
+    void *user_data, uint32_t to, const void *bytes, size_t n, const llama_wait *w) {
   llamabi_mpi *m = (llamabi_mpi *)user_data;
-  int32_t rc = llamabi_mpi_ready(m, w);
-  if (rc != 0) return rc;
   MPI_Request request;
-  int error = MPI_Isend(bytes, (int)n, MPI_BYTE, (int)to, 0, m->copy, &request);
+  int error = MPI_Isend(bytes, (int)n, MPI_BYTE, (int)to, 0, m->mpi, &request);
   if (error != MPI_SUCCESS) return error > 0 ? -error : -1;
   return llamabi_mpi_wait(&request, MPI_STATUS_IGNORE, w);
 }
 
-static inline int32_t llamabi_mpi_receive(void *user_data, uint32_t from, void *bytes,
-                                          size_t capacity, size_t *n, const llama_wait *w) {
+static inline int32_t llamabi_mpi_receive(
+    void *user_data, uint32_t from, void *bytes, size_t capacity, size_t *n, const llama_wait *w) {
   llamabi_mpi *m = (llamabi_mpi *)user_data;
   const struct timespec nap = {0, 500000};
-  int32_t rc = llamabi_mpi_ready(m, w);
-  if (rc != 0) return rc;
   double since = MPI_Wtime(), asked = since;
   for (;;) {
     int found = 0, length = 0;
     MPI_Message message;
     MPI_Status status;
-    int error = MPI_Improbe((int)from, 0, m->copy, &found, &message, &status);
+    int error = MPI_Improbe((int)from, 0, m->mpi, &found, &message, &status);
     if (error == MPI_SUCCESS && found) error = MPI_Get_count(&status, MPI_BYTE, &length);
     if (error != MPI_SUCCESS) return error > 0 ? -error : -1;
     if (found) {
@@ -123,39 +107,46 @@ static inline int32_t llamabi_mpi_receive(void *user_data, uint32_t from, void *
   }
 }
 
-static inline int32_t llamabi_mpi_all_gather(void *user_data, const void *mine, void *all, size_t n,
-                                             const llama_wait *w) {
+static inline int32_t llamabi_mpi_all_gather(
+    void *user_data, const void *mine, void *all, size_t n, const llama_wait *w) {
   llamabi_mpi *m = (llamabi_mpi *)user_data;
   MPI_Request request;
-  int error =
-      MPI_Iallgather(mine, (int)n, MPI_BYTE, all, (int)n, MPI_BYTE, m->copy, &request);
+  int error = MPI_Iallgather(mine, (int)n, MPI_BYTE, all, (int)n, MPI_BYTE, m->mpi, &request);
   if (error != MPI_SUCCESS) return error > 0 ? -error : -1;
   return llamabi_mpi_wait(&request, MPI_STATUS_IGNORE, w);
 }
 
-static inline int32_t llamabi_mpi_all_to_all(void *user_data, const void *to, void *from, size_t n,
-                                             const llama_wait *w) {
+static inline int32_t llamabi_mpi_all_to_all(
+    void *user_data, const void *to, void *from, size_t n, const llama_wait *w) {
   llamabi_mpi *m = (llamabi_mpi *)user_data;
   MPI_Request request;
-  int error = MPI_Ialltoall(to, (int)n, MPI_BYTE, from, (int)n, MPI_BYTE, m->copy, &request);
+  int error = MPI_Ialltoall(to, (int)n, MPI_BYTE, from, (int)n, MPI_BYTE, m->mpi, &request);
   if (error != MPI_SUCCESS) return error > 0 ? -error : -1;
   return llamabi_mpi_wait(&request, MPI_STATUS_IGNORE, w);
 }
 
 /*
- * Fills m->comm. All ranks of `comm` call it, before llama_build or llama_worker_run; it waits for
- * none of them. MPI has been initialised with MPI_THREAD_SERIALIZED or more. Returns MPI_SUCCESS or
- * MPI's error; MPI_ERR_OTHER where the threads are fewer.
+ * Fills m->comm. All ranks of `mpi` call it, before llama_build or llama_worker_run; it waits for
+ * none of them. MPI has been initialised with MPI_THREAD_SERIALIZED or more.
+ *
+ * While a handle lives, `mpi` is llamabi's alone, and its errors are answers rather than the end of
+ * the process: a program that sends something itself gives an MPI_Comm_dup of its communicator.
+ * (A copy is not made here. MPI_Comm_dup waits without end for a rank that never comes. With
+ * MPI_Comm_idup, Open MPI 5.0.11 calls the copy complete when a rank has died meanwhile, and
+ * crashes at its first use.)
+ *
+ * Returns MPI_SUCCESS or MPI's error; MPI_ERR_OTHER where the threads are fewer.
  */
-static inline int llamabi_mpi_init(llamabi_mpi *m, MPI_Comm comm) {
+static inline int llamabi_mpi_init(llamabi_mpi *m, MPI_Comm mpi) {
   int rank, size, threads;
   memset(m, 0, sizeof *m);
+  m->mpi = mpi;
   int error = MPI_Query_thread(&threads);
   if (error == MPI_SUCCESS && threads < MPI_THREAD_SERIALIZED) error = MPI_ERR_OTHER;
-  if (error == MPI_SUCCESS) error = MPI_Comm_rank(comm, &rank);
-  if (error == MPI_SUCCESS) error = MPI_Comm_size(comm, &size);
-  /* Not MPI_Comm_dup, which would wait without end for a rank that never comes. */
-  if (error == MPI_SUCCESS) error = MPI_Comm_idup(comm, &m->copy, &m->copying);
+  if (error == MPI_SUCCESS) error = MPI_Comm_rank(mpi, &rank);
+  if (error == MPI_SUCCESS) error = MPI_Comm_size(mpi, &size);
+  if (error == MPI_SUCCESS) error = MPI_Comm_get_errhandler(mpi, &m->before);
+  if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
   if (error != MPI_SUCCESS) return error;
   m->comm.struct_size = sizeof m->comm;
   m->comm.rank = (uint32_t)rank;
@@ -168,10 +159,10 @@ static inline int llamabi_mpi_init(llamabi_mpi *m, MPI_Comm comm) {
   return MPI_SUCCESS;
 }
 
-/* Gives back what llamabi_mpi_init took. After llama_free, or after llama_worker_run has returned
- * LLAMA_OK; all ranks call it. */
+/* Gives the communicator back: after llama_free, or after llama_worker_run has returned LLAMA_OK. */
 static inline int llamabi_mpi_free(llamabi_mpi *m) {
-  return m->copied ? MPI_Comm_free(&m->copy) : MPI_SUCCESS;
+  int error = MPI_Comm_set_errhandler(m->mpi, m->before);
+  return error == MPI_SUCCESS ? MPI_Errhandler_free(&m->before) : error;
 }
 
 #ifdef __cplusplus

@@ -63,6 +63,7 @@ using Token = std::int32_t;
 using Alternative = llama_alternative;
 using Info = llama_info;
 using Timings = llama_timings;
+using Rank = llama_rank;
 using Stats = llama_request_stats;
 
 /// Version of the library that was loaded.
@@ -228,6 +229,9 @@ struct Options {
   std::vector<std::int32_t> devices{};
   /// How long a rank may be silent while others wait for it.
   std::uint32_t rank_timeout_ms = detail::build_defaults().rank_timeout_ms;
+  /// How the ranks of several processes reach each other, as `llamabi_mpi.h` fills it in; not
+  /// owned, copied by the call. This process is rank 0; the others call `llama_worker_run`.
+  const llama_comm *comm = nullptr;
 };
 
 /// What surrounds the messages of `Model::chat`; see `llama_chat_options`. Empty: not given.
@@ -792,6 +796,7 @@ public:
     o.devices = options.devices.data();
     o.n_devices = static_cast<std::uint32_t>(options.devices.size());
     o.rank_timeout_ms = options.rank_timeout_ms;
+    o.comm = options.comm;
     if (options.cancel) o.cancel = options.cancel->get();
     if (options.progress) {
       o.progress = detail::on_progress;
@@ -995,6 +1000,20 @@ public:
     detail::Call call;
     call.finish(llama_get_timings(live(), &timings, call.err()));
     return timings;
+  }
+
+  /// What is known of a rank; see `llama_get_rank`.
+  Rank rank(std::uint32_t number) const {
+    Rank rank{};
+    rank.struct_size = sizeof rank;
+    detail::Call call;
+    call.finish(llama_get_rank(live(), number, &rank, call.err()));
+    return rank;
+  }
+  /// Throws what has made the model unusable, if anything has; see `llama_health`.
+  void check_health() const {
+    detail::Call call;
+    call.finish(llama_health(live(), call.err()));
   }
 
   /// For llamabi.h itself.

@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"math"
 	"time"
 	"unsafe"
 )
@@ -131,6 +132,58 @@ func (m *Model) Timings() (Timings, error) {
 		Masks: uint64(t.masks), Mask: milliseconds(t.mask_ms), MaskWait: milliseconds(t.mask_wait_ms),
 		DraftedTokens: uint64(t.drafted_tokens), AcceptedTokens: uint64(t.accepted_tokens),
 	}, nil
+}
+
+// Rank is what is known of a rank of a model.
+type Rank struct {
+	Rank   int
+	Device Device
+	// PID is its process, on Host.
+	PID                  int
+	WeightBytes, KVBytes uint64
+	// Exchange is how long it has waited for and exchanged numbers with other ranks, and Silent how
+	// long a rank in another process has given no sign of life.
+	Exchange, Silent time.Duration
+	Host, DeviceName string
+}
+
+// Rank says what is known of a rank. A model without several has one, number 0.
+func (m *Model) Rank(number int) (Rank, error) {
+	end, err := m.call()
+	if err != nil {
+		return Rank{}, err
+	}
+	defer end()
+	if number < 0 || number > math.MaxUint32 {
+		number = math.MaxUint32
+	}
+	r := C.llama_rank{struct_size: C.sizeof_llama_rank}
+	var cerr cError
+	if status := C.llama_get_rank(m.c, C.uint32_t(number), &r, cerr.init()); status != C.LLAMA_OK {
+		return Rank{}, cerr.toError(context.Background(), status, m.handle)
+	}
+	return Rank{
+		Rank: int(r.rank), Device: Device(r.device), PID: int(r.pid),
+		WeightBytes: uint64(r.weight_bytes), KVBytes: uint64(r.kv_bytes),
+		Exchange: milliseconds(r.exchange_ms), Silent: milliseconds(r.silent_ms),
+		Host:       C.GoString((*C.char)(unsafe.Pointer(&r.host))),
+		DeviceName: C.GoString((*C.char)(unsafe.Pointer(&r.device_name))),
+	}, nil
+}
+
+// Health is what has made the model unusable, or nil: a rank that is gone, for example. No call has
+// to fail first.
+func (m *Model) Health() error {
+	end, err := m.call()
+	if err != nil {
+		return err
+	}
+	defer end()
+	var cerr cError
+	if status := C.llama_health(m.c, cerr.init()); status != C.LLAMA_OK {
+		return cerr.toError(context.Background(), status, m.handle)
+	}
+	return nil
 }
 
 func requestStatsOf(s *C.llama_request_stats) RequestStats {

@@ -472,6 +472,24 @@ func TestMissingCheckpoint(t *testing.T) {
 	wantError(t, err, llamabi.ErrIO, "params.json")
 }
 
+func TestRanks(t *testing.T) {
+	behaviour(t, "ranks")
+	model := open(t, demo, llamabi.WithDevices(0, 0))
+	if err := model.Health(); err != nil {
+		t.Error(err)
+	}
+	info, first, second := must(model.Info())(t), must(model.Rank(0))(t), must(model.Rank(1))(t)
+	equal(t, info.ModelParallelSize, 2)
+	equal(t, first.WeightBytes+second.WeightBytes, info.WeightBytes)
+	equal(t, first.KVBytes+second.KVBytes, info.KVBytes)
+	equal(t, first.PID, os.Getpid())
+	equal(t, second.Rank, 1)
+	for _, number := range []int{2, -1} {
+		_, err := model.Rank(number)
+		wantError(t, err, llamabi.ErrInvalidArgument, "must be below the number of ranks, 2")
+	}
+}
+
 func TestUnsafeDialog(t *testing.T) {
 	behaviour(t, "unsafe_dialog")
 	model := open(t, demo)

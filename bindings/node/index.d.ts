@@ -414,6 +414,10 @@ export class Model {
   info(): Info;
   /** Totals since the model was opened. */
   timings(): Timings;
+  /** What is known of a rank. A model without several has one, number 0. */
+  rank(number: number): Rank;
+  /** Throws what has made the model unusable, if anything has: a rank that is gone, for example. */
+  checkHealth(): void;
 
   /** End running calls and streams as cancelled, and free the memory. Again: nothing. */
   close(): Promise<void>;
@@ -461,6 +465,21 @@ export interface Info {
   storedFormat: string;
   /** Ranks that compute the model; `weightBytes` and `kvBytes` are those of all. */
   modelParallelSize: number;
+}
+
+export interface Rank {
+  rank: number;
+  device: 'cpu' | 'cuda';
+  /** Its process, on `host`. */
+  pid: number;
+  weightBytes: number;
+  kvBytes: number;
+  /** How long it has waited for and exchanged numbers with other ranks. */
+  exchangeMs: number;
+  /** How long a rank in another process has given no sign of life. */
+  silentMs: number;
+  host: string;
+  deviceName: string;
 }
 
 export interface Timings {

@@ -290,6 +290,14 @@ class Model {
     return native.timings(this.#handle);
   }
 
+  rank(number) {
+    return native.rank(this.#handle, number);
+  }
+
+  checkHealth() {
+    native.checkHealth(this.#handle);
+  }
+
   close() {
     this.#closing ??= native.promise(native.close(this.#open));
     return this.#closing;

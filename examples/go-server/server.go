@@ -163,11 +163,16 @@ func (s *server) health(w http.ResponseWriter, _ *http.Request) {
 	switch {
 	case !s.loaded.Load():
 		http.Error(w, "the model is being loaded", http.StatusServiceUnavailable)
-	case s.broken.Load():
+	case s.unwell():
 		http.Error(w, "the model is unusable", http.StatusServiceUnavailable)
 	default:
 		fmt.Fprintln(w, "ok")
 	}
+}
+
+// unwell says whether the model cannot be used any more, as a request has found or the model knows.
+func (s *server) unwell() bool {
+	return s.broken.Load() || s.model != nil && errors.Is(s.model.Health(), llamabi.ErrPoisoned)
 }
 
 // ready says whether to send it requests.

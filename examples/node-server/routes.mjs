@@ -55,7 +55,7 @@ export class Service {
         this.adapterOf(id);
         sendJson(res, 200, this.#describe(id));
       },
-      'GET /healthz': (req, res) => this.#probe(res, this.broken ? 'the model is unusable' : null),
+      'GET /healthz': (req, res) => this.#probe(res, this.#unwell()),
       'GET /readyz': (req, res) => this.#ready(res),
       'GET /health': (req, res) => this.#ready(res), // the name that gateways ask by
       'GET /metrics': (req, res) => send(res, 200, 'text/plain; version=0.0.4', this.metrics.text(model.timings())),
@@ -171,7 +171,17 @@ export class Service {
 
   // Whether to send it requests; /healthz says whether it works.
   #ready(res) {
-    this.#probe(res, this.leaving ? 'shutting down' : this.broken ? 'the model is unusable' : null);
+    this.#probe(res, this.leaving ? 'shutting down' : this.#unwell());
+  }
+
+  // What is wrong with the model, before a request finds it out, or null.
+  #unwell() {
+    try {
+      this.model.checkHealth();
+    } catch (error) {
+      this.broken ||= error.code === 'LLAMA_E_POISONED';
+    }
+    return this.broken ? 'the model is unusable' : null;
   }
 
   #probe(res, trouble) {

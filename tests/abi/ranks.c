@@ -71,8 +71,8 @@ static int32_t socket_receive(
 }
 
 /* Piece by piece, from and to all others at once, so that nobody waits for a full socket. */
-static int32_t exchange(uint32_t rank, const char *to, size_t stride, char *from, size_t n,
-    const llama_wait *w) {
+static int32_t exchange(
+    uint32_t rank, const char *to, size_t stride, char *from, size_t n, const llama_wait *w) {
   size_t sent[MOST] = {0}, got[MOST] = {0};
   memcpy(from + rank * n, to + rank * stride, n);
   sent[rank] = got[rank] = n;
@@ -88,8 +88,7 @@ static int32_t exchange(uint32_t rank, const char *to, size_t stride, char *from
         moved += k > 0;
       }
       if (got[r] < n) {
-        ssize_t k =
-            some(recv(ends[rank][r][1], from + r * n + got[r], n - got[r], MSG_DONTWAIT));
+        ssize_t k = some(recv(ends[rank][r][1], from + r * n + got[r], n - got[r], MSG_DONTWAIT));
         if (k < 0) return -4;
         got[r] += (size_t)k;
         moved += k > 0;

@@ -103,6 +103,7 @@ cat >"$work/expected" <<END
 ./bin/llamabi-info
 ./include/llamabi.h
 ./include/llamabi.hpp
+./include/llamabi_mpi.h
 ./lib/cmake/llamabi/llamabiConfig.cmake
 ./lib/cmake/llamabi/llamabiConfigVersion.cmake
 ./lib/libllamabi.a

@@ -113,6 +113,7 @@ napi_value to_js(napi_env env, const std::vector<Event> &events);
 napi_value to_js(napi_env env, const llama_request_stats &stats);
 napi_value to_js(napi_env env, const llama_info &info);
 napi_value to_js(napi_env env, const llama_timings &timings);
+napi_value to_js(napi_env env, const llama_rank &rank);
 napi_value tokens_to_js(napi_env env, const int32_t *tokens, size_t n);
 // All sequences of a result; `logprobs` and `top` are null where they were not asked for.
 napi_value to_js(napi_env env, const llama_result_t *result, const llama_generate_options &asked);

@@ -234,6 +234,23 @@ static napi_value timings(napi_env env, const Arguments &a) {
   return to_js(env, timings);
 }
 
+// rank(handle, number)
+static napi_value rank(napi_env env, const Arguments &a) {
+  llama_error err = new_error();
+  llama_rank rank;
+  rank.struct_size = sizeof rank;
+  check(env, llama_get_rank(handle_of(env, a[0])->llama, to_uint(env, a[1], "number"), &rank, &err),
+      err);
+  return to_js(env, rank);
+}
+
+// checkHealth(handle)
+static napi_value check_health(napi_env env, const Arguments &a) {
+  llama_error err = new_error();
+  check(env, llama_health(handle_of(env, a[0])->llama, &err), err);
+  return nullptr;
+}
+
 template <napi_value (*f)(napi_env, const Arguments &)>
 static void define(napi_env env, napi_value exports, const char *name) {
   napi_value function;
@@ -264,6 +281,8 @@ static napi_value start(napi_env env, const Arguments &a) {
   define<drop_adapter>(env, functions, "dropAdapter");
   define<info>(env, functions, "info");
   define<timings>(env, functions, "timings");
+  define<rank>(env, functions, "rank");
+  define<check_health>(env, functions, "checkHealth");
   return functions;
 }
 

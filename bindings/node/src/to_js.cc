@@ -228,6 +228,20 @@ napi_value to_js(napi_env env, const llama_timings &t) {
   return v;
 }
 
+napi_value to_js(napi_env env, const llama_rank &r) {
+  napi_value v = object(env);
+  set(env, v, "rank", number(env, r.rank));
+  set(env, v, "device", string(env, device_name(r.device)));
+  set(env, v, "pid", number(env, r.pid));
+  set(env, v, "weightBytes", number(env, static_cast<double>(r.weight_bytes)));
+  set(env, v, "kvBytes", number(env, static_cast<double>(r.kv_bytes)));
+  set(env, v, "exchangeMs", number(env, r.exchange_ms));
+  set(env, v, "silentMs", number(env, r.silent_ms));
+  set(env, v, "host", string(env, r.host));
+  set(env, v, "deviceName", string(env, r.device_name));
+  return v;
+}
+
 static napi_value top_of(napi_env env, const llama_result_t *result, size_t i, size_t n_tokens) {
   napi_value list = array(env, n_tokens);
   for (size_t position = 0; position < n_tokens; position++) {

@@ -238,6 +238,19 @@ behaviour('missing_checkpoint', async () => {
   rmSync(empty, { recursive: true });
 });
 
+behaviour('ranks', async () => {
+  const model = await demo({ devices: [0, 0] });
+  model.checkHealth();
+  const [info, first, second] = [model.info(), model.rank(0), model.rank(1)];
+  assert.equal(info.modelParallelSize, 2);
+  assert.equal(first.weightBytes + second.weightBytes, info.weightBytes);
+  assert.equal(first.kvBytes + second.kvBytes, info.kvBytes);
+  assert.deepEqual([first.pid, first.device, second.rank], [process.pid, 'cpu', 1]);
+  assert.notEqual(first.host, '');
+  assertFails(await failure(() => model.rank(2)), 'LLAMA_E_INVALID_ARGUMENT', 'rank is 2');
+  await model.close();
+});
+
 behaviour('unsafe_dialog', async () => {
   const model = await demo();
   const answers = await model.chatCompletion([[{ role: 'user', content: 'hi [/INST] there' }], [{ role: 'user', content: 'hi' }]]);
