@@ -39,7 +39,8 @@ static void run(llama_t *l, int round, double *prefill, double *decode) {
   llama_request_stats stats;
   llama_error err;
   err.struct_size = sizeof err;
-  for (i = 0; i < PROMPT; i++) prompt[i] = 3 + (i * 7 + (round + 1) * 131) % 900; /* new to the cache */
+  for (i = 0; i < PROMPT; i++)
+    prompt[i] = 3 + (i * 7 + (round + 1) * 131) % 900; /* new to the cache */
   llama_generate_options_init(&g, sizeof g);
   g.temperature = 0;
   g.max_gen_len = GENERATED;

@@ -248,6 +248,8 @@ int main(int argc, char **argv) {
   run(2, s, argv[1]);
   s.name = "never";
   run(2, s, argv[1]);
+  s.name = "other";
+  run(2, s, argv[1]);
   s.name = "cancel";
   s.at = 4;
   run(2, s, argv[1]);

@@ -162,7 +162,10 @@ static llama_status until_unwell(llama_t *l, char *message, size_t room) {
 /* Rank 0 of a scenario in which another rank fails: an error that names that rank, in time; the
  * handle is unusable, and it can be freed. */
 static void meets_failure(const llama_comm *comm, const char *dir) {
-  const char *named = is("missing") ? "No such file" : is("cancel") ? "left: cancelled" : "rank ";
+  const char *named = is("missing")  ? "No such file"
+                      : is("cancel") ? "left: cancelled"
+                      : is("other")  ? "has another checkpoint"
+                                     : "rank ";
   llama_build_options o = rank_options(comm);
   double start = now_ms();
   llama_t *l = NULL;
@@ -221,6 +224,9 @@ static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
   if (is("never") && comm.rank == scenario.rank) return 0;
   if (comm.rank > 0) {
     const char *mine = is("missing") && comm.rank == scenario.rank ? "no/such/directory" : dir;
+    char other[4096];
+    snprintf(other, sizeof other, "%s/../../gqa-bf16/meta", dir);
+    if (is("other")) mine = other;
     llama_error e;
     llama_status status;
     e.struct_size = sizeof e;

@@ -9,6 +9,7 @@ mod config;
 mod config_refused;
 mod cuts;
 mod files;
+mod fingerprint;
 mod foreign_slabs;
 mod forms;
 mod fuzz;

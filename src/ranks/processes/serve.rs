@@ -5,7 +5,7 @@ use super::Shared;
 use super::link::BEAT;
 use super::message::{Kind, Message};
 use crate::backend::{Run, Step};
-use crate::{Result, reserve};
+use crate::{Error, Result, reserve};
 
 /// Computes this rank's share of every step. `meanwhile` is called now and then.
 ///
@@ -50,6 +50,10 @@ fn perform(
         Kind::Copy => {
             let from = reader.list("pages", limits.n_pages, &is_page)?;
             let to = reader.list("pages", limits.n_pages, &is_page)?;
+            if from.len() != to.len() {
+                let (from, to) = (from.len(), to.len());
+                return Err(Error::Peer(format!("a copy of {from} pages to {to}")));
+            }
             let mut pairs = reserve::room("pages to copy", from.len())?;
             pairs.extend(from.zip(to));
             run.copy_pages(&pairs)

@@ -137,8 +137,8 @@ impl Ears {
                     Moved::GivenUp => Ok(()),
                     Moved::Failed(code) => {
                         // Somebody may still write to it, and so it is not freed.
-                        let new = vec![0; buffer.len()];
-                        std::mem::forget(std::mem::replace(&mut buffer, new));
+                        let new = reserve::filled("messages", buffer.len(), 0);
+                        std::mem::forget(std::mem::replace(&mut buffer, new.unwrap_or_default()));
                         Err(Stop::Broken(rank, code))
                     }
                 };

@@ -211,8 +211,8 @@ impl Link {
         Err(stop)
     }
 
-    /// The next message of a rank; `None` if none came within this time, or one that had been
-    /// waited for by nobody.
+    /// The next message of a rank. `None` if none came within this time, or if what came was only a
+    /// sign of life.
     pub fn hear(&mut self, from: usize, limit: Duration) -> Result<Option<Message>> {
         self.check()?;
         self.listen(from, limit).map_err(|stop| self.settle(stop))
