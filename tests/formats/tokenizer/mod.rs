@@ -1,5 +1,8 @@
 //! The tokenizer against its reference cases and against SentencePiece itself.
 
+mod random;
+mod refused;
+
 use crate::tokenizers::{WIDE, all_cases};
 use llamabi::capi::status_of;
 use llamabi::tokenizer::model_proto::{
@@ -95,6 +98,17 @@ fn entry(piece: &str, r#type: Type) -> Entry {
         piece: Some(piece.into()),
         score: Some(-1000.0),
         r#type: Some(r#type as i32),
+    }
+}
+
+fn format_error(bytes: &[u8]) -> String {
+    match tokenizer::from_bytes(Path::new("some.model"), bytes).map(|_| ()) {
+        Err(error @ Error::Format { .. }) => {
+            let message = error.to_string();
+            assert!(message.starts_with("some.model: "), "{message}");
+            message
+        }
+        other => panic!("{other:?}"),
     }
 }
 
@@ -408,271 +422,10 @@ fn unused_pieces_are_taken_apart_on_a_small_stack() {
     thread.spawn(check).unwrap().join().unwrap();
 }
 
-fn format_error(bytes: &[u8]) -> String {
-    match tokenizer::from_bytes(Path::new("some.model"), bytes).map(|_| ()) {
-        Err(error @ Error::Format { .. }) => {
-            let message = error.to_string();
-            assert!(message.starts_with("some.model: "), "{message}");
-            message
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn dangerous_or_contradictory_models_are_refused() {
-    fn trainer(proto: &mut ModelProto) -> &mut llamabi::tokenizer::model_proto::TrainerSpec {
-        proto.trainer_spec.get_or_insert_default()
-    }
-    type Change = fn(&mut ModelProto);
-    let changes: [(&str, Change); 34] = [
-        ("model_type is 1", |p| trainer(p).model_type = None),
-        ("model_type is 4 (char)", |p| {
-            trainer(p).model_type = Some(4)
-        }),
-        ("model_type is -2147483648", |p| {
-            trainer(p).model_type = Some(i32::MIN)
-        }),
-        ("model_type is 5", |p| trainer(p).model_type = Some(5)),
-        ("precompiled_charsmap", |p| {
-            p.normalizer_spec
-                .get_or_insert_default()
-                .precompiled_charsmap = Some(vec![0; 2000]);
-        }),
-        ("denormalizer_spec", |p| {
-            p.denormalizer_spec = Some(vec![0x12, 0x01, 0x41])
-        }),
-        ("no pieces", |p| p.pieces.clear()),
-        ("piece 300 is not valid UTF-8", |p| {
-            p.pieces[300].piece = Some(vec![0xff])
-        }),
-        ("piece 300 has 0 bytes", |p| {
-            p.pieces[300].piece = Some(vec![])
-        }),
-        ("piece 300 has 0 bytes", |p| p.pieces[300].piece = None),
-        ("piece 300 has 513 bytes", |p| {
-            p.pieces[300].piece = Some(vec![b'a'; 513])
-        }),
-        ("pieces 299 and 300 are both", |p| {
-            p.pieces[300].piece = p.pieces[299].piece.clone()
-        }),
-        ("are both \"<s>\"", |p| {
-            p.pieces[300].piece = Some("<s>".into())
-        }),
-        ("score of piece 300", |p| {
-            p.pieces[300].score = Some(f32::NAN)
-        }),
-        ("score of piece 300", |p| {
-            p.pieces[300].score = Some(f32::NEG_INFINITY)
-        }),
-        ("type of piece 300", |p| p.pieces[300].r#type = Some(0)),
-        ("type of piece 300", |p| p.pieces[300].r#type = Some(-7)),
-        ("have type UNKNOWN", |p| p.pieces[300].r#type = Some(2)),
-        ("no piece has type UNKNOWN", |p| p.pieces[0].r#type = None),
-        ("unk_id is 1", |p| trainer(p).unk_id = Some(1)),
-        ("unk_id is -1", |p| trainer(p).unk_id = Some(-1)),
-        ("bos_id is 512", |p| trainer(p).bos_id = Some(512)),
-        ("bos_id is -2", |p| trainer(p).bos_id = Some(-2)),
-        ("bos_id is 2", |p| trainer(p).bos_id = Some(2)),
-        ("eos_id is -1", |p| trainer(p).eos_id = Some(-1)),
-        ("pad_id is 9999", |p| trainer(p).pad_id = Some(9999)),
-        ("no control piece \"<bos>\"", |p| {
-            trainer(p).bos_piece = Some("<bos>".into());
-            trainer(p).bos_id = None;
-        }),
-        ("eos_id is 2", |p| p.pieces[2].r#type = None),
-        ("byte piece 300 is", |p| {
-            p.pieces[300] = entry("<0x0a>", Type::Byte)
-        }),
-        ("byte piece 3 is", |p| {
-            p.pieces[3] = entry("<0x100>", Type::Byte)
-        }),
-        ("255 byte pieces", |p| p.pieces[3].r#type = None),
-        ("256 byte pieces", |p| trainer(p).byte_fallback = None),
-        ("is a single character", |p| {
-            p.pieces[300] = entry("世", Type::Control)
-        }),
-        ("contains a NUL", |p| {
-            p.pieces[300] = entry("a\0b", Type::UserDefined)
-        }),
-    ];
-    for (expected, change) in changes {
-        let error = format_error(&small_with(change));
-        assert!(error.contains(expected), "{error:?} lacks {expected:?}");
-    }
-    let error = format_error(&small_with(|proto| {
-        let symbol = |i| entry(&format!("{i:0>500}"), Type::UserDefined);
-        proto.pieces.extend((0..132).map(symbol));
-    }));
-    assert!(
-        error.contains("user-defined pieces have 66000 bytes"),
-        "{error}"
-    );
-    // Two bytes of file per piece.
-    let error = format_error(&[0x0a, 0].repeat(3 << 20));
-    assert!(error.contains("3145728 pieces"), "{error}");
-    // Something empty is there in files of newer trainers, and an absent default is no
-    // contradiction.
-    Both::new(&small_with(|proto| {
-        proto.denormalizer_spec = Some(vec![]);
-        trainer(proto).pad_id = None;
-    }));
-}
-
-#[test]
-fn the_corpus_is_refused() {
-    let mut n = 0;
-    for file in std::fs::read_dir("tests/corpus/tokenizer").unwrap() {
-        let path = file.unwrap().path();
-        let error = tokenizer::open(&path).map(|_| ()).unwrap_err();
-        assert!(
-            error.to_string().contains(path.to_str().unwrap()),
-            "{error}"
-        );
-        let expected = if path.to_str().unwrap().contains("unsupported") {
-            -5
-        } else {
-            -4
-        };
-        assert_eq!(status_of(&error), expected, "{error}");
-        n += 1;
-    }
-    assert!(n >= 8);
-}
-
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new(name: &str) -> TempDir {
-        let dir = std::env::temp_dir().join(format!("llamabi-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        TempDir(dir)
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[test]
-fn files_that_are_no_tokenizer() {
-    let dir = TempDir::new("tokenizer-files");
-    let fifo = dir.0.join("fifo");
-    assert!(
-        std::process::Command::new("mkfifo")
-            .arg(&fifo)
-            .status()
-            .unwrap()
-            .success()
-    );
-    let link = dir.0.join("dangling");
-    std::os::unix::fs::symlink("nowhere", &link).unwrap();
-    for path in [
-        &dir.0.join("missing"),
-        &dir.0,
-        &fifo,
-        &link,
-        Path::new("/dev/null"),
-    ] {
-        let error = tokenizer::open(path).map(|_| ()).unwrap_err();
-        assert!(matches!(error, Error::Io { .. }), "{error}");
-        assert!(
-            error.to_string().contains(path.to_str().unwrap()),
-            "{error}"
-        );
-    }
-    let huge = dir.0.join("huge");
-    std::fs::File::create(&huge)
-        .unwrap()
-        .set_len(MAX_FILE_BYTES + 1)
-        .unwrap();
-    let error = tokenizer::open(&huge).map(|_| ()).unwrap_err();
-    assert!(matches!(error, Error::Format { .. }), "{error}");
-    assert!(error.to_string().contains("67108865 bytes"), "{error}");
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Any,
     Byte,
     Special,
     Space,
-}
-
-/// Ids that start a text with controls, `<unk>` and spaces, and break characters apart.
-fn ids(model: usize) -> impl Strategy<Value = Vec<Token>> {
-    let tokenizer = &BOTH[model].ours;
-    let n = tokenizer.vocab_size() as Token;
-    let of_kind = |keep: &dyn Fn(Piece<'_>) -> bool| -> Vec<Token> {
-        (0..n).filter(|&id| keep(tokenizer.piece(id))).collect()
-    };
-    let bytes = of_kind(&|p| matches!(p, Piece::Byte(_)));
-    let special = of_kind(&|p| matches!(p, Piece::Control | Piece::Literal(_)));
-    let space = of_kind(&|p| matches!(p, Piece::Text(t) if t.starts_with(' ') && t.len() < 4));
-    assert!(bytes.len() == 256 && special.len() >= 3 && !space.is_empty());
-    let kind = prop_oneof![
-        2 => Just(Kind::Any),
-        6 => Just(Kind::Byte),
-        2 => Just(Kind::Special),
-        3 => Just(Kind::Space),
-    ];
-    prop::collection::vec((kind, any::<prop::sample::Index>()), 0..40).prop_map(move |picks| {
-        picks
-            .into_iter()
-            .map(|(kind, index)| match kind {
-                Kind::Any => index.index(n as usize) as Token,
-                Kind::Byte => *index.get(&bytes),
-                Kind::Special => *index.get(&special),
-                Kind::Space => *index.get(&space),
-            })
-            .collect()
-    })
-}
-
-/// Bytes of real characters, cut and spliced: long valid runs with errors in them.
-fn broken_utf8() -> impl Strategy<Value = Vec<u8>> {
-    let chars = prop::collection::vec(any::<char>(), 0..12);
-    let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3), 0..6);
-    (chars, edits).prop_map(|(chars, edits)| {
-        let mut bytes = chars.into_iter().collect::<String>().into_bytes();
-        for (index, byte, action) in edits {
-            let at = index.index(bytes.len() + 1);
-            match action {
-                0 => bytes.insert(at, byte),
-                1 => bytes.truncate(at),
-                _ => drop(bytes.splice(at..(at + 1).min(bytes.len()), [byte])),
-            }
-        }
-        bytes
-    })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn llama2_streams_what_the_library_decodes(ids in ids(0)) {
-        BOTH[0].agree_on_ids(&ids);
-    }
-
-    #[test]
-    fn small_streams_what_the_library_decodes(ids in ids(1)) {
-        BOTH[1].agree_on_ids(&ids);
-    }
-
-    #[test]
-    fn bytes_stream_as_the_library_decodes_them(bytes in broken_utf8()) {
-        let ids: Vec<Token> = bytes.iter().map(|&b| Token::from(b) + 3).collect();
-        BOTH.iter().for_each(|both| both.agree_on_ids(&ids));
-    }
-
-    #[test]
-    fn texts_encode_as_the_library_does(text in prop::collection::vec(prop_oneof![
-        any::<char>(), Just(' '), Just('\u{2581}'), Just('\n'), prop::char::range('a', 'e'), Just('\0')
-    ], 0..60)) {
-        let text: String = text.into_iter().collect();
-        BOTH.iter().for_each(|both| both.agree_on(&text));
-    }
 }
