@@ -37,7 +37,7 @@ export const PROBES = ['/healthz', '/readyz', '/health'];
 export function notLoaded(req, res) {
   const error = new ApiError(503, 'The model is being loaded. Try again later.', { type: 'server_error', code: 'loading' });
   res.setHeader('retry-after', '1');
-  if (PROBES.includes(req.url)) send(res, 503, 'text/plain', 'the model is being loaded\n');
+  if (PROBES.includes(req.url.split('?')[0])) send(res, 503, 'text/plain', 'the model is being loaded\n');
   else sendJson(res, 503, error.body());
 }
 

@@ -354,4 +354,46 @@ def main():
         (HERE / "tokenizer_json" / f"{name}.json").write_text(json.dumps(tokenizer))
 
 
+def rank_messages():
+    """Messages between ranks, as src/ranks/processes writes them: a step, options, what a rank has
+    found, a failure, pages."""
+    folder = HERE / "rank_message"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+    def sizes(*numbers):
+        return b"".join(struct.pack("<Q", n) for n in numbers)
+
+    def numbers(*of):
+        return sizes(len(of)) + b"".join(struct.pack("<I", n) for n in of)
+
+    def text(of):
+        return sizes(len(of)) + of
+
+    def span(decode, position, rows, pages):
+        return struct.pack("<I", decode) + sizes(position, *rows, *pages)
+
+    step = numbers(1, 2, 99) + numbers(159, 0xFFFFFFFF, 17) + sizes(2)
+    step += span(1, 47, (0, 1), (0, 3)) + span(0, 0, (1, 3), (3, 4))
+    step += numbers(4, 5, 9, 1) + numbers(0, 2)
+    options = sizes(64, 2, 0) + struct.pack("<III", 3, 0, 1) + sizes(1500, 100, 2, 1)
+    options += text(b"adapters/a") + struct.pack("<f", 0.5)
+    found = sizes(0x1234567890ABCDEF) + text(b"models/a") + sizes(1000, 800, 100, 4000) + text(b"a processor")
+    messages = {
+        "step": (8, step),
+        "nothing": (8, numbers() + numbers() + sizes(0) + numbers() + numbers()),
+        "options": (2, options),
+        "found": (3, found),
+        "failed": (17, struct.pack("<I", 4) + text(b"the weights need 10 bytes")),
+        "copy": (9, numbers(1, 2) + numbers(3, 4)),
+        "save": (10, numbers(0, 9)),
+        "progress": (5, struct.pack("<f", 0.25)),
+        "ready": (6, sizes(4096)),
+        "beat": (13, b""),
+    }
+    for name, (kind, body) in messages.items():
+        (folder / name).write_bytes(struct.pack("<IIQ", kind, len(body), 0) + body)
+
+
 main()
+rank_messages()

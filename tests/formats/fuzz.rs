@@ -119,6 +119,19 @@ fn kind(sentence: &str) -> String {
 }
 
 #[test]
+fn rank_message() {
+    let words: [&[u8]; 6] = [
+        &[0; 8],
+        &[1, 0, 0, 0, 0, 0, 0, 0],
+        &[0xff; 4],
+        &[8, 0, 0, 0],
+        &[17, 0, 0, 0],
+        &[10, 0, 0, 0],
+    ];
+    fuzz("rank_message", &words, 20_000, 15, harness::rank_message);
+}
+
+#[test]
 fn safetensors() {
     let words: [&[u8]; 12] = [
         b"\"shape\"",

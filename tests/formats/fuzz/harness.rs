@@ -8,11 +8,14 @@
 #![allow(dead_code)]
 
 use llamabi::backend::cpu::Cpu;
+use llamabi::backend::{Limits, Step};
 use llamabi::chat::jinja::{Fault, Meter, Moment, Template, Value, limits, read_json};
 use llamabi::chat::{Chat, ChatRequest, Sources};
 use llamabi::checkpoint::{self, Adapter, Plan, hugging_face};
 use llamabi::format::{Encoding, TensorFile, gguf as gg, pickle, pth, safetensors as st};
 use llamabi::model::rope;
+use llamabi::ranks::processes::handshake::{Found, Hello, Offer};
+use llamabi::ranks::processes::message::{Kind, Message};
 use llamabi::tokenizer::{self, Bound, Detokenizer, Run};
 use llamabi::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -301,6 +304,36 @@ pub fn tokenizer_json(data: &[u8]) -> Result<()> {
 /// Llama 3's ranks, likewise.
 pub fn tiktoken(data: &[u8]) -> Result<()> {
     try_tokenizer("tokenizer.model", data)
+}
+
+/// A message between ranks in several processes.
+pub fn rank_message(data: &[u8]) -> Result<()> {
+    let limits = Limits {
+        page_size: 16,
+        n_pages: 10,
+        max_positions: 64,
+        max_rows: 8,
+        max_wanted: 4,
+        vocab_size: 100,
+    };
+    let is_page = |n: u32| (n as usize) < limits.n_pages;
+    let message = Message::read(data, 0)?;
+    let mut reader = message.reader();
+    match message.kind {
+        Kind::Hello => Hello::read(&message, 1, 2).map(drop),
+        Kind::Options => Offer::read(&message).map(drop),
+        Kind::Plan => Found::read(&message).map(drop),
+        Kind::Step => reader.step(&limits, &mut Step::default()),
+        Kind::Copy => {
+            let _from = reader.list("pages", limits.n_pages, &is_page)?;
+            reader.list("pages", limits.n_pages, &is_page).map(drop)
+        }
+        Kind::Save | Kind::Load => reader.list("pages", limits.n_pages, &is_page).map(drop),
+        Kind::Failed => reader.error().map(drop),
+        Kind::Progress => reader.f32().map(drop),
+        Kind::Ready => reader.size().map(drop),
+        _ => Ok(()),
+    }
 }
 
 fn try_tokenizer(name: &str, data: &[u8]) -> Result<()> {
