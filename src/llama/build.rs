@@ -15,6 +15,7 @@ use crate::grammar::Grammars;
 use crate::log::Level;
 use crate::model::{Config, Runner, rope};
 use crate::ranks::figures::Figures;
+use crate::ranks::nodes;
 use crate::tokenizer::{self, Tokenizer};
 use crate::{Cancel, Dtype, Error, Result, Token, sentence};
 use std::path::{Path, PathBuf};
@@ -149,6 +150,15 @@ impl<'a> Build<'a> {
     fn load_on_cpu(&self, progress: &mut dyn FnMut(f32) -> bool) -> Result<Llama> {
         let options = self.options;
         self.check_cpu()?;
+        let n_nodes = nodes::of_machine().len();
+        if n_nodes > 1 {
+            options.log.write(Level::Info, || {
+                format!(
+                    "this process may use {n_nodes} NUMA nodes; with `devices` each would have a \
+                     share of the weights in its own memory"
+                )
+            });
+        }
         let place = Place::cpu();
         let open = |rope: RopeTable, setting: &Setting<'_>, _| {
             let usable = std::thread::available_parallelism().map_or(1, usize::from);

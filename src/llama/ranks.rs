@@ -4,7 +4,7 @@
 use super::build::{Build, Loaded, Opened};
 use super::plan::{MemoryPlan, Place};
 use super::setting::{Setting, memory, setting};
-use super::{Device, Llama, RankInfo};
+use super::{BuildOptions, Device, Llama, RankInfo};
 use crate::backend::RopeTable;
 use crate::backend::cpu::{Cpu, CpuExchange, usable_threads};
 use crate::checkpoint::weights::{self, LoadControl};
@@ -18,6 +18,7 @@ use crate::ranks::nodes::{self, Processors};
 use crate::ranks::{Rank, Ranks};
 use crate::thread::without_signals;
 use crate::{Error, Result};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -81,6 +82,7 @@ impl Build<'_> {
             [items[0].1, items[1].1]
         };
         let bytes: Vec<[u64; 2]> = (0..n).map(of_rank).collect();
+        warn_of_full_nodes(options, &bytes);
         let figures = Arc::new(Figures::new(n));
         let timeout = Duration::from_millis(options.rank_timeout_ms.into());
         let board = Board::new(n, most, timeout, figures.clone())?;
@@ -272,6 +274,24 @@ impl Shares<'_> {
         let vocabulary = self.cuts.vocabulary().to_vec();
         let exchange = CpuExchange::new(wire, shape.dim, limits, vocabulary)?;
         Ok((runner.among(Box::new(exchange)), description))
+    }
+}
+
+/// Says where the memory of a node is too small for the weights and caches of its ranks.
+fn warn_of_full_nodes(options: &BuildOptions, bytes: &[[u64; 2]]) {
+    let nodes: BTreeSet<usize> = options.devices.iter().copied().collect();
+    for node in nodes {
+        let of_rank = options.devices.iter().zip(bytes);
+        let of_node = of_rank.filter(|(device, _)| **device == node);
+        let needed: u64 = of_node.map(|(_, bytes)| bytes.iter().sum::<u64>()).sum();
+        if let Some(room) = nodes::room(node).filter(|&room| room < needed) {
+            options.log.write(Level::Warn, || {
+                format!(
+                    "the ranks on NUMA node {node} need {needed} bytes, and it has {room} left: the \
+                     rest will lie on other nodes, which takes longer to read"
+                )
+            });
+        }
     }
 }
 

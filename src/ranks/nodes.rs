@@ -34,6 +34,24 @@ pub fn choose(nodes: &BTreeMap<usize, Processors>, devices: &[usize]) -> Result<
     devices.iter().enumerate().map(of_rank).collect()
 }
 
+/// Bytes that a node has left: free, or held by the cache of files. `None` if the system does not say.
+pub fn room(node: usize) -> Option<u64> {
+    room_in(Path::new(ROOT), node)
+}
+
+fn room_in(root: &Path, node: usize) -> Option<u64> {
+    let path = root.join(format!("node{node}/meminfo"));
+    let text = std::fs::read_to_string(path).ok()?;
+    let kilobytes = |name: &str| {
+        // Lines are like `Node 0 MemFree:  15834072 kB`.
+        let value = text.lines().find_map(|line| line.split_once(name));
+        value.and_then(|(_, rest)| rest.split_whitespace().next()?.parse::<u64>().ok())
+    };
+    let cached = ["Active(file):", "Inactive(file):"].map(|name| kilobytes(&format!(" {name}")));
+    let free = kilobytes(" MemFree:")?;
+    Some((free + cached.into_iter().flatten().sum::<u64>()).saturating_mul(1024))
+}
+
 /// Keeps the calling thread, and all that it starts from now on, on these processors. Returns
 /// whether the system took it.
 pub fn stay_on(processors: &[usize]) -> bool {
@@ -124,6 +142,19 @@ mod tests {
             error,
             "devices[1] is 2, must be a NUMA node whose processors this process may use: 0, 1"
         );
+    }
+
+    #[test]
+    fn the_room_of_a_node_is_what_is_free_or_cached() {
+        let root = std::env::temp_dir().join(format!("llamabi-room-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("node1")).unwrap();
+        let lines = "Node 1 MemTotal:  900 kB\nNode 1 MemFree:  100 kB\nNode 1 Active:  70 kB\n\
+                     Node 1 Active(anon):  9 kB\nNode 1 Active(file):  20 kB\n\
+                     Node 1 Inactive(file):  3 kB\n";
+        std::fs::write(root.join("node1/meminfo"), lines).unwrap();
+        let rooms = [room_in(&root, 1), room_in(&root, 0)];
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(rooms, [Some(123 * 1024), None]);
     }
 
     #[test]
