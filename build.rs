@@ -290,6 +290,14 @@ fn compile(nvcc: &Path, version: &str, source: &Path, others: &[PathBuf], to: &P
     // kernels/ptxas.sh and pack.sh read the same file.
     let flags = fs::read_to_string("kernels/nvcc.flags").expect("kernels/nvcc.flags");
     let only = env::var(ONLY).ok();
+    for asked in only.iter().flat_map(|only| only.split(',')) {
+        let sm = format!("sm_{asked}");
+        let mut known = flags.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        assert!(
+            known.any(|word| word == sm),
+            "{ONLY} has {asked:?}, kernels/nvcc.flags has no {sm}"
+        );
+    }
     let kept = |flag: &str| match &only {
         Some(only) => for_some(flag, only),
         None => Some(flag.to_owned()),

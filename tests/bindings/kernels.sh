@@ -23,8 +23,9 @@ nvcc_at() {
   cat >"$1" <<END
 #!/bin/sh
 [ "\$1" != --version ] || { echo 'Cuda compilation tools, release $2, V$2.0'; exit; }
+all=\$*
 while [ \$# -gt 0 ]; do [ "\$1" != -o ] || to=\$2; shift; done
-printf 'no kernels, of a stand-in for nvcc $2' >"\$to"
+printf 'no kernels, of a stand-in for nvcc $2, asked for %s' "\$all" >"\$to"
 END
   chmod +x "$1"
 }
@@ -67,7 +68,11 @@ chose 'built with GPU kernels (nvcc 13.9)' LLAMABI_NVCC="$work/named"
 chose 'built without GPU kernels (KERNELS was none)' LLAMABI_BUILD_KERNELS=none LLAMABI_NVCC="$work/named"
 chose 'no file' LLAMABI_NVCC="$work/nowhere"
 chose '"yes", must be auto, none or required' LLAMABI_BUILD_KERNELS=yes
+echo '-gencode=arch=compute_80,code=[sm_80,sm_86,compute_80] -gencode=arch=compute_89,code=sm_89' >"$work/tree/kernels/nvcc.flags"
 chose 'built with GPU kernels (nvcc 13.8)' LLAMABI_KERNELS_FOR=80
+grep -qF 'code=[sm_80,compute_80]' "$work/out/one.fatbin" && ! grep -qE 'sm_8[69]' "$work/out/one.fatbin" ||
+  fail "with LLAMABI_KERNELS_FOR=80 nvcc is $(cat "$work/out/one.fatbin")"
+chose 'kernels/nvcc.flags has no sm_75' LLAMABI_KERNELS_FOR=80,75
 echo "kernels: KERNELS chooses as documented"
 [[ ${1:-} != choice ]] || exit 0
 
@@ -134,8 +139,9 @@ before=$(cksum "$release/libllamabi.so")
 [[ $asked == auto ]] || export LLAMABI_BUILD_KERNELS=$asked
 if [[ $(with "$target") == 0 ]]; then
   target=build/with-kernels
-  # The two that differ most: 8.6 and 8.9 get their code from the same PTX as 8.0, and what 8.9 has
-  # beyond that, 9.0 has too. `make kernels` checks all; compiling for all takes twice as long.
+  # The two that differ most: 8.6 gets its code from the same PTX as 8.0, and what 8.9 has beyond
+  # that (a conversion of e4m3), 9.0 has too. `make kernels` checks all, spills of 8.6 and 8.9 among
+  # them; compiling for all takes twice as long.
   export LLAMABI_BUILD_KERNELS=required CARGO_TARGET_DIR=$target LLAMABI_KERNELS_FOR=80,90a
   scripts/nvcc >/dev/null || {
     (($? == 3)) || exit 1
