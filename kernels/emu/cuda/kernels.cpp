@@ -66,7 +66,7 @@ API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attrib
     ENTER_CONTEXT(cuFuncSetAttribute);
     if (!alive(s, function)) return CUDA_ERROR_INVALID_HANDLE;
     if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
-        value > s.settings.shared)
+        value > s.settings.shared - s.settings.fixed - s.settings.kept)
         return CUDA_ERROR_INVALID_VALUE;
     function->shared = value;
     return CUDA_SUCCESS;
@@ -75,8 +75,12 @@ API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attrib
 API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
     ENTER_CONTEXT(cuFuncGetAttribute);
     if (!alive(s, function)) return CUDA_ERROR_INVALID_HANDLE;
-    if (attribute != CU_FUNC_ATTRIBUTE_PTX_VERSION) return CUDA_ERROR_INVALID_VALUE;
-    *value = s.settings.ptx;
+    if (attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION)
+        *value = s.settings.ptx;
+    else if (attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+        *value = s.settings.fixed;
+    else
+        return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
 

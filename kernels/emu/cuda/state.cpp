@@ -37,6 +37,10 @@ void State::set(const char *text) {
             s.pitch = (int)number();
         else if (key == "shared")
             s.shared = (int)number();
+        else if (key == "fixed")
+            s.fixed = (int)number();
+        else if (key == "kept")
+            s.kept = (int)number();
         else if (key == "memory")
             s.memory = number();
         else if (key == "graph")

@@ -56,6 +56,9 @@ struct Settings {
     // ptx: the architecture for which the kernels were compiled. strict: turns emu_strict on.
     int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff,
         shared = 99 << 10;
+    // Bytes of a block's shared memory that each kernel has of its own, as it says, and that the
+    // driver keeps without saying so.
+    int fixed = 0, kept = 0;
     uint64_t memory = 4ull << 30, graph = 0; // graph: bytes that each graph takes
     // 0: work runs when it is waited for; otherwise some work runs earlier, at random
     uint64_t seed = 0;

@@ -90,6 +90,11 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// A description of the device.
     fn name(&self) -> String;
 
+    /// Which of the ways to run kernels are in use, for the log; `None` if there is one only.
+    fn ways(&self) -> Option<String> {
+        None
+    }
+
     /// Bytes that can still be allocated.
     fn available(&self) -> Result<u64>;
 

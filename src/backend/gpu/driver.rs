@@ -21,6 +21,7 @@ pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 /// CUcontext, CUstream, CUevent, CUmodule, CUfunction, CUgraph, CUgraphExec.
 pub(super) type Handle = *mut c_void;
 
+pub(super) const INVALID_VALUE: u32 = 1;
 pub(super) const OUT_OF_MEMORY: u32 = 2;
 pub(super) const STUB_LIBRARY: u32 = 34;
 pub(super) const NO_DEVICE: u32 = 100;
@@ -32,6 +33,7 @@ pub(super) const MAX_PITCH: c_int = 11;
 pub(super) const MULTIPROCESSORS: c_int = 16;
 pub(super) const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
 pub(super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
+pub(super) const FUNC_SHARED_SIZE_BYTES: c_int = 1;
 pub(super) const FUNC_PTX_VERSION: c_int = 5;
 pub(super) const FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
 pub(super) const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;

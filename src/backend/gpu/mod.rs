@@ -50,7 +50,7 @@ pub use mat::GpuMat;
 
 use super::cpu::Quantiser;
 use super::{Limits, RopeTable, Shape};
-use crate::log::Log;
+use crate::log::{Level, Log};
 use crate::{Dtype, Error, Result};
 use device::{BOX, Device, Memory, TensorMap};
 use mat::WeightRows;
@@ -358,6 +358,9 @@ impl<D: Device> Gpu<D> {
 
     /// Sets the log, to which it writes when steps are not recorded.
     pub fn log(mut self, log: Arc<Log>) -> Self {
+        if let Some(ways) = self.device.ways() {
+            log.write(Level::Info, || format!("GPU: {ways}"));
+        }
         self.graphs.log = log;
         self
     }

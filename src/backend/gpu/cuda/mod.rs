@@ -9,6 +9,7 @@
 //! - LLAMABI_CUDA_GRAPHS=0: launches are never recorded.
 //! - LLAMABI_CUDA_AHEAD=0: a step is launched only after the answer of the one before it has been
 //!   read.
+//! - LLAMABI_CUDA_PDL=0: no launch starts before the previous one has ended.
 //! - LLAMABI_CUDA_HOPPER=0: the kernels for compute capability 9.0 are not used.
 //! - LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt does the products of large prompts in f16 and bf16.
 //!   Results may then depend on the other rows of the batch.
@@ -126,7 +127,9 @@ impl Cuda {
         let cuda = Cuda {
             hopper: modules.hopper && found.arch == (9, 0) && is_on("LLAMABI_CUDA_HOPPER"),
             products: Mutex::new(Products::Own),
-            programmatic: modules.programmatic && found.driver >= PROGRAMMATIC_DRIVER,
+            programmatic: modules.programmatic
+                && found.driver >= PROGRAMMATIC_DRIVER
+                && is_on("LLAMABI_CUDA_PDL"),
             modules,
             staging: Staging::new(&context)?,
             stream,
@@ -184,6 +187,20 @@ unsafe impl Device for Cuda {
             "{name}, compute capability {}.{}, CUDA {major}.{minor} driver",
             arch.0, arch.1
         )
+    }
+
+    fn ways(&self) -> Option<String> {
+        let word = |on| if on { "on" } else { "off" };
+        Some(format!(
+            "kernels of PTX {}.{}, launches that start early {}, graphs {}, steps ahead {}, kernels \
+             for 9.0 {}",
+            self.modules.ptx / 10,
+            self.modules.ptx % 10,
+            word(self.programmatic),
+            word(self.records),
+            word(self.runs_ahead),
+            word(self.hopper)
+        ))
     }
 
     fn available(&self) -> Result<u64> {

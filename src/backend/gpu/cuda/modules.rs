@@ -18,8 +18,10 @@ use std::sync::Arc;
 pub(super) struct Modules {
     functions: Vec<Option<Handle>>,
     /// Whether the kernels for compute capability 9.0 exist here, and the GPU has the shared memory
-    /// that they take.
+    /// that they take beside their own.
     pub hopper: bool,
+    /// The virtual architecture of the oldest of them, as 10 major + minor.
+    pub ptx: c_int,
     /// Whether all kernels were compiled for 9.0 or newer. In code for older architectures, a
     /// kernel cannot wait for the previous launch.
     pub programmatic: bool,
@@ -42,9 +44,11 @@ impl Modules {
         let shared = context.attribute(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let find = |kernel| function(context, &modules, kernel, shared);
         let functions = Kernel::all().map(find).collect::<Result<Vec<_>>>()?;
+        let ptx = compiled_for(context, &functions)?;
         Ok(Modules {
-            programmatic: compiled_for(context, &functions)? >= 90,
-            hopper: functions.iter().all(Option::is_some) && shared >= GPU_HOPPER_SHARED as c_int,
+            ptx,
+            programmatic: ptx >= 90,
+            hopper: functions.iter().all(Option::is_some),
             functions,
             _modules: modules,
         })
@@ -138,8 +142,19 @@ fn compiled_for(context: &Context, functions: &[Option<Handle>]) -> Result<c_int
     Ok(least)
 }
 
-/// Looks a kernel up, and allows it as much shared memory as the device has. Returns `None` if the
-/// kernel exists for other GPUs only.
+/// The most dynamic shared memory that a kernel takes: the oldest devices (8.6) have no more for a
+/// block, and kernels for 9.0 state theirs.
+fn most_needed(kernel: Kernel) -> c_int {
+    match kernel.is_hopper() {
+        true => GPU_HOPPER_SHARED as c_int,
+        false => 99 << 10,
+    }
+}
+
+/// Looks a kernel up, and allows it as much dynamic shared memory as the device has beside the
+/// kernel's own (`shared` is both). Some drivers may keep more for themselves than they say, so
+/// when this is refused, the kernel gets what it needs. Returns `None` if the kernel exists for
+/// other GPUs only, or takes more than there is here.
 fn function(
     context: &Context,
     modules: &[Owned],
@@ -157,8 +172,19 @@ fn function(
             outcome => outcome?,
         }
         let most = FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function was just found.
-        unsafe { driver.cuFuncSetAttribute(function, most, shared) }?;
+        let mut own = 0;
+        // SAFETY: the function was just found; `own` outlives the call.
+        unsafe { driver.cuFuncGetAttribute(&mut own, FUNC_SHARED_SIZE_BYTES, function) }?;
+        let (left, needed) = (shared - own, most_needed(kernel));
+        if kernel.is_hopper() && left < needed {
+            return Ok(None);
+        }
+        // SAFETY: as above.
+        let set = |bytes| unsafe { driver.cuFuncSetAttribute(function, most, bytes) };
+        match set(left) {
+            Err(failed) if failed.code == INVALID_VALUE && needed < left => set(needed)?,
+            outcome => outcome?,
+        }
         return Ok(Some(function));
     }
     if kernel.is_hopper() {
