@@ -48,6 +48,23 @@ class Error(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_uint32), ("status", ctypes.c_int32), ("message", ctypes.c_char * 1016)]
 
 
+LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
+LOG_WARN, LOG_INFO = 2, 3
+warnings = []  # of all handles; whoever measures or compares fails if there are any
+
+
+def heard(_, level, text, length):
+    """Keeps what the library falls back from, which would otherwise pass for what was asked."""
+    line = ctypes.string_at(text, length).decode(errors="replace")
+    if level <= LOG_WARN:
+        warnings.append(line)
+    if level <= LOG_WARN or line.startswith("GPU: "):
+        print(f"{'WARNING' if level <= LOG_WARN else 'log'}: {line}", flush=True)
+
+
+LOGGER = LOG(heard)  # lives as long as any handle
+
+
 class Handle:
     def __init__(self, library, directory, dtype, max_seq_len, max_batch_size, device=0, kv="auto", tokenizer=None,
                  precision="auto"):
@@ -62,6 +79,7 @@ class Handle:
         options.max_batch_size = max_batch_size
         options.device, options.weights_dtype, options.kv_dtype = device, DTYPES[dtype], DTYPES[kv]
         options.precision = PRECISIONS[precision]
+        options.log, options.log_level = ctypes.cast(LOGGER, ctypes.c_void_p), LOG_INFO
         self.error = Error(struct_size=ctypes.sizeof(Error))
         self.handle = ctypes.c_void_p()
         tokenizer = tokenizer and tokenizer.encode()

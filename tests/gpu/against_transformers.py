@@ -14,7 +14,7 @@ import gc
 import os
 import sys
 
-from model import CUDA, IGNORE_EOS, LOGPROBS, Model
+from model import CUDA, IGNORE_EOS, LOGPROBS, Model, warnings
 
 TOLERANCE = {"f32": 1e-3, "bf16": 0.15}
 TOP = 20  # alternatives whose log probabilities are compared too
@@ -108,7 +108,9 @@ def main(folder, cases):
         except Exception as error:  # the other cases are still of interest
             bad += 1
             print(f"{case}: FAILED: {type(error).__name__}: {error}", flush=True)
-    return int(bad > 0)
+    if warnings:
+        print(f"FAILED: the library warns: {warnings[0]}")
+    return int(bad > 0 or bool(warnings))
 
 
 if __name__ == "__main__":

@@ -20,15 +20,13 @@ fn library() -> PathBuf {
     path
 }
 
-/// Whether it succeeded, and its record; `settings` are the stand-in driver's.
-fn day(name: &str, arguments: &[&str], settings: &str) -> (bool, String) {
-    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gpu-day-{name}"));
-    let _ = std::fs::remove_dir_all(&tmp);
+/// The command, which writes into `tmp`; `settings` are the stand-in driver's.
+fn command(tmp: &Path, arguments: &[&str], settings: &str) -> Command {
     let kernels = tmp.join("kernels");
     standin::kernel_folder(&kernels);
     let driver = build::driver();
-    let _share = build::Share::new();
-    let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gpu/day.sh"))
+    let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gpu/day.sh"));
+    command
         .args(arguments)
         .arg("--tiny")
         .arg(driver.parent().unwrap())
@@ -37,9 +35,16 @@ fn day(name: &str, arguments: &[&str], settings: &str) -> (bool, String) {
         .env("LLAMABI_KERNELS", &kernels)
         .env("EMU_CUDA", settings)
         // Cargo's value names its own folders.
-        .env_remove("LD_LIBRARY_PATH")
-        .output()
-        .expect("bash");
+        .env_remove("LD_LIBRARY_PATH");
+    command
+}
+
+/// Whether it succeeded, and its record.
+fn day(name: &str, arguments: &[&str], settings: &str) -> (bool, String) {
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gpu-day-{name}"));
+    let _ = std::fs::remove_dir_all(&tmp);
+    let _share = build::Share::new();
+    let output = command(&tmp, arguments, settings).output().expect("bash");
     let words = String::from_utf8_lossy(&output.stdout).into_owned();
     let record = std::fs::read_to_string(tmp.join("out/record.txt"));
     let record = record.unwrap_or_else(|e| {
@@ -95,6 +100,41 @@ fn what_fails_leaves_the_rest() {
     assert_eq!(outcome(&record, "device"), "ok", "{record}");
     assert_eq!(outcome(&record, "cost"), "FAILED", "{record}");
     assert_eq!(outcome(&record, "sanitizer: memcheck"), "skipped");
+    // A short case under each switch says what to look at.
+    for switch in ["PDL", "GRAPHS", "AHEAD", "HOPPER"] {
+        outcome(&record, &format!("short: LLAMABI_CUDA_{switch}=0"));
+    }
+}
+
+/// What is known when it is killed is in the record.
+#[test]
+fn a_kill_leaves_a_record() {
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gpu-day-killed");
+    let _ = std::fs::remove_dir_all(&tmp);
+    let mut child = command(&tmp, &["--steps", "device,reference"], "")
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("bash");
+    let path = tmp.join("out/record.txt");
+    let began = std::time::Instant::now();
+    while !path.exists() {
+        assert!(began.elapsed().as_secs() < 100, "no record");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let record = std::fs::read_to_string(path).unwrap();
+    assert_eq!(outcome(&record, "device"), "ok", "{record}");
+    assert!(record.contains("1 passed, 0 failed"), "{record}");
+}
+
+/// A fallback that the library only logs fails the step.
+#[test]
+fn a_warning_fails_its_step() {
+    let fails = "fail=cuGraphInstantiateWithFlags:1:2";
+    let (content, record) = day("warning", &["--steps", "device"], fails);
+    assert!(!content, "{record}");
+    assert_eq!(outcome(&record, "device"), "FAILED", "{record}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU, in one command:
 #
-#   tests/gpu/day.sh [--steps LIST] [--seconds N] [--kernels] [--tiny DRIVER_DIR] OUT
+#   tests/gpu/day.sh [--steps LIST] [--seconds N] [--work DIR] [--kernels] [--tiny DRIVER_DIR] OUT
 #
 # For a bare x86-64 machine with an NVIDIA driver (CUDA 13), Python 3 with torch and transformers,
 # nvcc, compute-sanitizer and ncu; no Rust. It runs from where tests/gpu/pack.sh put it, or in a
@@ -17,14 +17,17 @@
 #                            transformers; batch invariance of the 1b shape
 #              quantised     int8, int4 and nf4 of the 1b shape against the CPU backend
 #              cost          the bytes and launches that benches/gpu_cost.py predicts
-#              sanitizer     compute-sanitizer's memcheck, racecheck, initcheck and synccheck
 #              speed         this machine's limits, decode, prefill and start, beside what
 #                            benches/gpu_cost.py predicts; on compute capability 9.0, prefill with
 #                            its own kernels and with those of all other devices
 #              peers         torch, torch.compile and transformers on the same weights
 #              llamacpp      llama.cpp, if llama-bench and Python's gguf are installed
+#              sanitizer     compute-sanitizer's memcheck, racecheck, initcheck and synccheck
 #              ncu           the time of every kernel, and the three slowest in detail
 #   --seconds  time limit for everything: a step gets what is left, and fails if nothing is left
+#              570 by default, so that the record is written before a limit of ten minutes
+#   --work     where generated checkpoints are kept for the next command; otherwise they are
+#              deleted at the end
 #   --kernels  compile the kernels here, with source lines for the tools, and use them instead of
 #              the library's
 #   --tiny     a little of each, on a driver that stands in for NVIDIA's: DRIVER_DIR/libcuda.so.1,
@@ -39,12 +42,13 @@ began=$SECONDS
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 usage() { sed -n '4p' "$0" >&2; exit 2; }
-all=device,kernels,reference,fp8,transformers,quantised,cost,sanitizer,speed,peers,llamacpp,ncu
-steps=$all seconds=7200 kernels=0 tiny='' out=''
+all=device,kernels,reference,fp8,transformers,quantised,cost,speed,peers,llamacpp,sanitizer,ncu
+steps=$all seconds=570 kernels=0 tiny='' out='' keep=''
 while (($#)); do
   case $1 in
     --steps) steps=${2:?} && shift ;;
     --seconds) seconds=${2:?} && shift ;;
+    --work) keep=${2:?} && shift ;;
     --kernels) kernels=1 ;;
     --tiny) tiny=$(cd "${2:?}" && pwd) && shift ;;
     -*) usage ;;
@@ -67,11 +71,29 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+models=$work/models
+if [[ -n $keep ]]; then mkdir -p "$keep" && models=$(cd "$keep" && pwd)/models; fi
 if [[ -n $tiny ]]; then
   [[ -e $tiny/libcuda.so.1 ]] || { echo "$tiny has no libcuda.so.1" >&2 && exit 2; }
   export LD_LIBRARY_PATH=$tiny${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DAY_TINY=1
 fi
 
+# Writes the page anew after each row, so that a kill leaves what is known until then.
+record() {
+  {
+    echo "tests/gpu/day.sh, $(date -u +%F)${tiny:+: REHEARSAL on a stand-in driver, no GPU; its timings mean nothing}"
+    grep -a -h -E '^(llama_get_info|log: GPU|name, driver_version|NVIDIA .*MiB|model name|[0-9]+ processors|Python |torch |transformers |nvcc: |commit )' "$out/device.log" 2>/dev/null | awk '!seen[$0]++'
+    echo
+    printf '%s\n' "${table[@]}"
+    echo "$passed passed, $failed failed, $((${#table[@]} - passed - failed)) skipped, $((SECONDS - began)) s"
+    if [[ -s $out/speed.jsonl ]]; then
+      echo
+      python3 "$here/speed.py" table "$out/speed.jsonl"
+    fi
+    if [[ -e $out/ncu.log ]]; then grep -a -E ' launches +[0-9.]+ ms' "$out/ncu.log" | awk 'NR == 1 { print "" } { print }'; fi
+  } >"$out/record.new" && mv "$out/record.new" "$out/record.txt"
+}
+usable=1
 table=() failed=0 passed=0 words=''
 row() { # row NAME OUTCOME SECONDS WORDS
   local line
@@ -79,6 +101,7 @@ row() { # row NAME OUTCOME SECONDS WORDS
   table+=("$line")
   case $2 in ok) ((passed += 1)) ;; skipped) ;; *) ((failed += 1)) ;; esac
   echo "$line"
+  record
 }
 # run NAME LIMIT LOG COMMAND...: adds a row to the table, with the last words that the command
 # prints. The row says `skipped` if the command exits with 77.
@@ -103,16 +126,32 @@ run() {
   esac
   words=$(grep -a -v '^[[:space:]]*$' "$work/said" | tail -n 1 | tr -d '\r' | cut -c1-220)
   row "$name" "$outcome" $((SECONDS - start)) "$words"
-  case $outcome in FAILED | "too long") tail -n 6 "$work/said" | cut -c1-300 | sed 's/^/    /' ;; esac
+  case $outcome in FAILED | "too long") tail -n 6 "$work/said" | cut -c1-300 | sed 's/^/    /' && bisect ;; esac
   ((rc == 0))
+}
+# After the first step that has failed: a short case as it is and under each switch, which tells
+# what to look at, then memcheck. These rows count as others do.
+bisected=0
+bisect() {
+  local switch
+  ((bisected == 0 && usable == 1)) && [[ $short == yes ]] || return 0
+  bisected=1
+  run "short: as it is" 60 bisect python3 "$here/parity.py" short
+  for switch in LLAMABI_CUDA_PDL LLAMABI_CUDA_GRAPHS LLAMABI_CUDA_AHEAD LLAMABI_CUDA_HOPPER; do
+    run "short: $switch=0" 60 bisect env $switch=0 python3 "$here/parity.py" short
+  done
+  if [[ -z $tiny ]] && has compute-sanitizer; then
+    run "short: memcheck" 150 bisect compute-sanitizer --tool memcheck --error-exitcode 9 python3 "$here/parity.py" short
+  fi
 }
 skip() { row "$1" skipped 0 "$2"; }
 has() { command -v "$1" >/dev/null; }
 wanted() { [[ ,$steps, == *,$1,* ]]; }
 # If the library does not run on CUDA, nothing more can be learnt; the steps that were asked for
 # still get their rows.
-usable=1
+short=no
 gpu() {
+  local short=yes
   if ((usable)); then run "$@"; else row "$1" FAILED 0 "not run: the library does not run on CUDA"; return 1; fi
 }
 
@@ -136,7 +175,7 @@ for name in ("torch", "transformers", "triton", "numpy"):
   echo "commit $(tr '\n' ' ' <"$pack/commit" 2>/dev/null)"
 }
 
-rm -f "$out"/{device,correctness,sanitizer,speed,ncu}.log "$out"/{speed.jsonl,record.txt}
+rm -f "$out"/{device,correctness,sanitizer,speed,ncu,bisect}.log "$out"/{speed.jsonl,record.txt}
 cases=(1b:f32 1b:bf16 8b:bf16) formats=(int8 int4 nf4)
 if [[ -n $tiny ]]; then cases=(tiny:f32 tiny:bf16 wide:bf16) formats=(int4); fi
 
@@ -173,16 +212,27 @@ wanted reference && [[ -z $tiny ]] && gpu "reference, mma.sync" 300 correctness 
 wanted fp8 && gpu "fp8, of weights and cache" 150 correctness python3 "$here/parity.py" fp8
 if wanted transformers; then
   for case in "${cases[@]}"; do
-    gpu "transformers: ${case/:/ }" 240 correctness python3 "$here/against_transformers.py" "$work/models" "$case"
+    gpu "transformers: ${case/:/ }" 240 correctness python3 "$here/against_transformers.py" "$models" "$case"
   done
 fi
-wanted transformers && [[ -z $tiny ]] && gpu "1b: prompts alone and in company" 200 correctness python3 "$here/parity.py" tiles "$work/models"
+wanted transformers && [[ -z $tiny ]] && gpu "1b: prompts alone and in company" 200 correctness python3 "$here/parity.py" tiles "$models"
 if wanted quantised; then
   for format in "${formats[@]}"; do
-    gpu "quantised: $format" 240 correctness python3 "$here/parity.py" quantised "$work/models" "$format"
+    gpu "quantised: $format" 240 correctness python3 "$here/parity.py" quantised "$models" "$format"
   done
 fi
 if wanted cost; then gpu "cost: bytes and launches" 120 correctness python3 "$here/cost.py"; fi
+# Seconds for a step that watches the clock itself.
+share() { local left=$((seconds - (SECONDS - began))); echo $((($1 < left ? $1 : left) - 15)); }
+if wanted speed; then gpu "speed" 1200 speed python3 "$here/speed.py" ours "$models" "$out/speed.jsonl" "$(share 1200)"; fi
+if wanted peers; then gpu "peers: torch, transformers" 600 speed python3 "$here/speed.py" peers "$models" "$out/speed.jsonl" "$(share 600)"; fi
+if wanted llamacpp; then
+  if ! has llama-bench; then
+    skip "peers: llama.cpp" "there is no llama-bench"
+  else
+    gpu "peers: llama.cpp" 400 speed python3 "$here/speed.py" llamacpp "$models" "$out/speed.jsonl" "$(share 400)"
+  fi
+fi
 if wanted sanitizer; then
   for tool in memcheck racecheck initcheck synccheck; do
     if [[ -n $tiny ]]; then
@@ -194,28 +244,17 @@ if wanted sanitizer; then
     fi
   done
 fi
-# Seconds for a step that watches the clock itself.
-share() { local left=$((seconds - (SECONDS - began))); echo $((($1 < left ? $1 : left) - 15)); }
-if wanted speed; then gpu "speed" 1200 speed python3 "$here/speed.py" ours "$work/models" "$out/speed.jsonl" "$(share 1200)"; fi
-if wanted peers; then gpu "peers: torch, transformers" 600 speed python3 "$here/speed.py" peers "$work/models" "$out/speed.jsonl" "$(share 600)"; fi
-if wanted llamacpp; then
-  if ! has llama-bench; then
-    skip "peers: llama.cpp" "there is no llama-bench"
-  else
-    gpu "peers: llama.cpp" 400 speed python3 "$here/speed.py" llamacpp "$work/models" "$out/speed.jsonl" "$(share 400)"
-  fi
-fi
 if wanted ncu; then
   if [[ -n $tiny ]]; then
     skip "ncu" "the stand-in driver has no counters"
   elif ! has ncu; then
     skip "ncu" "there is no ncu"
   elif gpu "ncu: every kernel's time" 150 ncu ncu --clock-control none --metrics gpu__time_duration.sum \
-    --csv --print-units base --log-file "$work/times.csv" python3 "$here/speed.py" steps "$work/models"; then
+    --csv --print-units base --log-file "$work/times.csv" python3 "$here/speed.py" steps "$models"; then
     run "ncu: the slowest" 10 ncu python3 "$here/slowest.py" "$work/times.csv" "$work/slowest"
     while read -r kernel; do
       gpu "ncu: $kernel" 60 ncu ncu --clock-control none --set detailed --kernel-name "$kernel" --launch-count 1 \
-        python3 "$here/speed.py" steps "$work/models"
+        python3 "$here/speed.py" steps "$models"
     done < <(cat "$work/slowest" 2>/dev/null)
   fi
 fi
@@ -223,17 +262,6 @@ fi
 for log in "$out"/*.log; do
   if (($(stat -c %s "$log") > 15000000)); then truncate -s 15000000 "$log"; fi
 done
-{
-  echo "tests/gpu/day.sh, $(date -u +%F)${tiny:+: REHEARSAL on a stand-in driver, no GPU; its timings mean nothing}"
-  grep -a -h -E '^(llama_get_info|name, driver_version|NVIDIA .*MiB|model name|[0-9]+ processors|Python |torch |transformers |nvcc: |commit )' "$out/device.log" | awk '!seen[$0]++'
-  echo
-  printf '%s\n' "${table[@]}"
-  echo "$passed passed, $failed failed, $((${#table[@]} - passed - failed)) skipped, $((SECONDS - began)) s"
-  if [[ -s $out/speed.jsonl ]]; then
-    echo
-    python3 "$here/speed.py" table "$out/speed.jsonl"
-  fi
-  if [[ -e $out/ncu.log ]]; then grep -a -E ' launches +[0-9.]+ ms' "$out/ncu.log" | awk 'NR == 1 { print "" } { print }'; fi
-} >"$out/record.txt"
+record
 sed -n '/^$/,$p' "$out/record.txt"
 ((failed == 0 && passed > 0))

@@ -8,7 +8,7 @@ from collections import namedtuple
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 sys.path.insert(0, os.path.join(ROOT, "benches/peers"))
 
-from llamabi import GenerateOptions, Handle, IGNORE_EOS  # noqa: E402
+from llamabi import GenerateOptions, Handle, IGNORE_EOS, warnings  # noqa: E402
 
 LIBRARY = os.environ.get("LLAMABI_LIBRARY") or os.path.join(ROOT, "build/gpu-day/libllamabi.so")
 CPU, CUDA = 1, 2

@@ -19,7 +19,7 @@ import os
 import sys
 import traceback
 
-from model import CPU, CUDA, ECHO, IGNORE_EOS, LOGPROBS, ROOT, Model
+from model import CPU, CUDA, ECHO, IGNORE_EOS, LOGPROBS, ROOT, Model, warnings
 
 REFERENCE = os.path.join(ROOT, "tests/data/reference")
 MODELS = ["mha-f32", "gqa-bf16", "gqa-f16-mp2"]
@@ -302,6 +302,8 @@ def short():
 
 def outcome():
     """Prints the last line; returns the exit status."""
+    for line in warnings:
+        check(False, f"the library warns: {line}")
     print(f"{checked} checks, {failed} failed")
     return int(failed > 0 or checked == 0)
 

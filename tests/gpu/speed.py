@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from model import CUDA, IGNORE_EOS, ROOT, Model
+from model import CUDA, IGNORE_EOS, ROOT, Model, warnings
 from random_model import SHAPES, checkpoint, device, gpu_cost
 
 START = time.monotonic()
@@ -133,6 +133,8 @@ def by_library(record, directory, what, dtype, room, lengths):
             for n in lengths:
                 if record.late():
                     return
+                if any("cuBLASLt" in line for line in warnings):
+                    raise RuntimeError("cuBLASLt was given up: these would be our own kernels' numbers")
                 record(f"{what}: prefill with cuBLASLt, {n} tokens", n / first_token(model, n), "tokens/s")
     finally:
         del os.environ["LLAMABI_CUDA_BLASLT"]
@@ -221,7 +223,9 @@ def measure(record, folder):
             bad += 1
             print(f"{name} {dtype}: FAILED: {type(error).__name__}: {error}", flush=True)
     print(f"{bad} of the plan failed" + (f"; no time was left for {', '.join(unfinished)}" if unfinished else ""))
-    return int(bad > 0)
+    if warnings:
+        print(f"FAILED: the library warns: {warnings[0]}")
+    return int(bad > 0 or bool(warnings))
 
 
 def torch_speed(record, directory, name, compiled):
