@@ -1,7 +1,7 @@
 """Random templates with what jinja2 makes of them, a line of JSON each: jinja_peer.py SEED COUNT
 
 `{"seed", "source", "vars": JSON text, "text" or "error"}`. The environment is that of transformers'
-apply_chat_template at 2026-01-15 12:34:56. tests/formats/jinja.rs compares.
+apply_chat_template at 2026-01-15 12:34:56. tests/formats/jinja/ compares.
 """
 import datetime, json, random, sys, warnings
 

@@ -143,7 +143,7 @@ def recorded(name, form):
 
 
 def as_stored(name, form):
-    """Weights and cache as stored, forced along the tokens of the reference; tests/gpu/models.rs has
+    """Weights and cache as stored, forced along the tokens of the reference; tests/gpu/models/ has
     the same tolerances."""
     tolerance = {"mha-f32": 1e-3, "gqa-f16-mp2": 0.05}.get(name, 0.15)
     with Model(path(f"{name}/{form}"), CUDA, length=64) as model:
