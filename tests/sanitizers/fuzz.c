@@ -479,7 +479,7 @@ static void build(unsigned slot) {
   llama_t *l = NULL;
   llama_status status;
   const char *from = one_in(9) ? "/nonexistent" : one_in(2) ? dir : other_dir;
-  if (one_in(30)) {
+  if (one_in(5)) {
     const char *dirs[] = {"/nonexistent", dir, other_dir, NULL};
     b->comm = some_comm();
     status = CALL(worker_run)(dirs[below(4)], one_in(20) ? NULL : b, e);
