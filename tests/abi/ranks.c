@@ -166,7 +166,8 @@ static void run(uint32_t n, struct scenario which, const char *dir) {
       continue;
     }
     left--;
-    if (i == which.rank && (strcmp(which.name, "kill") == 0 || strcmp(which.name, "stop") == 0)) {
+    if (i == which.rank && (strcmp(which.name, "kill") == 0 || strcmp(which.name, "stop") == 0 ||
+                               strcmp(which.name, "idle") == 0)) {
       CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
       continue;
     }
@@ -249,6 +250,8 @@ int main(int argc, char **argv) {
   s.name = "never";
   run(2, s, argv[1]);
   s.name = "other";
+  run(2, s, argv[1]);
+  s.name = "idle";
   run(2, s, argv[1]);
   s.name = "cancel";
   s.at = 4;

@@ -31,6 +31,10 @@ static void misbehave(void) {
 
 static int32_t on_send(
     void *user_data, uint32_t to, const void *bytes, size_t n, const llama_wait *w) {
+  /* a message begins with its kind; 14 answers the beat of a rank 0 that has nothing to do */
+  uint32_t kind;
+  memcpy(&kind, bytes, sizeof kind);
+  if (is("idle") && inner.rank == scenario.rank && kind == 14) raise(SIGKILL);
   misbehave();
   return inner.send(user_data, to, bytes, n, w);
 }
@@ -184,7 +188,7 @@ static void meets_failure(const llama_comm *comm, const char *dir) {
     fill_prompt(tokens, len);
     g.flags = LLAMA_GEN_IGNORE_EOS;
     g.temperature = 0;
-    for (i = 0; i < 4 && status == LLAMA_OK; i++) {
+    for (i = is("idle") ? 3 : 0; i < 4 && status == LLAMA_OK; i++) {
       start = now_ms();
       status = llama_generate(l, tokens, &len, 1, &g, &r, &e);
       snprintf(message, sizeof message, "%s", e.message);
