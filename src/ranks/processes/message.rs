@@ -3,10 +3,10 @@
 //! The ranks trust each other, but a rank must not crash because another one is of another version,
 //! or because its memory is broken. So whatever a message says is checked before it is used.
 
-use crate::backend::{Limits, RowKind, Span, Step};
+use crate::backend::Limits;
 use crate::error::Kind as ErrorKind;
 use crate::{Error, Result, reserve};
-use std::ops::Range;
+use std::fmt::Display;
 
 /// Bytes of a header: the kind, the length of what follows, and the number of the message.
 pub const HEADER: usize = 16;
@@ -171,21 +171,6 @@ impl Writer {
         self
     }
 
-    /// What the ranks need to compute a step. How tokens are chosen is rank 0's business.
-    pub fn step(&mut self, step: &Step) -> &mut Self {
-        self.list(step.tokens.iter().map(|&token| token as u32));
-        self.list(step.slots.iter().copied());
-        self.size(step.spans.len());
-        for span in &step.spans {
-            let kind = u32::from(span.kind == RowKind::Decode);
-            self.u32(kind).size(span.position);
-            self.size(span.rows.start).size(span.rows.end);
-            self.size(span.pages.start).size(span.pages.end);
-        }
-        self.list(step.pages.iter().copied());
-        self.list(step.wanted.iter().copied())
-    }
-
     /// Bytes of the longest step, and more than any other message but a page has.
     pub fn most(limits: &Limits) -> usize {
         let positions = limits.max_positions.div_ceil(limits.page_size);
@@ -205,7 +190,7 @@ fn short() -> Error {
     Error::Peer("a message that is too short".into())
 }
 
-fn nonsense(what: &str, found: impl std::fmt::Display, most: impl std::fmt::Display) -> Error {
+pub(super) fn too_many(what: &str, found: impl Display, most: impl Display) -> Error {
     Error::Peer(format!("a message with {what} {found}, at most {most}"))
 }
 
@@ -238,7 +223,7 @@ impl<'a> Reader<'a> {
     /// A length or a size.
     pub fn size(&mut self) -> Result<usize> {
         let n = self.u64()?;
-        usize::try_from(n).map_err(|_| nonsense("a length of", n, usize::MAX))
+        usize::try_from(n).map_err(|_| too_many("a length of", n, usize::MAX))
     }
 
     /// A number.
@@ -266,7 +251,7 @@ impl<'a> Reader<'a> {
     ) -> Result<impl ExactSizeIterator<Item = u32> + Clone + use<'a>> {
         let n = self.size()?;
         if n > most {
-            return Err(nonsense(what, n, most));
+            return Err(too_many(what, n, most));
         }
         let (numbers, _) = self.raw(4 * n)?.as_chunks::<4>();
         let numbers = numbers.iter().map(|&n| u32::from_le_bytes(n));
@@ -274,90 +259,6 @@ impl<'a> Reader<'a> {
             Some(n) => Err(Error::Peer(format!("a message with {n} among its {what}"))),
             None => Ok(numbers),
         }
-    }
-
-    /// Reads a step and checks that it is one for these limits.
-    pub fn step(&mut self, limits: &Limits, step: &mut Step) -> Result<()> {
-        step.clear();
-        let slots = limits.n_pages.saturating_mul(limits.page_size);
-        let vocabulary = limits.vocab_size;
-        let tokens = self.list("tokens", limits.max_rows, &|n| (n as usize) < vocabulary)?;
-        let rows = tokens.len();
-        reserve::vec("a step", &mut step.tokens, rows)?;
-        step.tokens.extend(tokens.map(|n| n as crate::Token));
-        let is_slot = |n: u32| n == Step::NO_SLOT || (n as usize) < slots;
-        let of_rows = self.list("slots", limits.max_rows, &is_slot)?;
-        if of_rows.len() != rows {
-            let what = format!("a step of {rows} tokens and {} slots", of_rows.len());
-            return Err(Error::Peer(what));
-        }
-        reserve::vec("a step", &mut step.slots, rows)?;
-        step.slots.extend(of_rows);
-        let n_spans = self.size()?;
-        if n_spans > rows {
-            return Err(nonsense("spans", n_spans, rows));
-        }
-        reserve::vec("a step", &mut step.spans, n_spans)?;
-        for _ in 0..n_spans {
-            let kind = match self.u32()? {
-                0 => RowKind::Prefill,
-                _ => RowKind::Decode,
-            };
-            let position = self.size()?;
-            let [rows, pages] = [self.range()?, self.range()?];
-            step.spans.push(Span {
-                rows,
-                kind,
-                position,
-                pages,
-            });
-        }
-        let most_pages = rows.saturating_mul(limits.max_positions.div_ceil(limits.page_size) + 1);
-        let pages = self.list("pages", most_pages, &|n| (n as usize) < limits.n_pages)?;
-        reserve::vec("a step", &mut step.pages, pages.len())?;
-        step.pages.extend(pages);
-        let wanted = self.list("wanted rows", limits.max_wanted, &|n| (n as usize) < rows)?;
-        reserve::vec("a step", &mut step.wanted, wanted.len())?;
-        step.wanted.extend(wanted);
-        check_spans(step, limits)
-    }
-
-    fn range(&mut self) -> Result<Range<usize>> {
-        Ok(self.size()?..self.size()?)
-    }
-}
-
-/// The promises of [`Step`] that its backend relies on.
-fn check_spans(step: &Step, limits: &Limits) -> Result<()> {
-    let wrong = |what: &str| Err(Error::Peer(format!("a step with {what}")));
-    let mut row = 0;
-    let mut generated = true;
-    for span in &step.spans {
-        let len = span.rows.len();
-        if span.rows.start != row || len == 0 || span.rows.end > step.tokens.len() {
-            return wrong("spans that do not partition its rows");
-        }
-        row = span.rows.end;
-        let end = span.position.saturating_add(len);
-        if end > limits.max_positions {
-            return wrong("a position beyond max_seq_len");
-        }
-        if step.pages.get(span.pages.clone()).is_none()
-            || span.pages.len().saturating_mul(limits.page_size) < end
-        {
-            return wrong("a sequence that lacks pages");
-        }
-        if span.kind == RowKind::Decode && !generated {
-            return wrong("generated rows behind those of prompts");
-        }
-        generated = span.kind == RowKind::Decode;
-    }
-    if row != step.tokens.len() {
-        return wrong("rows of no sequence");
-    }
-    match step.wanted.is_sorted_by(|a, b| a < b) {
-        true => Ok(()),
-        false => wrong("wanted rows that do not ascend"),
     }
 }
 
@@ -399,113 +300,6 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const LIMITS: Limits = Limits {
-        page_size: 16,
-        n_pages: 10,
-        max_positions: 64,
-        max_rows: 8,
-        max_wanted: 4,
-        vocab_size: 100,
-    };
-
-    fn a_step() -> Step {
-        Step {
-            tokens: vec![1, 2, 99],
-            slots: vec![159, Step::NO_SLOT, 17],
-            spans: vec![
-                Span {
-                    rows: 0..1,
-                    kind: RowKind::Decode,
-                    position: 47,
-                    pages: 0..3,
-                },
-                Span {
-                    rows: 1..3,
-                    kind: RowKind::Prefill,
-                    position: 0,
-                    pages: 3..4,
-                },
-            ],
-            pages: vec![4, 5, 9, 1],
-            wanted: vec![0, 2],
-            ..Step::default()
-        }
-    }
-
-    fn sent(step: &Step) -> Result<Step> {
-        let mut writer = Writer::default();
-        let bytes = writer.begin(Kind::Step).step(step).end(7);
-        assert!(bytes.len() <= Writer::most(&LIMITS));
-        let message = Message::read(bytes, 7)?;
-        assert_eq!(message.kind, Kind::Step);
-        let mut read = Step::default();
-        message.reader().step(&LIMITS, &mut read)?;
-        Ok(read)
-    }
-
-    #[test]
-    fn a_step_arrives_as_it_was() {
-        assert_eq!(sent(&a_step()).unwrap(), a_step());
-        let nothing = Step::default();
-        assert_eq!(sent(&nothing).unwrap(), nothing);
-    }
-
-    #[test]
-    fn a_step_that_would_crash_a_backend_is_refused() {
-        type Break = fn(&mut Step);
-        let breaks: [(&str, Break); 14] = [
-            ("100 among its tokens", |s| s.tokens[0] = 100),
-            ("4294967295 among its tokens", |s| s.tokens[0] = -1),
-            ("160 among its slots", |s| s.slots[0] = 160),
-            ("2 slots", |s| s.slots.truncate(2)),
-            ("10 among its pages", |s| s.pages[0] = 10),
-            ("3 among its wanted rows", |s| s.wanted[1] = 3),
-            ("do not ascend", |s| s.wanted[0] = 2),
-            ("partition", |s| s.spans[1].rows.start = 0),
-            ("partition", |s| s.spans[1].rows.end = 4),
-            ("rows of no sequence", |s| s.spans.truncate(1)),
-            ("beyond max_seq_len", |s| s.spans[0].position = usize::MAX),
-            ("lacks pages", |s| s.spans[0].position = 48),
-            ("lacks pages", |s| s.spans[0].pages = 3..9),
-            ("behind those of prompts", |s| {
-                s.spans[0].kind = RowKind::Prefill;
-                s.spans[1].kind = RowKind::Decode;
-            }),
-        ];
-        for (sentence, break_it) in breaks {
-            let mut step = a_step();
-            break_it(&mut step);
-            let error = sent(&step).unwrap_err().to_string();
-            assert!(error.contains(sentence), "{error}, not {sentence}");
-        }
-    }
-
-    /// Every message with any one of its bytes changed, and every beginning of it, is read or
-    /// refused; nothing panics, nothing allocates what the message only claims.
-    #[test]
-    fn broken_messages_are_errors() {
-        let mut writer = Writer::default();
-        let bytes = writer.begin(Kind::Step).step(&a_step()).end(3).to_vec();
-        let read = |bytes: &[u8]| -> Result<()> {
-            let message = Message::read(bytes, 3)?;
-            message.reader().step(&LIMITS, &mut Step::default())?;
-            message.reader().error().map(drop)
-        };
-        for len in 0..bytes.len() {
-            assert!(read(&bytes[..len]).is_err(), "{len}");
-        }
-        for at in 0..bytes.len() {
-            for change in [1, 0x80, 0xff] {
-                let mut changed = bytes.clone();
-                changed[at] ^= change;
-                let read = read(&changed);
-                assert!(at >= HEADER || read.is_err(), "{at}");
-            }
-        }
-        let error = Message::read(&bytes, 4).unwrap_err().to_string();
-        assert_eq!(error, "message 3 came instead of message 4");
-    }
 
     #[test]
     fn errors_keep_their_kind_and_sentence() {

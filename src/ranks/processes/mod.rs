@@ -2,7 +2,7 @@
 //! gives the functions that move bytes; MPI is behind them in `include/llamabi_mpi.h`.
 //!
 //! - [`comm`]: the host's functions
-//! - [`message`]: what the ranks say to each other
+//! - [`message`]: what the ranks say to each other; `step`: the longest of it
 //! - [`handshake`]: what they agree on before they load
 //! - [`link`]: messages and exchanges, and noticing that a rank is gone
 //! - [`serve`]: what the ranks other than 0 do
@@ -13,7 +13,10 @@ pub mod comm;
 pub mod handshake;
 pub mod link;
 pub mod message;
+#[cfg(test)]
+mod queues;
 pub mod serve;
+mod step;
 #[cfg(test)]
 mod tests;
 
