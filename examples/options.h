@@ -22,6 +22,7 @@
   "  --device D                auto, cpu or cuda (auto)\n"                                         \
   "  --weights_dtype T         auto, f32, f16, bf16, int8, int4, nf4 or fp8 (auto: as stored)\n"   \
   "  --kv_dtype T              of the KV cache: auto, f32, f16, bf16, int8 or fp8\n"               \
+  "  --draft_dir DIR           a smaller checkpoint with the same tokens, which guesses at them\n" \
   "  --precision P             of the CPU's products: auto, full or fast (auto)\n"                 \
   "  --verbose 1               what was loaded and chosen; 2: every request\n"
 
@@ -140,7 +141,10 @@ static int common_option(struct options *o, const char *name, const char *value)
     o->build.weights_dtype = choice(o, name, value, dtypes);
   else if (strcmp(name, "kv_dtype") == 0)
     o->build.kv_dtype = choice(o, name, value, dtypes);
-  else if (strcmp(name, "precision") == 0)
+  else if (strcmp(name, "draft_dir") == 0) {
+    o->build.draft_dir = value;
+    o->generate.speculation = LLAMA_SPEC_AUTO;
+  } else if (strcmp(name, "precision") == 0)
     o->build.precision = choice(o, name, value, precisions);
   else if (strcmp(name, "verbose") == 0) {
     unsigned long long level = number(o, name, value, 2);

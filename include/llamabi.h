@@ -367,6 +367,15 @@ typedef struct llama_build_options {
   /// others call `llama_worker_run`. The struct is copied. NULL means that there are none. For
   /// the CPU only, and not together with `devices`.
   const struct llama_comm *comm;
+  /// The checkpoint of a draft model, with its tokenizer, in any form that `llama_build` takes: a
+  /// smaller model with the same tokens. It guesses at tokens (`speculation`), or it is the model
+  /// whose preferences `contrast_beta` takes away. It is loaded beside the model, onto the same
+  /// device, and is freed with it. NULL means that there is none. Not with `devices` or `comm`.
+  const char *draft_dir;
+  /// As `weights_dtype`, for the draft model. AUTO: as its checkpoint has them.
+  int32_t draft_weights_dtype;
+  /// As `kv_dtype`, for the draft model. AUTO: what goes with its weights.
+  int32_t draft_kv_dtype;
 } llama_build_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`. Both are
@@ -488,6 +497,9 @@ void llama_destroy(llama_t *l);
 
 /// What followed the last two to four tokens before: in `predicted`, in the prompt, in the output.
 #define LLAMA_SPEC_NGRAM 2
+
+/// What the draft model (`draft_dir`) would choose. An argument error on a handle without one.
+#define LLAMA_SPEC_DRAFT 3
 
 /// A token and its log probability. This layout is frozen.
 typedef struct llama_alternative {
@@ -738,6 +750,15 @@ typedef struct llama_generate_options {
   const size_t *force_group_lens;
   /// How many groups.
   size_t n_force_groups;
+  /// Contrastive decoding with the draft model (`draft_dir`): a token is chosen from
+  /// `(1 + contrast_beta) * logit - contrast_beta * logit of the draft model`, in float32, before
+  /// penalties, filters and draw. So what both models say counts less, and what only the larger
+  /// one knows counts more; 0.5 is usual. Log probabilities stay the model's. The draft model
+  /// drafts nothing then. Finite, at least 0, and 0 with beams. Default: 0, off.
+  float contrast_beta;
+  /// Only tokens count that have, in the model, at least this share of the most likely token's
+  /// probability: 0 to 1; 0 means 0.1. Only with contrast_beta.
+  float contrast_alpha;
 } llama_generate_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_generate_options)`, which is kept in `o`.
@@ -1489,8 +1510,9 @@ typedef struct llama_info {
   /// Ranks that compute the model: the number of `devices` in the options, or 1. `weight_bytes`
   /// and `kv_bytes` are those of all ranks.
   uint32_t model_parallel_size;
-  /// 0.
-  uint32_t reserved1;
+  /// 1 if there is a draft model (`draft_dir`), whose bytes are in `weight_bytes` and `kv_bytes` too.
+  /// Otherwise 0.
+  uint32_t has_draft;
 } llama_info;
 
 /// Totals of a handle since it was built.

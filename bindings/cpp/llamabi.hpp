@@ -232,6 +232,11 @@ struct Options {
   /// How the ranks of several processes reach each other, as `llamabi_mpi.h` fills it in; not
   /// owned, copied by the call. This process is rank 0; the others call `llama_worker_run`.
   const llama_comm *comm = nullptr;
+  /// A draft model: a smaller checkpoint with the same tokens, loaded beside; empty: none.
+  std::string draft_dir{};
+  /// `LLAMA_DTYPE_*`
+  std::int32_t draft_weights_dtype = detail::build_defaults().draft_weights_dtype;
+  std::int32_t draft_kv_dtype = detail::build_defaults().draft_kv_dtype;
 };
 
 /// What surrounds the messages of `Model::chat`; see `llama_chat_options`. Empty: not given.
@@ -374,6 +379,9 @@ struct GenerateOptions {
   std::int32_t speculation = detail::generate_defaults().speculation;
   std::uint32_t draft_len = detail::generate_defaults().draft_len;
   std::vector<Token> predicted{};
+  /// Contrastive decoding with the draft model; 0: off.
+  float contrast_beta = detail::generate_defaults().contrast_beta;
+  float contrast_alpha = detail::generate_defaults().contrast_alpha;
   /// `LLAMA_GEN_*`
   bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false,
        beam_events = false;
@@ -505,6 +513,8 @@ public:
     c_.draft_len = o.draft_len;
     c_.predicted = o.predicted.data();
     c_.n_predicted = o.predicted.size();
+    c_.contrast_beta = o.contrast_beta;
+    c_.contrast_alpha = o.contrast_alpha;
     c_.num_return_sequences = o.num_return_sequences;
     c_.num_beams = o.num_beams;
     c_.length_penalty = o.length_penalty;
@@ -797,6 +807,9 @@ public:
     o.n_devices = static_cast<std::uint32_t>(options.devices.size());
     o.rank_timeout_ms = options.rank_timeout_ms;
     o.comm = options.comm;
+    if (!options.draft_dir.empty()) o.draft_dir = detail::c_string(options.draft_dir, "draft_dir");
+    o.draft_weights_dtype = options.draft_weights_dtype;
+    o.draft_kv_dtype = options.draft_kv_dtype;
     if (options.cancel) o.cancel = options.cancel->get();
     if (options.progress) {
       o.progress = detail::on_progress;

@@ -56,6 +56,7 @@ func everyField(t *testing.T) {
 		llamabi.WithMaxUnread(110*time.Millisecond), llamabi.WithStallMemory(5000000111),
 		llamabi.WithDevices(0, 1, 2), llamabi.WithRankTimeout(113*time.Millisecond),
 		llamabi.WithChatTemplate("a"), llamabi.WithChatNow(time.Unix(5000000112, 0)),
+		llamabi.WithDraft("a"), llamabi.WithDraftDtypes(llamabi.DtypeInt4, llamabi.DtypeBF16),
 		llamabi.WithAdapter("a", 1), llamabi.WithAdapter("b", 0.5))
 	fmt.Println("\nllama_build_options", sentence(err))
 
@@ -70,6 +71,7 @@ func everyField(t *testing.T) {
 		llamabi.NumBeams(211), llamabi.LengthPenalty(1.75), llamabi.EarlyStopping(llamabi.EarlyNever), llamabi.BeamEvents(),
 		llamabi.WithStopFunc(func(int, []int32, int) bool { return false }),
 		llamabi.Speculate(llamabi.SpecNGram), llamabi.DraftLen(212), llamabi.Predicted(1, 2, 3, 4, 5),
+		llamabi.Contrast(0.15625, 0.1875),
 		llamabi.ForceWords([][]int32{{1}, {2, 3}}, [][]int32{{4}}),
 		llamabi.Echo(), llamabi.Logprobs(), llamabi.NoWait(), llamabi.IgnoreEOS(), llamabi.Special())
 	fmt.Println("llama_generate_options", sentence(err))

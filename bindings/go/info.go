@@ -36,6 +36,8 @@ type Info struct {
 	// ModelParallelSize is the number of ranks that compute the model. WeightBytes and KVBytes are
 	// those of all.
 	ModelParallelSize int
+	// HasDraft says whether there is a draft model, whose bytes are in WeightBytes and KVBytes too.
+	HasDraft bool
 }
 
 // ChatFormat is what chat calls make of messages.
@@ -108,6 +110,7 @@ func (m *Model) Info() (Info, error) {
 		StoredFormat: C.GoString((*C.char)(unsafe.Pointer(&i.stored_format))),
 
 		ModelParallelSize: int(i.model_parallel_size),
+		HasDraft:          i.has_draft != 0,
 	}, nil
 }
 

@@ -54,6 +54,10 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
+	if o.draft != "" {
+		o.c.draft_dir = o.path("draft_dir", o.draft)
+		pin.Pin(o.c.draft_dir)
+	}
 	if o.template != "" {
 		o.c.chat_template = o.path("chat_template", o.template)
 		pin.Pin(o.c.chat_template)

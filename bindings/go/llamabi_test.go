@@ -490,6 +490,34 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+func TestDraftModel(t *testing.T) {
+	behaviour(t, "draft_model")
+	model, plainly := open(t, demo, llamabi.WithDraft(demo), llamabi.WithDraftDtypes(llamabi.DtypeInt4, llamabi.DtypeAuto)), open(t, demo)
+	equal(t, must(model.Info())(t).HasDraft, true)
+	equal(t, must(plainly.Info())(t).HasDraft, false)
+	say := func(model *llamabi.Model, opts ...llamabi.GenerateOption) (llamabi.Result, error) {
+		opts = append(opts, llamabi.Temperature(0), llamabi.MaxGenLen(60))
+		results, err := model.TextCompletion(t.Context(), []string{"Once upon a time"}, opts...)
+		if err != nil {
+			return llamabi.Result{}, err
+		}
+		return results[0], nil
+	}
+	want := must(say(plainly))(t)
+	got := must(say(model, llamabi.Speculate(llamabi.SpecDraft)))(t)
+	equal(t, got.Text, want.Text)
+	if got.Stats.AcceptedTokens == 0 {
+		t.Error("no guess was right")
+	}
+	if must(say(model, llamabi.Contrast(4, 0.01)))(t).Text == want.Text {
+		t.Error("contrast changes nothing")
+	}
+	_, err := say(plainly, llamabi.Speculate(llamabi.SpecDraft))
+	wantError(t, err, llamabi.ErrInvalidArgument, "draft model")
+	_, err = say(plainly, llamabi.Contrast(4, 0.01))
+	wantError(t, err, llamabi.ErrInvalidArgument, "contrast_beta")
+}
+
 func TestUnsafeDialog(t *testing.T) {
 	behaviour(t, "unsafe_dialog")
 	model := open(t, demo)

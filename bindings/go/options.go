@@ -71,6 +71,7 @@ type buildOptions struct {
 	c         C.llama_build_options
 	tokenizer string
 	template  string
+	draft     string
 	adapters  []string
 	scales    []float32
 	devices   []C.int32_t
@@ -258,6 +259,17 @@ func WithAdapter(dir string, scale float32) Option {
 	return func(o *buildOptions) {
 		o.adapters = append(o.adapters, dir)
 		o.scales = append(o.scales, scale)
+	}
+}
+
+// WithDraft loads a draft model beside the model: a smaller checkpoint with the same tokens, which
+// guesses at tokens ([Speculate]), or which the model is contrasted with ([Contrast]).
+func WithDraft(dir string) Option { return func(o *buildOptions) { o.draft = dir } }
+
+// WithDraftDtypes sets the dtypes of the draft model's weights and KV cache. DtypeAuto, DtypeAuto.
+func WithDraftDtypes(weights, kv Dtype) Option {
+	return func(o *buildOptions) {
+		o.c.draft_weights_dtype, o.c.draft_kv_dtype = C.int32_t(weights), C.int32_t(kv)
 	}
 }
 
@@ -485,6 +497,8 @@ const (
 	SpecAuto Speculation = C.LLAMA_SPEC_AUTO
 	// SpecNGram repeats what followed the last tokens before.
 	SpecNGram Speculation = C.LLAMA_SPEC_NGRAM
+	// SpecDraft asks the draft model ([WithDraft]).
+	SpecDraft Speculation = C.LLAMA_SPEC_DRAFT
 )
 
 // Speculate has tokens guessed at. [SpecOff].
@@ -502,6 +516,15 @@ func DraftLen(n int) GenerateOption {
 // Predicted is a text that the output may repeat in parts, as an edited file repeats the old one.
 func Predicted(tokens ...int32) GenerateOption {
 	return func(o *generateOptions) { o.predicted = cTokens(nil, tokens) }
+}
+
+// Contrast has tokens chosen by what the model says beyond the draft model ([WithDraft]): from (1 +
+// beta) times its logit minus beta times the draft model's, among tokens that have at least the
+// share alpha of the most likely one's probability (0: 0.1). A beta of 0 is off. 0, 0.
+func Contrast(beta, alpha float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.contrast_beta, o.c.contrast_alpha = C.float(beta), C.float(alpha)
+	}
 }
 
 // Stop sets texts that end a sequence and are cut off.

@@ -117,6 +117,14 @@ export interface OpenOptions {
   chatNow?: number;
   /** LoRA adapters, directories, merged into the weights in this order; `scale` (1) weights one. */
   adapters?: (string | { dir: string; scale?: number })[];
+  /**
+   * A draft model: a smaller checkpoint with the same tokens, loaded beside the model. It guesses at
+   * tokens (`speculation`), or the model is contrasted with it (`contrastBeta`).
+   */
+  draftDir?: string;
+  /** 'auto': as stored. */
+  draftWeightsDtype?: Dtype;
+  draftKvDtype?: Dtype;
   /** Least severe lines that `onLog` hears. 'info'. */
   logLevel?: LogLevel;
   onLog?: (level: LogLevel, message: string) => void;
@@ -192,12 +200,19 @@ export interface GenerateOptions {
   badWords?: readonly Tokens[];
   /** An id of `addAdapter`: the LoRA adapter to run with. 0: none. */
   adapter?: number;
-  /** Guess at the tokens that come, so that one step computes several: results do not depend on it, the time does. 'ngram': what followed the last tokens before; 'auto': whatever there is. 'off'. */
-  speculation?: 'off' | 'auto' | 'ngram';
+  /** Guess at the tokens that come, so that one step computes several: results do not depend on it, the time does. 'ngram': what followed the last tokens before; 'draft': what the draft model would choose; 'auto': whatever there is. 'off'. */
+  speculation?: 'off' | 'auto' | 'ngram' | 'draft';
   /** How many tokens are guessed at in a step, at most 16; 0: as many as pay. */
   draftLen?: number;
   /** A text that the output may repeat in parts, as an edited file repeats the old one. */
   predicted?: Tokens;
+  /**
+   * Contrastive decoding with the draft model: a token is chosen from (1 + contrastBeta) times its logit minus
+   * contrastBeta times the draft model's. 0: off.
+   */
+  contrastBeta?: number;
+  /** Only tokens with at least this share of the most likely one's probability count then; 0: 0.1. */
+  contrastAlpha?: number;
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */
@@ -465,6 +480,8 @@ export interface Info {
   storedFormat: string;
   /** Ranks that compute the model; `weightBytes` and `kvBytes` are those of all. */
   modelParallelSize: number;
+  /** Whether there is a draft model, whose bytes are in weightBytes and kvBytes too. */
+  hasDraft: boolean;
 }
 
 export interface Rank {

@@ -18,6 +18,8 @@ type settings struct {
 	ckptDir, tokenizer, name string
 	chatTemplate             string
 	adapters                 []adapter
+	draftDir                 string
+	draftDtype               llamabi.Dtype
 	maxSeqLen, maxBatchSize  int
 	device                   llamabi.Device
 	deviceIndex              int
@@ -47,6 +49,8 @@ func readFlags() (settings, error) {
 	flag.Func("chat_template", "`file` of a Jinja template for chats, instead of the checkpoint's own", s.readTemplate)
 	flag.StringVar(&s.name, "model_name", "", "what /v1/models calls the model (default: the directory's name)")
 	flag.Func("adapter", "LoRA adapter in a directory, as `NAME=DIR`, which requests choose by NAME as their model; repeatable", s.addAdapter)
+	flag.StringVar(&s.draftDir, "draft_dir", "", "directory of a draft model, or its .gguf file: smaller, with the same tokens, it guesses at them (same answers, sooner)")
+	flag.Func("draft_weights_dtype", "convert the draft model's weights to `dtype` (default auto)", setDtype(&s.draftDtype))
 	flag.IntVar(&s.maxSeqLen, "max_seq_len", 512, "most tokens of a sequence, prompt included")
 	flag.IntVar(&s.maxBatchSize, "max_batch_size", 8, "sequences that run at the same time")
 	flag.Func("device", "auto, cpu, cuda or cuda:N (default auto)", s.setDevice)

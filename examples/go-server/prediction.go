@@ -51,7 +51,10 @@ func (s *server) predicting(stream events) events {
 				yield(llamabi.Event{}, err)
 				return
 			}
-			c.opts = append(c.opts, llamabi.Speculate(llamabi.SpecNGram), llamabi.Predicted(tokens...))
+			if !s.draft {
+				c.opts = append(c.opts, llamabi.Speculate(llamabi.SpecNGram))
+			}
+			c.opts = append(c.opts, llamabi.Predicted(tokens...))
 			stream(ctx, c)(yield)
 		}
 	}

@@ -321,6 +321,10 @@ func (f *fields) common(s *server) common {
 	if float32(repetition) <= 0 {
 		f.fail(penalty, "'%s' is %s, must be more than 0.", penalty, shown(repetition))
 	}
+	if s.draft {
+		// The same tokens come as without it, sooner.
+		c.opts = append(c.opts, llamabi.Speculate(llamabi.SpecAuto))
+	}
 	c.opts = append(c.opts,
 		llamabi.Temperature(float32(f.number("temperature", 1, 0, 2))),
 		llamabi.TopP(float32(f.number("top_p", 1, 0, 1))),

@@ -157,7 +157,8 @@ async function streamOf(service, { input, request, begun, copies, options: asked
   const grammar = constraint === null ? undefined : await grammarOf(model, constraint);
   const options = { ...asked, grammar, cacheSalt, signal };
   // The same tokens come as without it, sooner.
-  if (prediction != null) Object.assign(options, { speculation: 'ngram', predicted: await predictedOf(model, prediction, signal) });
+  if (service.draft) options.speculation = 'auto';
+  if (prediction != null) Object.assign(options, { speculation: service.draft ? 'auto' : 'ngram', predicted: await predictedOf(model, prediction, signal) });
   if (request && copies === 1) return model.streamChat(request, options);
   if (request) {
     checkLength(service, request.messages);

@@ -66,6 +66,8 @@ async function main() {
     weightsDtype: f.weights_dtype,
     kvDtype: f.kv_dtype,
     precision: f.precision,
+    ...(f.draft_dir && { draftDir: f.draft_dir }),
+    draftWeightsDtype: f.draft_weights_dtype,
     seed,
     signal: loading.signal,
     onLog: (level, message) => log(message),

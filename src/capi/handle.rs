@@ -61,6 +61,9 @@ fn default_build_options() -> llama_build_options {
         n_devices: 0,
         rank_timeout_ms: 0,
         comm: ptr::null(),
+        draft_dir: ptr::null(),
+        draft_weights_dtype: LLAMA_DTYPE_AUTO,
+        draft_kv_dtype: LLAMA_DTYPE_AUTO,
     }
 }
 
@@ -380,6 +383,10 @@ pub(super) unsafe fn build_options(o: &llama_build_options) -> Outcome<(LogSink,
         max_unread_ms: or(defaults.max_unread_ms, o.max_unread_ms),
         stall_memory_bytes: (o.stall_memory_bytes > 0).then_some(o.stall_memory_bytes),
         adapters,
+        // SAFETY: by this function's contract the string is NULL or NUL-terminated.
+        draft_dir: (!o.draft_dir.is_null()).then(|| unsafe { path(o.draft_dir) }.to_owned()),
+        draft_weights_dtype: dtype("draft_weights_dtype", o.draft_weights_dtype)?,
+        draft_kv_dtype: dtype("draft_kv_dtype", o.draft_kv_dtype)?,
         chat_template,
         chat_now: (o.chat_now != 0).then_some(o.chat_now),
         cancel: cancel::flag(o.cancel)?,
@@ -412,7 +419,7 @@ fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
         Dtype::K8,
     ];
     match known.into_iter().find(|&dtype| dtype_number(dtype) == n) {
-        Some(dtype) if name == "kv_dtype" && !dtype.is_of_cache() => Err(Failure::new(
+        Some(dtype) if name.ends_with("kv_dtype") && !dtype.is_of_cache() => Err(Failure::new(
             LLAMA_E_UNSUPPORTED,
             format!("{name} is {dtype}: the cache is kept as f32, f16, bf16, int8 or fp8 only"),
         )),

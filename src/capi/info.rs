@@ -57,7 +57,7 @@ pub unsafe extern "C" fn llama_get_info(
             model_type: c_text(info.config.family.model_type),
             stored_format: c_text(&info.stored_format),
             model_parallel_size: number(info.ranks.len()),
-            reserved1: 0,
+            has_draft: u32::from(info.has_draft),
         });
         Ok(LLAMA_OK)
     })

@@ -59,7 +59,8 @@ layout!(llama_build_options {
     device_index, n_threads, weights_dtype, kv_dtype, seed, cancel, progress, progress_user_data,
     log, log_user_data, log_level, reserved0, gpu_memory_bytes, max_waiting, max_stall_ms,
     max_unread_ms, precision, stall_memory_bytes, chat_template, chat_now,
-    adapters, adapter_scales, n_adapters, devices, n_devices, rank_timeout_ms, comm
+    adapters, adapter_scales, n_adapters, devices, n_devices, rank_timeout_ms, comm, draft_dir,
+    draft_weights_dtype, draft_kv_dtype
 } reserved0);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
@@ -69,7 +70,7 @@ layout!(llama_generate_options {
     logit_bias, n_logit_bias, stop_tokens, n_stop_tokens, bad_words, bad_word_lens, n_bad_words,
     adapter, reserved_adapter, length_penalty, early_stopping, on_logits, on_stop, speculation,
     draft_len, predicted, n_predicted, force_words, force_word_lens, force_group_lens,
-    n_force_groups
+    n_force_groups, contrast_beta, contrast_alpha
 } reserved1 reserved_adapter);
 layout!(llama_comm {
     struct_size,
@@ -148,7 +149,7 @@ layout!(llama_info {
     model_type,
     stored_format,
     model_parallel_size,
-    reserved1
+    has_draft
 });
 layout!(llama_timings {
     struct_size,
@@ -354,7 +355,7 @@ mod tests {
 
     #[test]
     fn an_older_callers_fields_are_read_and_no_part_of_a_field() {
-        for size in 8..=288u32 {
+        for size in 8..=296u32 {
             let o = read_options(&changed(size, 0xff)).unwrap();
             let d = defaults();
             let given = |end: u32| size >= end;
@@ -413,12 +414,14 @@ mod tests {
             assert_eq!(o.n_predicted != 0, given(256), "{size}");
             assert_eq!(o.force_words.is_null(), !given(264), "{size}");
             assert_eq!(o.n_force_groups == 0, !given(288), "{size}");
+            assert_eq!(o.contrast_beta == 0.0, !given(292), "{size}");
+            assert_eq!(o.contrast_alpha == 0.0, !given(296), "{size}");
         }
     }
 
     #[test]
     fn a_newer_callers_tail_must_be_zero() {
-        for size in [289, 296, 4096] {
+        for size in [297, 304, 4096] {
             let mut bytes = changed(size, 0);
             // The bytes beyond struct_size belong to nobody.
             bytes.0[size as usize..].fill(0xff);

@@ -71,6 +71,8 @@ pub(super) fn default_options() -> llama_generate_options {
         force_word_lens: ptr::null(),
         force_group_lens: ptr::null(),
         n_force_groups: 0,
+        contrast_beta: 0.0,
+        contrast_alpha: 0.0,
     }
 }
 
@@ -195,6 +197,8 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         // SAFETY: as above.
         force_words: unsafe { force_words(o) }?,
         grammar: grammar::grammar(o.grammar)?,
+        contrast_beta: o.contrast_beta,
+        contrast_alpha: o.contrast_alpha,
         cancel: cancel::flag(o.cancel)?,
     })
 }
@@ -204,9 +208,10 @@ fn speculation(value: i32) -> Outcome<Speculation> {
         LLAMA_SPEC_OFF => Ok(Speculation::Off),
         LLAMA_SPEC_AUTO => Ok(Speculation::Auto),
         LLAMA_SPEC_NGRAM => Ok(Speculation::NGram),
+        LLAMA_SPEC_DRAFT => Ok(Speculation::Draft),
         _ => Err(Failure::invalid(format!(
             "speculation is {value}, must be LLAMA_SPEC_OFF ({LLAMA_SPEC_OFF}), AUTO \
-             ({LLAMA_SPEC_AUTO}) or NGRAM ({LLAMA_SPEC_NGRAM})"
+             ({LLAMA_SPEC_AUTO}), NGRAM ({LLAMA_SPEC_NGRAM}) or DRAFT ({LLAMA_SPEC_DRAFT})"
         ))),
     }
 }

@@ -15,6 +15,9 @@ pub(super) struct Branch {
     pub pages: Vec<u32>,
     /// Positions whose keys and values are in the pages.
     pub computed: usize,
+    /// Positions whose keys and values of the draft model are in the pages, if there is such a
+    /// model. It may be behind, and while there are drafts it is ahead.
+    pub drafted: usize,
     pub known: Known,
 }
 
@@ -36,6 +39,7 @@ impl Branch {
             tokens: prompt,
             pages,
             computed: 0,
+            drafted: 0,
             known: Known {
                 pages: 0,
                 text: NodeId::Root(root),
@@ -81,6 +85,33 @@ impl Branch {
         self.computed > before
     }
 
+    /// Notes what the draft model has in its half of the pages, now that the tokens are known: no
+    /// drafts that were not taken, and what it has filled of the pages that were found.
+    pub fn look_drafted(&mut self, pool: &Pool) {
+        let known = self.prompt_len.max(self.tokens.len() - 1);
+        self.drafted = self.drafted.min(known);
+        let size = pool.page_size();
+        let found = self.computed.min(self.prompt_len);
+        // Another sequence may have filled the page that this one has begun.
+        while let page = self.drafted / size
+            && (page + 1) * size <= found
+            && pool.is_drafted(self.pages[page])
+        {
+            self.drafted = (page + 1) * size;
+        }
+    }
+
+    /// The draft model has filled the pages up to `end`. Those that hold prompt only are noted, for
+    /// sequences that find them.
+    pub fn set_drafted(&mut self, end: usize, pool: &mut Pool) {
+        let size = pool.page_size();
+        let whole = end.min(self.prompt_len) / size;
+        for page in self.drafted / size..whole {
+            pool.set_drafted(self.pages[page]);
+        }
+        self.drafted = self.drafted.max(end);
+    }
+
     /// After a step of prefill, publishes the pages that it has filled. Pages that decode fills are
     /// never published, because their numbers come from another arithmetic.
     pub fn publish(&mut self, pool: &mut Pool) {
@@ -101,6 +132,8 @@ impl Branch {
     pub fn restore(&mut self, pages: Vec<u32>, hits: &[Hit], root: Root, pool: &mut Pool) {
         let before = self.known.pages;
         self.pages = pages;
+        // The draft model's half of the pages was not kept: it computes the text again.
+        self.drafted = 0;
         self.known = Known {
             pages: hits.len(),
             text: hits.last().map_or(NodeId::Root(root), |hit| hit.node),
@@ -111,7 +144,7 @@ impl Branch {
     /// Be nothing yet, in these pages; a fork makes it something.
     pub fn reset(&mut self, pages: Vec<u32>, root: Root) {
         self.pages = pages;
-        self.computed = 0;
+        (self.computed, self.drafted) = (0, 0);
         self.known = Known {
             pages: 0,
             text: NodeId::Root(root),
@@ -125,6 +158,7 @@ impl Branch {
         self.tokens.clear();
         self.tokens.extend_from_slice(&parent.tokens);
         (self.computed, self.known) = (parent.computed, parent.known);
+        self.drafted = parent.drafted.min(parent.computed);
         pool.fork(&parent.pages, &mut self.pages, parent.computed)
     }
 

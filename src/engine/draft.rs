@@ -17,6 +17,9 @@ use super::request::MAX_DRAFTS;
 use crate::Token;
 use crate::backend::{Span, Step};
 
+/// The kind of the draft model's drafts, beside those that are looked up.
+const MODEL: usize = KINDS;
+
 /// A sequence for which no drafts are worth their time goes without for at most so many steps.
 const LONGEST_REST: u32 = 64;
 
@@ -25,7 +28,16 @@ pub(super) const IN_ANY_CASE: f32 = 2.0;
 
 /// The drafts of one sequence.
 pub(super) struct Drafts {
-    lookup: Lookup,
+    /// What looks drafts up in texts, if the call wants that.
+    lookup: Option<Lookup>,
+    /// Whether the draft model is asked.
+    model: bool,
+    /// Whether the step that is being planned would like drafts of the model's, and how many it
+    /// could take.
+    wants: usize,
+    /// How many the model is asked for, and how many it has given.
+    asked: usize,
+    got: usize,
     /// So many drafts wherever there are some; 0: as many as pay.
     fixed: usize,
     tokens: [Token; MAX_DRAFTS],
@@ -35,7 +47,7 @@ pub(super) struct Drafts {
     n: usize,
     /// What they were found by.
     kind: usize,
-    habits: [Habit; KINDS],
+    habits: [Habit; KINDS + 1],
     /// Plain steps until the next ones are looked for, and how many that were last time.
     rest: u32,
     last_rest: u32,
@@ -91,21 +103,28 @@ impl Habit {
 }
 
 impl Drafts {
-    /// For a prompt of so many tokens, if the call asks for drafts. Without memory for them it goes
-    /// without them.
-    pub fn new(call: &Call, prompt_len: usize, extent: &Extent) -> Option<Self> {
+    /// For a prompt of so many tokens, if the call asks for drafts; `has_model`: there is a draft
+    /// model. Without memory for them it goes without them.
+    pub fn new(call: &Call, prompt_len: usize, extent: &Extent, has_model: bool) -> Option<Self> {
         let options = &call.options;
         if !options.searches_drafts() || extent.max_new() < 3 {
             return None;
         }
+        let lookup = options
+            .looks_drafts_up()
+            .then(|| Lookup::new(prompt_len + extent.max_new()));
         Some(Self {
-            lookup: Lookup::new(prompt_len + extent.max_new()).ok()?,
+            lookup: lookup.transpose().ok()?,
+            model: has_model && options.asks_draft_model(),
+            wants: 0,
+            asked: 0,
+            got: 0,
             fixed: options.draft_len,
             tokens: [0; MAX_DRAFTS],
             found: 0,
             n: 0,
             kind: 0,
-            habits: [Habit::new(); KINDS],
+            habits: [Habit::new(); KINDS + 1],
             rest: 0,
             last_rest: 0,
             looked: false,
@@ -134,6 +153,7 @@ impl Drafts {
     /// Another step is planned.
     pub fn clear(&mut self) {
         (self.found, self.n, self.looked) = (0, 0, false);
+        (self.wants, self.asked, self.got) = (0, 0, 0);
     }
 
     /// Look for what the step that is being planned could have of it, unless it rests.
@@ -149,11 +169,62 @@ impl Drafts {
             0 => MAX_DRAFTS,
             fixed => fixed,
         };
-        let room = &mut self.tokens[..most.min(left.saturating_sub(1))];
+        let most = most.min(left.saturating_sub(1));
+        let room = &mut self.tokens[..most];
         let predicted = (&call.predicted, &call.options.predicted[..]);
-        if let Some((kind, n)) = self.lookup.find(&branch.tokens, predicted, room) {
+        if let Some(lookup) = &mut self.lookup
+            && let Some((kind, n)) = lookup.find(&branch.tokens, predicted, room)
+        {
             (self.kind, self.found) = (kind, n);
         }
+        let likely = |kind: usize| self.habits[kind].taken(0);
+        let is_ready = branch.drafted >= branch.prompt_len;
+        if self.model && is_ready && (self.found == 0 || likely(MODEL) > likely(self.kind)) {
+            self.wants = most;
+        }
+    }
+
+    /// Whether the draft model is asked for drafts.
+    pub fn asks_model(&self) -> bool {
+        self.model
+    }
+
+    /// How many drafts of the model's the step that is being planned could take.
+    pub fn wants(&self) -> usize {
+        self.wants
+    }
+
+    /// Settles how many the model is asked for, where so many of each sequence's pay, and each may
+    /// have at most so many.
+    pub fn ask(&mut self, best: usize, most: usize) -> usize {
+        let in_any_case = match self.fixed {
+            0 => usize::from(self.tries),
+            fixed => fixed,
+        };
+        self.asked = self.wants.min(best.max(in_any_case)).min(most);
+        self.asked
+    }
+
+    /// Whether it is asked for the draft at `place`, and has those before it.
+    pub fn lacks(&self, place: usize) -> bool {
+        self.got == place && place < self.asked
+    }
+
+    /// How many drafts it has of the model.
+    pub fn got(&self) -> usize {
+        self.got
+    }
+
+    /// The model's next draft, instead of those that were looked up.
+    pub fn push(&mut self, token: Token) {
+        self.tokens[self.got] = token;
+        self.got += 1;
+        (self.kind, self.found) = (MODEL, self.got);
+    }
+
+    /// The probability that the model's draft at `place` is taken.
+    pub fn model_is_right(&self, place: usize) -> f32 {
+        self.habits[MODEL].taken(place)
     }
 
     /// The step that is being planned has none of it.
@@ -190,7 +261,7 @@ impl Drafts {
         self.tries = false;
         let is_plain = self.fixed == 0 && self.n == 0;
         // Where no step runs ahead, it costs nothing to look again.
-        if is_plain && (runs_ahead || had_room && self.found > 0) {
+        if is_plain && (runs_ahead || had_room && (self.found > 0 || self.wants > 0)) {
             self.last_rest = (2 * self.last_rest).clamp(2, LONGEST_REST);
             self.rest = self.last_rest;
         }
@@ -211,7 +282,10 @@ impl Drafts {
                 self.last_rest = 0;
             }
         }
-        self.lookup.taken(accepted);
+        if let Some(lookup) = &mut self.lookup {
+            let looked_up = !drafts.is_empty() && self.kind != MODEL;
+            lookup.taken(if looked_up { accepted } else { 0 });
+        }
         accepted
     }
 }

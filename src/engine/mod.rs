@@ -12,7 +12,8 @@
 //!   pages; `policy`, what chooses its tokens; `output`, what its reader is told. `extent`: how far
 //!   it goes
 //! - `guide`: the mask of a sequence that follows a grammar; `guides`: the thread that computes them
-//! - `draft`: guesses at tokens, which a step computes along (`ngram`: those that are looked up)
+//! - `draft`: guesses at tokens, which a step computes along (`ngram`: those that are looked up;
+//!   `draft_model`: a smaller model's)
 //! - `line`: who waits for a slot
 //! - `group`: a beam search, which is a sequence with several branches; `beam`: which of them go
 //!   on; `phrases`: what they must write
@@ -33,6 +34,7 @@ mod branch;
 mod call;
 pub mod decide;
 mod draft;
+mod draft_model;
 mod edits;
 pub mod event;
 mod extent;
@@ -105,6 +107,20 @@ impl Engine {
         options: EngineOptions,
         log: Arc<Log>,
     ) -> Result<Engine> {
+        Self::with_draft(run, None, tokenizer, options, log)
+    }
+
+    /// As [`Engine::new`], with a draft model, which has the same tokens and, but for the size of
+    /// its vocabulary, the same limits.
+    ///
+    /// Fails also with [`Error::InvalidArgument`] if it has fewer tokens than the tokenizer.
+    pub fn with_draft(
+        run: Box<dyn Run>,
+        draft: Option<Box<dyn Run>>,
+        tokenizer: Arc<dyn Tokenizer>,
+        options: EngineOptions,
+        log: Arc<Log>,
+    ) -> Result<Engine> {
         let limits = run.limits();
         check(&limits, &options)?;
         let n_pages = limits.n_pages as u64;
@@ -114,9 +130,10 @@ impl Engine {
                 .max_batch_size
                 .min(limits.n_pages / limits.max_positions.div_ceil(limits.page_size)),
             vocab_size: limits.vocab_size,
+            has_draft: draft.is_some(),
         };
         let shared = Shared::new(&options, n_pages, log);
-        let scheduler = Scheduler::new(limits, tokenizer.clone(), &options, shared.clone())?;
+        let scheduler = Scheduler::new(limits, draft, tokenizer.clone(), &options, shared.clone())?;
         let plans = scheduler.plans()?;
         let thread_shared = shared.clone();
         let thread = without_signals(|| {

@@ -110,6 +110,11 @@ impl Pace {
         }
     }
 
+    /// Whether [`Pace::decode_seconds`] are seconds.
+    pub fn knows_decodes(&self) -> bool {
+        self.by_rows.iter().any(|at| at.times > 1)
+    }
+
     /// About how long a step with so many rows of decode takes: as measured, or else in line with
     /// the measured ones around it; in some unit that is the same for all.
     pub fn decode_seconds(&self, rows: usize) -> f64 {

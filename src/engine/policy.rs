@@ -24,7 +24,7 @@ pub(super) struct Policy {
     hangs_on_last: bool,
     /// If it is a beam search: how many alternatives of a row are enough for its continuations.
     search: Option<(usize, Search)>,
-    asks: bool,
+    is_for_host: bool,
 }
 
 impl Policy {
@@ -40,7 +40,7 @@ impl Policy {
             is_edited: edits::any(options),
             hangs_on_last: edits::hang_on_last(options),
             search: None,
-            asks: options.ask_logits,
+            is_for_host: options.ask_logits || options.contrasts(),
         }
     }
 
@@ -69,6 +69,12 @@ impl Policy {
         self.is_edited
     }
 
+    /// Whether its tokens are drawn on the host, because the reader or another model changes the
+    /// logits.
+    pub fn is_for_host(&self) -> bool {
+        self.is_for_host
+    }
+
     /// Whether the edits of a row depend on the last token before it.
     pub fn hangs_on_last(&self) -> bool {
         self.hangs_on_last
@@ -95,7 +101,7 @@ impl Policy {
             history: first..history.len(),
             edits: 0..0,
             mask: None,
-            to_host: self.asks && given.is_none(),
+            to_host: self.is_for_host && given.is_none(),
             logprob: self.logprob,
             top: search.map_or(self.top, |(alternatives, _)| self.top.max(alternatives)),
             search: search.map_or(Search::Off, |(_, search)| search),

@@ -71,7 +71,7 @@ fn serve(
         }
         scheduler.admit(new, run)?;
         if now.is_empty() {
-            scheduler.plan(&mut now);
+            scheduler.plan(&mut now)?;
             idle = now.is_empty();
             if idle {
                 continue;

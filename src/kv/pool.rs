@@ -13,6 +13,8 @@ pub struct Pool {
     page_size: usize,
     /// How many sequences hold each page.
     holders: Vec<u32>,
+    /// Which pages the draft model, too, has filled with its own keys and values of their text.
+    drafted: Vec<bool>,
     free: Vec<u32>,
     idle: Idle,
     prefix: Prefix,
@@ -26,6 +28,7 @@ impl Pool {
         Ok(Self {
             page_size,
             holders: reserve::filled("the holders of pages", n_pages, 0)?,
+            drafted: reserve::filled("the pages of the draft model", n_pages, false)?,
             free,
             idle: Idle::new(n_pages)?,
             prefix: Prefix::new(n_pages, page_size)?,
@@ -83,6 +86,7 @@ impl Pool {
                 break;
             };
             self.holders[page as usize] = 1;
+            self.drafted[page as usize] = false;
             pages.push(page);
         }
         Ok(Some(pages))
@@ -176,6 +180,16 @@ impl Pool {
     pub fn publish(&mut self, parent: NodeId, tokens: &[Token], page: u32) -> NodeId {
         debug_assert_eq!(tokens.len(), self.page_size);
         self.prefix.insert(parent, tokens, page)
+    }
+
+    /// The draft model has filled a held page with the prompt that it is for.
+    pub fn set_drafted(&mut self, page: u32) {
+        self.drafted[page as usize] = true;
+    }
+
+    /// Whether the draft model has filled the page, since it was last reserved as an empty one.
+    pub fn is_drafted(&self, page: u32) -> bool {
+        self.drafted[page as usize]
     }
 
     fn reclaim(&mut self) -> Option<u32> {

@@ -17,7 +17,7 @@ use crate::model::{Config, Runner, rope};
 use crate::ranks::figures::Figures;
 use crate::ranks::nodes;
 use crate::tokenizer::{self, Tokenizer};
-use crate::{Cancel, Dtype, Error, Result, Token, sentence};
+use crate::{Dtype, Error, Result, Token, sentence};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -81,15 +81,33 @@ pub(super) struct Build<'a> {
 
 /// A checkpoint that has been opened, and the tokenizer that fits it.
 pub(super) struct Opened {
+    pub dir: PathBuf,
     pub checkpoint: Box<dyn Checkpoint>,
     pub tokenizer: Arc<dyn Tokenizer>,
     pub config: Config,
     pub files: Files,
 }
 
+/// What is to be loaded of a checkpoint.
+struct Part<'a> {
+    plan: Plan<'a>,
+    setting: Setting<'a>,
+    /// What it takes, as [`memory`] counts.
+    items: [(&'static str, u64); 4],
+}
+
+/// The names of what a draft model takes, in the order of [`memory`].
+const DRAFT_ITEMS: [&str; 4] = [
+    "the draft model's weights",
+    "its KV pool",
+    "its RoPE table",
+    "its scratch buffers",
+];
+
 /// A model that runs, with what is to be said of it.
 pub(super) struct Loaded {
     pub run: Box<dyn Run>,
+    pub draft: Option<Box<dyn Run>>,
     pub ranks: Vec<RankInfo>,
     pub figures: Arc<Figures>,
     pub device: Device,
@@ -130,6 +148,8 @@ impl<'a> Build<'a> {
         for (name, dtype) in [
             ("weights_dtype", options.weights_dtype),
             ("kv_dtype", options.kv_dtype),
+            ("draft_weights_dtype", options.draft_weights_dtype),
+            ("draft_kv_dtype", options.draft_kv_dtype),
         ] {
             if dtype == Some(Dtype::Fp8) {
                 return Err(Error::Unsupported(format!(
@@ -206,6 +226,7 @@ impl<'a> Build<'a> {
             let (shape, limits) = (&setting.config.shape, &setting.limits);
             let (weights, room) = (&setting.weights_dtypes, available - needed);
             let given_up = Gpu::give_up_library(&*device, shape, limits, weights, room);
+            let device = device.clone();
             let gpu = Gpu::new(device, shape, &rope, limits, weights, setting.kv_dtype)?;
             let gpu = match setting.config.family.head_norms {
                 true => gpu.head_norms(limits)?,
@@ -217,47 +238,58 @@ impl<'a> Build<'a> {
         self.load(place, open, progress)
     }
 
-    /// Read the checkpoint onto the backend that `open` makes, which is told how many bytes are
-    /// planned for.
+    /// Reads the checkpoint, and that of the draft model, onto the backends that `open` makes, which
+    /// is told how many bytes are planned for.
     fn load<B: Backend + 'static>(
         &self,
         place: Place,
-        open: impl FnOnce(RopeTable, &Setting<'_>, u64) -> Result<(B, String)>,
+        open: impl Fn(RopeTable, &Setting<'_>, u64) -> Result<(B, String)>,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
         let options = self.options;
         let opened = self.open_checkpoint()?;
-        let (config, files) = (&opened.config, &opened.files);
-        B::takes(&config.needs(options.max_seq_len))?;
+        let draft = self.open_draft(&opened)?;
         let adapters = self.adapters()?;
-        let asked = options.weights_dtype;
-        let weights_plan = Plan::new::<B>(&*opened.checkpoint, files, config, asked, &adapters)?;
-        let setting = setting::<B>(options, config, &weights_plan);
-        let (limits, kv_dtype) = (&setting.limits, setting.kv_dtype);
-        let weights_dtype = setting.weights_dtypes[0];
-        let items = memory::<B>(&config.shape, &weights_plan, &setting, options);
-        let (weight_bytes, kv_bytes) = (items[0].1, items[1].1);
+        let dtypes = (options.weights_dtype, options.kv_dtype);
+        let model = self.part::<B>(&opened, dtypes, &adapters)?;
+        let dtypes = (options.draft_weights_dtype, options.draft_kv_dtype);
+        let draft_part = draft
+            .as_ref()
+            .map(|draft| self.part::<B>(draft, dtypes, &[]));
+        let draft_part = draft_part.transpose()?;
+        let mut items = model.items.to_vec();
+        if let Some(part) = &draft_part {
+            let of_draft = DRAFT_ITEMS.iter().zip(part.items);
+            items.extend(of_draft.map(|(name, (_, bytes))| (*name, bytes)));
+        }
         let plan = MemoryPlan { items, place };
         plan.check()?;
-        let rope = rope::table(config, options.max_seq_len)?;
-        let (backend, device_name) =
-            open(rope, &setting, plan.needed()).map_err(|e| plan.explain(e))?;
-        self.say(&opened, &setting, [weight_bytes, kv_bytes], &device_name);
-        let mut control = LoadControl {
-            cancel: options.cancel.as_ref(),
-            progress,
+        let bytes = |part: &Part<'_>| part.items[0].1;
+        let all_bytes = bytes(&model) + draft_part.as_ref().map_or(0, bytes);
+        let share = bytes(&model) as f32 / all_bytes.max(1) as f32;
+        let mut go_on = |read: f32| progress(read * share);
+        let (run, device_name) = self.runner(&opened, &model, &plan, &open, &mut go_on)?;
+        let mut go_on = |read: f32| progress(share + read * (1.0 - share));
+        let draft_run = match (&draft, &draft_part) {
+            (Some(draft), Some(part)) => {
+                Some(self.runner(draft, part, &plan, &open, &mut go_on)?.0)
+            }
+            _ => None,
         };
-        let weights =
-            weights::load(&backend, &weights_plan, &mut control).map_err(|e| plan.explain(e))?;
-        drop(weights_plan);
-        let runner = Runner::new(backend, weights, &config.shape, kv_dtype, limits.clone())
-            .map_err(|e| plan.explain(e))?;
         let needs = Needs {
             adapters: true,
             ..Needs::default()
         };
+        let sum = |item: usize| {
+            let of_draft = draft_part.as_ref().map_or(0, |part| part.items[item].1);
+            model.items[item].1 + of_draft
+        };
+        let (weight_bytes, kv_bytes) = (sum(0), sum(1));
+        let (weights_dtype, kv_dtype) = (model.setting.weights_dtypes[0], model.setting.kv_dtype);
+        drop(model);
         let loaded = Loaded {
-            run: Box::new(runner),
+            run,
+            draft: draft_run,
             ranks: vec![RankInfo::here(
                 plan.place.device,
                 [weight_bytes, kv_bytes],
@@ -275,6 +307,56 @@ impl<'a> Build<'a> {
         self.handle(opened, loaded)
     }
 
+    /// What is to be loaded of a checkpoint, with these types of weights and of the cache.
+    fn part<'o, B: Backend>(
+        &self,
+        opened: &'o Opened,
+        (weights_dtype, kv_dtype): (Option<Dtype>, Option<Dtype>),
+        adapters: &'o [Adapter],
+    ) -> Result<Part<'o>> {
+        let options = self.options;
+        let (config, files) = (&opened.config, &opened.files);
+        B::takes(&config.needs(options.max_seq_len))?;
+        let plan = Plan::new::<B>(&*opened.checkpoint, files, config, weights_dtype, adapters)?;
+        let setting = setting::<B>(options, config, &plan, kv_dtype);
+        let items = memory::<B>(&config.shape, &plan, &setting, options);
+        Ok(Part {
+            plan,
+            setting,
+            items,
+        })
+    }
+
+    /// Loads it onto a backend of its own.
+    fn runner<B: Backend + 'static>(
+        &self,
+        opened: &Opened,
+        part: &Part<'_>,
+        memory: &MemoryPlan,
+        open: &impl Fn(RopeTable, &Setting<'_>, u64) -> Result<(B, String)>,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<(Box<dyn Run>, String)> {
+        let options = self.options;
+        let Setting {
+            config,
+            limits,
+            kv_dtype,
+            ..
+        } = &part.setting;
+        let explain = |error| memory.explain(error);
+        let rope = rope::table(config, options.max_seq_len)?;
+        let (backend, device_name) = open(rope, &part.setting, memory.needed()).map_err(explain)?;
+        let bytes = [part.items[0].1, part.items[1].1];
+        self.say(opened, &part.setting, bytes, &device_name);
+        let mut control = LoadControl {
+            cancel: options.cancel.as_ref(),
+            progress,
+        };
+        let weights = weights::load(&backend, &part.plan, &mut control).map_err(explain)?;
+        let runner = Runner::new(backend, weights, &config.shape, *kv_dtype, limits.clone());
+        Ok((Box::new(runner.map_err(explain)?), device_name))
+    }
+
     /// Logs what is going to be loaded: bytes of the weights and of the KV pool.
     pub(super) fn say(
         &self,
@@ -288,7 +370,7 @@ impl<'a> Build<'a> {
             format!(
                 "{}: {} form, {} layers, {weights_dtype} weights {weight_bytes} bytes, \
                  {kv_dtype} KV pool {kv_bytes} bytes, {device_name}",
-                sentence::path(self.ckpt_dir),
+                sentence::path(&opened.dir),
                 opened.checkpoint.form(),
                 opened.config.shape.n_layers
             )
@@ -303,14 +385,22 @@ impl<'a> Build<'a> {
             tokenizer,
             config,
             files,
+            ..
         } = opened;
         let stored_format = checkpoint::stored_format(&*checkpoint, &files);
         drop(files);
         let eos_ids = eos_ids(self.ckpt_dir, &config, &*tokenizer)?;
-        let engine = self.engine(loaded.run, &tokenizer, eos_ids.clone(), loaded.kv_bytes)?;
+        let has_draft = loaded.draft.is_some();
+        let engine = self.engine(
+            (loaded.run, loaded.draft),
+            &tokenizer,
+            eos_ids.clone(),
+            loaded.kv_bytes,
+        )?;
         let info = Info {
             max_seq_len: options.max_seq_len,
             max_batch_size: options.max_batch_size,
+            has_draft,
             ranks: loaded.ranks,
             device: loaded.device,
             weights_dtype: loaded.weights_dtype,
@@ -347,28 +437,14 @@ impl<'a> Build<'a> {
     }
 
     pub(super) fn open_checkpoint(&self) -> Result<Opened> {
-        // Before the tokenizer, so that a directory of something else is called that.
-        let checkpoint = checkpoint::open(self.ckpt_dir)?;
-        let (tokenizer_path, tokenizer) = tokenizer_of(&*checkpoint, self.tokenizer_path)?;
-        let cancel = self.options.cancel.as_ref();
-        if cancel.is_some_and(Cancel::is_triggered) {
-            return Err(Error::Cancelled);
-        }
-        let config = checkpoint.config(tokenizer.vocab_size())?;
-        check_vocabulary(tokenizer_path, &*tokenizer, &config)?;
-        let files = checkpoint.open(cancel)?;
-        check_shards(self.options, &files, self.ranks)?;
-        Ok(Opened {
-            checkpoint,
-            tokenizer,
-            config,
-            files,
-        })
+        let opened = self.open_at(self.ckpt_dir, self.tokenizer_path)?;
+        check_shards(self.options, &opened.files, self.ranks)?;
+        Ok(opened)
     }
 
     fn engine(
         &self,
-        runner: Box<dyn Run>,
+        (run, draft): (Box<dyn Run>, Option<Box<dyn Run>>),
         tokenizer: &Arc<dyn Tokenizer>,
         eos_ids: Vec<Token>,
         kv_bytes: u64,
@@ -384,8 +460,9 @@ impl<'a> Build<'a> {
             stall_memory_bytes: options.stall_memory_bytes.unwrap_or(kv_bytes),
             eos_ids,
         };
-        Engine::new(
-            runner,
+        Engine::with_draft(
+            run,
+            draft,
             tokenizer.clone(),
             engine_options,
             options.log.clone(),
@@ -420,10 +497,15 @@ fn check(options: &BuildOptions) -> Result<()> {
     if options.prefill_chunk == Some(0) {
         return Err(Error::invalid("prefill_chunk", "at least 1", 0));
     }
-    if let Some(dtype) = options.weights_dtype.filter(|dtype| dtype.is_of_files()) {
-        return Err(Error::Unsupported(format!(
-            "weights_dtype is {dtype}, which only files have; AUTO keeps it"
-        )));
+    for (name, dtype) in [
+        ("weights_dtype", options.weights_dtype),
+        ("draft_weights_dtype", options.draft_weights_dtype),
+    ] {
+        if let Some(dtype) = dtype.filter(|dtype| dtype.is_of_files()) {
+            return Err(Error::Unsupported(format!(
+                "{name} is {dtype}, which only files have; AUTO keeps it"
+            )));
+        }
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 //! | `adapters` | the adapters that requests may choose |
 //! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
 //! | `setting` | what a backend is made for, and the memory that it takes then |
+//! | `draft` | the checkpoint of a draft model |
 //! | `ranks` | the loading of several ranks of this process |
 //! | `processes` | the loading of ranks in processes of their own |
 //! | `chat` | which chat template a checkpoint has |
@@ -18,6 +19,7 @@ mod adapters;
 mod build;
 mod chat;
 mod completion;
+mod draft;
 pub mod inspect;
 mod options;
 mod plan;

@@ -98,6 +98,13 @@ pub struct BuildOptions {
     /// Directories of LoRA adapters, which are merged into the weights in this order, and by how
     /// much each is weighted.
     pub adapters: Vec<(PathBuf, f32)>,
+    /// The checkpoint of a draft model: a smaller model with the same tokens, which guesses at the
+    /// tokens that come, or which the model is contrasted with.
+    pub draft_dir: Option<PathBuf>,
+    /// As [`BuildOptions::weights_dtype`], of the draft model.
+    pub draft_weights_dtype: Option<Dtype>,
+    /// As [`BuildOptions::kv_dtype`], of the draft model.
+    pub draft_kv_dtype: Option<Dtype>,
     /// A chat template instead of the model's.
     pub chat_template: Option<String>,
     /// What `strftime_now` of a chat template sees, in seconds since 1970; `None`: the clock.
@@ -131,6 +138,9 @@ impl Default for BuildOptions {
             max_unread_ms: 60_000,
             stall_memory_bytes: None,
             adapters: Vec::new(),
+            draft_dir: None,
+            draft_weights_dtype: None,
+            draft_kv_dtype: None,
             chat_template: None,
             chat_now: None,
             cancel: None,
@@ -156,11 +166,13 @@ pub struct Info {
     pub weights_dtype: Dtype,
     /// As chosen.
     pub kv_dtype: Dtype,
+    /// Whether it has a draft model.
+    pub has_draft: bool,
     /// The ranks that compute it, in order.
     pub ranks: Vec<RankInfo>,
-    /// Bytes of the weights in memory, of all ranks.
+    /// Bytes of the weights in memory, of all ranks and of the draft model.
     pub weight_bytes: u64,
-    /// Bytes of the KV pool, of all ranks.
+    /// Bytes of the KV pool, of all ranks and of the draft model.
     pub kv_bytes: u64,
     /// What most of the weights are stored as: [`stored_format`](crate::checkpoint::stored_format).
     pub stored_format: String,

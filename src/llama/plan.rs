@@ -26,7 +26,7 @@ impl Place {
 
 /// What a handle takes, in bytes, item by item.
 pub(super) struct MemoryPlan {
-    pub items: [(&'static str, u64); 4],
+    pub items: Vec<(&'static str, u64)>,
     pub place: Place,
 }
 

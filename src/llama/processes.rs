@@ -128,6 +128,10 @@ fn refuse(shared: &Shared, options: &BuildOptions) -> Result<()> {
             "comm of {size} ranks together with {n} devices: a process is one rank"
         )));
     }
+    if options.draft_dir.is_some() {
+        let what = "comm together with draft_dir: a model of several ranks has no draft model";
+        return Err(Error::Unsupported(what.into()));
+    }
     Ok(())
 }
 
@@ -162,7 +166,7 @@ impl<'a> Share<'a> {
         let whole = Plan::new::<Cpu>(checkpoint, files, config, options.weights_dtype, adapters)?;
         let [_, o, _, down] = std::array::from_fn::<_, { LAYER.len() }, _>(|i| whole.block(i));
         let cuts = Cuts::new(&config.shape, ranks, [o, down])?;
-        let setting = setting::<Cpu>(options, config, &whole);
+        let setting = setting::<Cpu>(options, config, &whole, options.kv_dtype);
         let fingerprint = fingerprint(config, files, &whole)?;
         let plan = whole.cut(&cuts, rank);
         let shape = cuts.shape(rank);
@@ -186,7 +190,10 @@ impl<'a> Share<'a> {
             cuts,
             plan,
             setting,
-            memory: MemoryPlan { items, place },
+            memory: MemoryPlan {
+                items: items.to_vec(),
+                place,
+            },
             fingerprint,
         })
     }
@@ -298,6 +305,7 @@ impl Build<'_> {
             config,
             files,
             tokenizer,
+            ..
         } = &opened;
         let share = Share::new([0, n], &**checkpoint, files, config, &adapters, options)?;
         for (rank, hello) in hellos.iter().enumerate().skip(1) {
@@ -370,6 +378,7 @@ impl Build<'_> {
         });
         let what = "adapters of requests are for one rank; with several, merge them while loading";
         let loaded = Loaded {
+            draft: None,
             run: Box::new(Processes::new(Box::new(runner), shared.clone(), pages)),
             ranks: ranks.collect(),
             figures,

@@ -51,6 +51,11 @@ impl Build<'_> {
             let what = "devices: ranks run on the CPU; a GPU is chosen by device_index";
             return Err(Error::Unsupported(what.into()));
         }
+        if options.draft_dir.is_some() {
+            let what =
+                "devices together with draft_dir: a model of several ranks has no draft model";
+            return Err(Error::Unsupported(what.into()));
+        }
         if n > MAX_RANKS {
             return Err(Error::invalid(
                 "n_devices",
@@ -65,14 +70,14 @@ impl Build<'_> {
         let whole = self.plan(&opened, &adapters)?;
         let [_, o, _, down] = std::array::from_fn::<_, { LAYER.len() }, _>(|i| whole.block(i));
         let cuts = Cuts::new(&opened.config.shape, n, [o, down])?;
-        let setting = setting::<Cpu>(options, &opened.config, &whole);
+        let setting = setting::<Cpu>(options, &opened.config, &whole, options.kv_dtype);
         let mut plans = vec![whole.cut(&cuts, 0)];
         for rank in 1..n {
             plans.push(self.plan(&opened, &adapters)?.cut(&cuts, rank));
         }
         let most = CpuExchange::most(opened.config.shape.dim, &setting.limits, cuts.vocabulary());
         let plan = MemoryPlan {
-            items: self.memory_of_all(&cuts, &plans, &setting, most),
+            items: self.memory_of_all(&cuts, &plans, &setting, most).to_vec(),
             place: Place::cpu(),
         };
         plan.check()?;
@@ -117,6 +122,7 @@ impl Build<'_> {
         });
         let what = "adapters of requests are for one rank; with several, merge them while loading";
         let loaded = Loaded {
+            draft: None,
             run: Box::new(Ranks::new(ranks.collect(), board)?),
             ranks: infos,
             figures,

@@ -16,15 +16,17 @@ pub(super) struct Setting<'a> {
     pub kv_dtype: Dtype,
 }
 
-/// What a backend is made for, as these options and this plan say.
+/// What a backend is made for, as these options and this plan say, with a cache of `kv_dtype`
+/// (`None`: what goes with the weights).
 pub(super) fn setting<'c, B: Backend>(
     options: &BuildOptions,
     config: &'c Config,
     plan: &Plan<'_>,
+    kv_dtype: Option<Dtype>,
 ) -> Setting<'c> {
     let weights_dtypes = plan.layer_dtypes();
     let weights_dtype = weights_dtypes[0];
-    let kv_dtype = match weights_dtype.is_float() {
+    let default = match weights_dtype.is_float() {
         true => weights_dtype,
         false => Dtype::Bf16,
     };
@@ -32,7 +34,7 @@ pub(super) fn setting<'c, B: Backend>(
         limits: limits::<B>(options, config.shape.vocab_size),
         config,
         weights_dtypes,
-        kv_dtype: options.kv_dtype.unwrap_or(kv_dtype),
+        kv_dtype: kv_dtype.unwrap_or(default),
     }
 }
 
@@ -64,7 +66,7 @@ pub(super) fn memory<B: Backend>(
 
 /// What a handle on the CPU would take, in bytes.
 pub(super) fn cpu_memory(options: &BuildOptions, config: &Config, plan: &Plan<'_>) -> u64 {
-    let setting = setting::<Cpu>(options, config, plan);
+    let setting = setting::<Cpu>(options, config, plan, options.kv_dtype);
     let items = memory::<Cpu>(&config.shape, plan, &setting, options);
     items.iter().fold(0, |sum, item| sum.saturating_add(item.1))
 }

@@ -50,7 +50,10 @@ FIELD(llama_build_options, devices, 168, 8);
 FIELD(llama_build_options, n_devices, 176, 4);
 FIELD(llama_build_options, rank_timeout_ms, 180, 4);
 FIELD(llama_build_options, comm, 184, 8);
-SIZE(llama_build_options, 192);
+FIELD(llama_build_options, draft_dir, 192, 8);
+FIELD(llama_build_options, draft_weights_dtype, 200, 4);
+FIELD(llama_build_options, draft_kv_dtype, 204, 4);
+SIZE(llama_build_options, 208);
 
 FIELD(llama_wait, go_on, 0, 8);
 FIELD(llama_wait, context, 8, 8);
@@ -158,7 +161,9 @@ FIELD(llama_generate_options, force_words, 256, 8);
 FIELD(llama_generate_options, force_word_lens, 264, 8);
 FIELD(llama_generate_options, force_group_lens, 272, 8);
 FIELD(llama_generate_options, n_force_groups, 280, 8);
-SIZE(llama_generate_options, 288);
+FIELD(llama_generate_options, contrast_beta, 288, 4);
+FIELD(llama_generate_options, contrast_alpha, 292, 4);
+SIZE(llama_generate_options, 296);
 
 FIELD(llama_logits, struct_size, 0, 4);
 FIELD(llama_logits, index, 4, 4);
@@ -206,7 +211,7 @@ FIELD(llama_info, chat_format, 284, 4);
 FIELD(llama_info, model_type, 288, 32);
 FIELD(llama_info, stored_format, 320, 32);
 FIELD(llama_info, model_parallel_size, 352, 4);
-FIELD(llama_info, reserved1, 356, 4);
+FIELD(llama_info, has_draft, 356, 4);
 SIZE(llama_info, 360);
 
 FIELD(llama_timings, struct_size, 0, 4);

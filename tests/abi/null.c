@@ -164,6 +164,10 @@ static void build_arguments(void) {
   WITH(reserved0, 1, LLAMA_E_ABI);
   WITH(precision, 3, LLAMA_E_INVALID_ARGUMENT);
   WITH(precision, -1, LLAMA_E_INVALID_ARGUMENT);
+  WITH(draft_weights_dtype, 10, INVALID);
+  WITH(draft_weights_dtype, -1, INVALID);
+  WITH(draft_kv_dtype, 10, INVALID);
+  WITH(draft_kv_dtype, LLAMA_DTYPE_INT4, LLAMA_E_UNSUPPORTED);
   WITH(n_devices, 1, INVALID); /* devices is NULL */
   WITH(n_devices, UINT32_MAX, INVALID);
   WITH(struct_size, 0, LLAMA_E_ABI);
@@ -308,6 +312,13 @@ static void with_model(const char *dir) {
   WITH(length_penalty, (float)(1e30 * 1e30), INVALID);
   WITH(speculation, 5, INVALID);
   WITH(speculation, -1, INVALID);
+  WITH(speculation, LLAMA_SPEC_DRAFT, INVALID); /* there is no draft model */
+  WITH(contrast_beta, 0.5f, INVALID);
+  WITH(contrast_beta, -0.5f, INVALID);
+  WITH(contrast_beta, NAN, INVALID);
+  WITH(contrast_beta, INFINITY, INVALID);
+  WITH(contrast_alpha, 1.5f, INVALID);
+  WITH(contrast_alpha, NAN, INVALID);
   WITH(draft_len, 17, INVALID);
   WITH(n_predicted, 1, INVALID);
   WITH(n_predicted, SIZE_MAX / 4 + 1, INVALID);

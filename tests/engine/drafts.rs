@@ -6,7 +6,7 @@ use llamabi::backend::RowKind;
 use llamabi::engine::request::Bias;
 use llamabi::engine::{FinishReason, GenerateOptions, MAX_DRAFTS, Prompt, Request, Speculation};
 
-fn tokens(prompt: &Prompt) -> Vec<Token> {
+pub(crate) fn tokens(prompt: &Prompt) -> Vec<Token> {
     match prompt {
         Prompt::Tokens(tokens) => tokens.clone(),
         Prompt::Refused(_) => Vec::new(),
@@ -14,7 +14,7 @@ fn tokens(prompt: &Prompt) -> Vec<Token> {
 }
 
 /// Everything that a row's choice can hang on, one thing at a time and all together.
-fn kinds() -> Vec<GenerateOptions> {
+pub(crate) fn kinds() -> Vec<GenerateOptions> {
     let hot = GenerateOptions {
         temperature: 1.0,
         seed: 3,

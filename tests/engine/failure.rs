@@ -265,6 +265,7 @@ fn a_failure_is_logged() {
         max_seq_len: 64,
         max_samples: 4,
         vocab_size: VOCAB,
+        has_draft: false,
     };
     let host = Host::new(engine, limits);
     error(&host.submit(vec![prompt("a")], length(9)).unwrap());

@@ -6,6 +6,7 @@ mod beams;
 mod calls;
 mod chain;
 mod deciding;
+mod draft_model;
 mod drafts;
 mod failure;
 mod parked;

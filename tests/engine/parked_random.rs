@@ -158,13 +158,18 @@ proptest! {
         (setup, calls) in scenario(),
         ahead in any::<bool>(),
         guess in prop_oneof![Just(None), any::<u64>().prop_map(Some)],
+        draft in prop_oneof![Just(None), (0..17usize).prop_map(Some)],
     ) {
-        let (host, _) = setup.start_ahead(ahead, hash_think);
+        let host = setup.start_perhaps_drafting(ahead, draft);
+        let mut amateur = half_hash_think(draft.unwrap_or(0));
         let guessing = |mut call: Call| {
             if let Some(seed) = guess {
                 let Call { prompts, options, .. } = &call;
                 let guess = Guess::Random(seed);
                 call.options = guess.of(&mut hash_think, prompts, options, MAX_SEQ_LEN, 4);
+            }
+            if draft.is_some() {
+                call.options = with_draft_model(call.options);
             }
             call
         };
@@ -205,7 +210,9 @@ proptest! {
             }
             let prompts = call.prompts.iter().flat_map(|tokens| std::iter::repeat_n(tokens, n));
             for ((index, tokens), got) in (0..).zip(prompts).zip(outputs.iter().flatten()) {
-                let want = simulate(&mut hash_think, tokens, index, &call.options, MAX_SEQ_LEN);
+                let (other, options): (&mut Think, _) = (&mut amateur, &call.options);
+                let want = simulate_contrast(
+                    &mut hash_think, Some(other), tokens, index, options, MAX_SEQ_LEN);
                 match got.finish {
                     Some(FinishReason::Cancelled) => {
                         prop_assert!(matches!(call.after, After::Cancel));

@@ -292,8 +292,13 @@ fn drive(host: &Host, call: &Call) -> Vec<Output> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..Default::default() })]
     #[test]
-    fn every_sequence_is_as_if_alone((setup, calls) in scenario(), ahead in any::<bool>()) {
-        let (host, _) = setup.start_ahead(ahead, hash_think);
+    fn every_sequence_is_as_if_alone(
+        (setup, calls) in scenario(),
+        ahead in any::<bool>(),
+        draft in prop_oneof![Just(None), (0..17usize).prop_map(Some)],
+    ) {
+        let host = setup.start_perhaps_drafting(ahead, draft);
+        let mut amateur = half_hash_think(draft.unwrap_or(0));
         let guessing = |call: Call| match call.guess {
             None => call,
             Some((guess, len)) => {
@@ -303,7 +308,11 @@ proptest! {
                 Call { options, ..call }
             }
         };
-        let calls: Vec<Call> = calls.into_iter().map(guessing).collect();
+        let drafting = |call: Call| match draft {
+            None => call,
+            Some(_) => Call { options: with_draft_model(call.options), ..call },
+        };
+        let calls: Vec<Call> = calls.into_iter().map(guessing).map(drafting).collect();
         let outputs: Vec<Vec<Output>> = std::thread::scope(|scope| {
             let host = &host;
             let drive = |call| scope.spawn(move || drive(host, call));
@@ -327,8 +336,10 @@ proptest! {
             }
             let prompts = call.prompts.iter().flat_map(|tokens| std::iter::repeat_n(tokens, n));
             for ((index, tokens), got) in (0..).zip(prompts).zip(outputs) {
+                let (other, options): (&mut Think, _) = (&mut amateur, &call.options);
+                let most = setup.max_seq_len;
                 let want =
-                    simulate(&mut hash_think, tokens, index, &call.options, setup.max_seq_len);
+                    simulate_contrast(&mut hash_think, Some(other), tokens, index, options, most);
                 if got.finish == Some(FinishReason::Cancelled) {
                     prop_assert!(call.cancel_after.is_some());
                     prop_assert!(want.tokens.starts_with(&got.tokens));

@@ -8,6 +8,7 @@ mod cuda;
 mod cuda_launches;
 mod cuda_library;
 mod day;
+mod drafts;
 #[path = "../support/emu/mod.rs"]
 mod emu;
 mod features;

@@ -10,6 +10,8 @@ use llamabi::engine::GenerateOptions;
 use llamabi::engine::sampler::Sampler;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
 
 fn cases(file: &str) -> Vec<Value> {
     let all = json(&reference(&format!("../decoding/{file}")));
@@ -17,7 +19,16 @@ fn cases(file: &str) -> Vec<Value> {
 }
 
 fn model(name: &str, n_threads: u32) -> Model {
+    model_beside(name, None, n_threads)
+}
+
+/// With a draft model, if one is named.
+fn model_beside(name: &str, draft: Option<&str>, n_threads: u32) -> Model {
     let mut options = build_options();
+    let path = draft.map(|draft| reference(&format!("{draft}/hf")));
+    let path = path.map(|path| CString::new(path.into_os_string().into_vec()).unwrap());
+    options.draft_dir = path.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
+    (options.draft_weights_dtype, options.draft_kv_dtype) = (LLAMA_DTYPE_F32, LLAMA_DTYPE_F32);
     options.device = LLAMA_DEVICE_CPU;
     (options.weights_dtype, options.kv_dtype) = (LLAMA_DTYPE_F32, LLAMA_DTYPE_F32);
     (options.max_seq_len, options.max_batch_size) = (64, 8);
@@ -60,6 +71,8 @@ impl Options {
                         phrases.2.push(group.len());
                     }
                 }
+                "contrast_beta" => c.contrast_beta = float(),
+                "contrast_alpha" => c.contrast_alpha = float(),
                 "num_beams" => c.num_beams = int(),
                 "num_return_sequences" => c.num_return_sequences = int(),
                 "length_penalty" => c.length_penalty = float(),
@@ -150,6 +163,58 @@ fn greedy_with_penalties_bans_and_biases() {
             }
         });
     }
+}
+
+/// Token by token what a plain restatement says; alone, in company and on other numbers of threads
+/// the same bits; and nothing of it in a call that asks for no contrast.
+#[test]
+fn contrast_with_a_smaller_model() {
+    let mut by_models: BTreeMap<(String, String), Vec<(Value, Options)>> = BTreeMap::new();
+    for case in cases("contrastive.json") {
+        let options = Options::new(&case["options"]);
+        let name = |key: &str| case[key].as_str().unwrap().to_owned();
+        let models = (name("model"), name("amateur"));
+        by_models.entry(models).or_default().push((case, options));
+    }
+    let (mut differ, mut all) = (0, 0);
+    for ((name, amateur), cases) in by_models {
+        let alone = model_beside(&name, Some(&amateur), 1);
+        assert_eq!(alone.info().has_draft, 1);
+        let plain = model(&name, 1);
+        let mut got = Vec::new();
+        for (i, (case, options)) in cases.iter().enumerate() {
+            let what = format!("case {i} of {name} without {amateur}");
+            let prompt = tokens(&case["prompt"]);
+            let sequence = alone.one(&prompt, &options.c);
+            // Where the reference hardly decides, other sums may decide otherwise.
+            if case["gap"].as_f64().unwrap() > 1e-3 {
+                assert_eq!(sequence.tokens, tokens(&case["tokens"]), "{what}");
+                let logprobs = floats(&case["logprobs"]);
+                assert_close(&sequence.logprobs, &logprobs, LOGPROB_TOLERANCE, &what);
+                all += 1;
+            }
+            let mut without = options.c;
+            without.contrast_beta = 0.0;
+            let plain = plain.one(&prompt, &without).tokens;
+            assert_eq!(alone.one(&prompt, &without).tokens, plain, "{what}");
+            differ += usize::from(plain != sequence.tokens);
+            got.push(sequence);
+        }
+        let together = model_beside(&name, Some(&amateur), 3);
+        std::thread::scope(|scope| {
+            for worker in 0..4 {
+                let (cases, got, together, name) = (&cases, &got, &together, &name);
+                scope.spawn(move || {
+                    for (i, (case, options)) in cases.iter().enumerate().skip(worker).step_by(4) {
+                        let sequence = together.one(&tokens(&case["prompt"]), &options.c);
+                        assert_eq!(sequence.tokens, got[i].tokens, "case {i} of {name}");
+                        assert_eq!(sequence.logprobs, got[i].logprobs, "case {i} of {name}");
+                    }
+                });
+            }
+        });
+    }
+    assert!(all > 10 && differ > all / 2, "{differ} of {all}");
 }
 
 /// The filters on given logits, and on what models say of their first token.

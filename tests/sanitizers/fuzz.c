@@ -615,6 +615,7 @@ int main(int argc, char **argv) {
   o.max_seq_len = 64;
   o.max_batch_size = 3;
   o.n_threads = 2;
+  o.draft_dir = dir;
   if (llama_build(dir, NULL, &o, &lasting, &err) != LLAMA_OK) {
     fprintf(stderr, "fuzz: %s\n", err.message);
     return 1;

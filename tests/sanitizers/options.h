@@ -212,11 +212,16 @@ static void some_strategy(llama_generate_options *o, int *valid) {
   if (one_in(6)) o->frequency_penalty = (float)below(9) - 4;
   if (one_in(6)) o->no_repeat_ngram_size = one_in(9) ? UINT32_MAX - below(3) : below(5);
   if (one_in(6)) o->min_gen_len = below(o->max_gen_len < 8 ? o->max_gen_len + 1 : 8);
-  if (one_in(3)) o->speculation = (int32_t)below(3);
+  if (one_in(3)) o->speculation = (int32_t)below(4);
+  if (one_in(6)) {
+    o->contrast_beta = 0.5f;
+    o->contrast_alpha = 0.01f * (float)below(101);
+    *valid = 0; /* what bans leave may not be likely enough */
+  }
   if (one_in(3)) o->draft_len = below(17);
   if (!one_in(20)) return;
   *valid = 0;
-  switch (below(13)) {
+  switch (below(15)) {
   case 0:
     o->temperature = -1;
     break;
@@ -248,7 +253,13 @@ static void some_strategy(llama_generate_options *o, int *valid) {
     o->frequency_penalty = NAN;
     break;
   case 10:
-    o->speculation = 3 + (int32_t)below(3);
+    o->speculation = 4 + (int32_t)below(3);
+    break;
+  case 12:
+    o->contrast_beta = one_in(2) ? -1 : NAN;
+    break;
+  case 13:
+    o->contrast_alpha = 1.5f;
     break;
   case 11:
     o->draft_len = 17 + (uint32_t)draw() / 2;
@@ -459,6 +470,12 @@ static llama_build_options *some_build_options(void) {
     if (one_in(2)) b->rank_timeout_ms = 1 + below(100000);
   }
   if (one_in(20)) b->comm = some_comm();
+  if (one_in(3)) {
+    const char *dirs[] = {dir, other_dir, "/nonexistent"};
+    b->draft_dir = dirs[one_in(9) ? 2 : below(2)];
+    if (one_in(3)) b->draft_weights_dtype = (int32_t)below(11);
+    if (one_in(3)) b->draft_kv_dtype = (int32_t)below(11);
+  }
   switch (below(24)) {
   case 0:
     b->device = 77;

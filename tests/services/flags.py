@@ -57,6 +57,12 @@ for weights, kv in (("int8", "int8"), ("int4", "auto"), ("nf4", "f16")):
     text, log = serve("--weights_dtype", weights, "--kv_dtype", kv)
     assert text and weights in log, log
 
+# A draft model tells the same story.
+text, log = serve("--seed", "7", "--draft_dir", CKPT, "--draft_weights_dtype", "int4")
+assert text == serve("--seed", "7")[0] and log.count("int4") > 0, log
+said = fails("--ckpt_dir", CKPT, "--port", "0", "--draft_dir", "/nonexistent")
+assert "/nonexistent" in said, said
+
 text, log = serve("--ranks", "0,0", "--threads", "1")
 assert text and "2 ranks" in log, log
 for ranks in ("0,", "a", "1.5", ",".join(["0"] * 65)):
@@ -76,4 +82,4 @@ with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
             assert status == expected and ("no system here" in answer) == (status == 400), answer
 for file, said in (("/dev/null", "empty"), ("/nonexistent", "no such file")):
     assert said in fails("--ckpt_dir", CKPT, "--chat_template", file).lower(), file
-print("flags: port, seed, dtypes, chat template")
+print("flags: port, seed, dtypes, draft model, chat template")

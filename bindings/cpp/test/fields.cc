@@ -44,6 +44,9 @@ int main() {
   o.adapters = {{"a", 1.0F}, {"b", 0.5F}};
   o.devices = {0, 1, 2};
   o.rank_timeout_ms = 113;
+  o.draft_dir = "a";
+  o.draft_weights_dtype = LLAMA_DTYPE_INT4;
+  o.draft_kv_dtype = LLAMA_DTYPE_BF16;
   print("llama_build_options", [&] { llamabi::Model("say", o); });
 
   llamabi::GenerateOptions g;
@@ -77,6 +80,8 @@ int main() {
   g.speculation = LLAMA_SPEC_NGRAM;
   g.draft_len = 212;
   g.predicted = {1, 2, 3, 4, 5};
+  g.contrast_beta = 0.15625F;
+  g.contrast_alpha = 0.1875F;
   g.force_words = {{{1}, {2, 3}}, {{4}}};
   g.echo = g.logprobs = g.no_wait = g.ignore_eos = g.special = g.beam_events = true;
   g.cancel.emplace();

@@ -344,7 +344,14 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
     } else if (name == "devices") {
       for (napi_value element : to_elements(env, v, "devices", "an array of numbers"))
         devices.push_back(to_int(env, element, "devices"));
-    } else if (name == "rankTimeoutMs")
+    } else if (name == "draftDir") {
+      draft_dir = to_c_text(env, v, "draftDir");
+      c.draft_dir = draft_dir.c_str();
+    } else if (name == "draftWeightsDtype")
+      c.draft_weights_dtype = to_dtype(env, v, "draftWeightsDtype");
+    else if (name == "draftKvDtype")
+      c.draft_kv_dtype = to_dtype(env, v, "draftKvDtype");
+    else if (name == "rankTimeoutMs")
       c.rank_timeout_ms = to_uint(env, v, "rankTimeoutMs");
     else if (name == "logLevel")
       c.log_level = to_number(env, v, "logLevel",
@@ -461,11 +468,16 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
         bad_word_lens.push_back(to_tokens(env, word, bad_words));
     else if (name == "speculation")
       c.speculation = to_number(env, v, "speculation",
-          {{"off", LLAMA_SPEC_OFF}, {"auto", LLAMA_SPEC_AUTO}, {"ngram", LLAMA_SPEC_NGRAM}});
+          {{"off", LLAMA_SPEC_OFF}, {"auto", LLAMA_SPEC_AUTO}, {"ngram", LLAMA_SPEC_NGRAM},
+              {"draft", LLAMA_SPEC_DRAFT}});
     else if (name == "draftLen")
       c.draft_len = to_uint(env, v, "draftLen");
     else if (name == "predicted")
       to_tokens(env, v, predicted);
+    else if (name == "contrastBeta")
+      c.contrast_beta = to_float(env, v, "contrastBeta");
+    else if (name == "contrastAlpha")
+      c.contrast_alpha = to_float(env, v, "contrastAlpha");
     else if (name == "echo")
       flag(v, "echo", LLAMA_GEN_ECHO);
     else if (name == "logprobs")

@@ -251,6 +251,21 @@ behaviour('ranks', async () => {
   await model.close();
 });
 
+behaviour('draft_model', async () => {
+  const [model, plainly] = [await demo({ draftDir: root('demo/meta'), draftWeightsDtype: 'int4' }), await demo()];
+  assert.deepEqual([model.info().hasDraft, plainly.info().hasDraft], [true, false]);
+  const say = (model, options) => model.textCompletion('Once upon a time', { temperature: 0, maxGenLen: 60, ...options });
+  const want = await say(plainly);
+  const got = await say(model, { speculation: 'draft' });
+  assert.equal(got.text, want.text);
+  assert.ok(got.stats.acceptedTokens > 0);
+  const contrast = { contrastBeta: 4, contrastAlpha: 0.01 };
+  assert.notEqual((await say(model, contrast)).text, want.text);
+  assertFails(await failure(() => say(plainly, { speculation: 'draft' })), 'LLAMA_E_INVALID_ARGUMENT', 'draft model');
+  assertFails(await failure(() => say(plainly, contrast)), 'LLAMA_E_INVALID_ARGUMENT', 'contrast_beta');
+  await Promise.all([model.close(), plainly.close()]);
+});
+
 behaviour('unsafe_dialog', async () => {
   const model = await demo();
   const answers = await model.chatCompletion([[{ role: 'user', content: 'hi [/INST] there' }], [{ role: 'user', content: 'hi' }]]);

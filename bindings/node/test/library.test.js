@@ -61,7 +61,7 @@ behaviour('every_field', async () => {
       const say = (name) => (error) => console.log(name, error.message);
       await Model.open({ ckptDir: 'say', maxSeqLen: 101, maxBatchSize: 102, modelParallelSize: 103, device: 'cuda', deviceIndex: 104,
         nThreads: 105, weightsDtype: 'nf4', kvDtype: 'int8', seed: 5000000106n, signal, onProgress: () => {}, onLog: () => {},
-        logLevel: 'debug', gpuMemoryBytes: 5000000107, maxWaiting: 108, precision: 'fast', maxStallMs: 109, maxUnreadMs: 110, devices: [0, 1, 2], rankTimeoutMs: 113,
+        logLevel: 'debug', gpuMemoryBytes: 5000000107, maxWaiting: 108, precision: 'fast', maxStallMs: 109, maxUnreadMs: 110, devices: [0, 1, 2], rankTimeoutMs: 113, draftDir: 'a', draftWeightsDtype: 'int4', draftKvDtype: 'bf16',
         stallMemoryBytes: 5000000111n, chatTemplate: 'a', chatNow: 5000000112,
         adapters: ['a', { dir: 'b', scale: 0.5 }] }).catch(say('llama_build_options'));
       const model = await Model.open('a model');
@@ -69,7 +69,7 @@ behaviour('every_field', async () => {
         repetitionPenalty: 1.5, seed: 5000000203, stop: ['a', 'b'], topLogprobs: 204, cacheSalt: 5000000205n, numReturnSequences: 206,
         minGenLen: 207, noRepeatNgramSize: 208, presencePenalty: 0.75, frequencyPenalty: -0.75, typicalP: 0.625, epsilonCutoff: 0.375,
         etaCutoff: 0.875, maxTimeMs: 209, logitBias: [[1, 0.5]], stopTokens: [1, 2, 3], badWords: [[1], [2, 3], [4], [5]], grammar: { json: true }, adapter: 210,
-        speculation: 'ngram', draftLen: 212, predicted: [1, 2, 3, 4, 5], numBeams: 211, lengthPenalty: 1.75, earlyStopping: 'never', beamEvents: true, forceWords: [[[1], [2, 3]], [[4]]], shouldStop: () => false, echo: true, logprobs: true, noWait: true,
+        speculation: 'ngram', draftLen: 212, predicted: [1, 2, 3, 4, 5], contrastBeta: 0.15625, contrastAlpha: 0.1875, numBeams: 211, lengthPenalty: 1.75, earlyStopping: 'never', beamEvents: true, forceWords: [[[1], [2, 3]], [[4]]], shouldStop: () => false, echo: true, logprobs: true, noWait: true,
         ignoreEos: true, special: true, signal }).catch(say('llama_generate_options'));
       console.log('llama_info', JSON.stringify(model.info()));
       console.log('llama_timings', JSON.stringify(model.timings()));

@@ -69,6 +69,8 @@ pub const LLAMA_SPEC_OFF: i32 = 0;
 pub const LLAMA_SPEC_AUTO: i32 = 1;
 /// What followed the last two to four tokens before: in `predicted`, in the prompt, in the output.
 pub const LLAMA_SPEC_NGRAM: i32 = 2;
+/// What the draft model (`draft_dir`) would choose. An argument error on a handle without one.
+pub const LLAMA_SPEC_DRAFT: i32 = 3;
 
 /// A token and its log probability. This layout is frozen.
 #[repr(C)]
@@ -335,4 +337,13 @@ pub struct llama_generate_options {
     pub force_group_lens: *const usize,
     /// How many groups.
     pub n_force_groups: usize,
+    /// Contrastive decoding with the draft model (`draft_dir`): a token is chosen from
+    /// `(1 + contrast_beta) * logit - contrast_beta * logit of the draft model`, in float32, before
+    /// penalties, filters and draw. So what both models say counts less, and what only the larger
+    /// one knows counts more; 0.5 is usual. Log probabilities stay the model's. The draft model
+    /// drafts nothing then. Finite, at least 0, and 0 with beams. Default: 0, off.
+    pub contrast_beta: f32,
+    /// Only tokens count that have, in the model, at least this share of the most likely token's
+    /// probability: 0 to 1; 0 means 0.1. Only with contrast_beta.
+    pub contrast_alpha: f32,
 }

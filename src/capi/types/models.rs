@@ -189,4 +189,13 @@ pub struct llama_build_options {
     /// others call `llama_worker_run`. The struct is copied. NULL means that there are none. For
     /// the CPU only, and not together with `devices`.
     pub comm: *const llama_comm,
+    /// The checkpoint of a draft model, with its tokenizer, in any form that `llama_build` takes: a
+    /// smaller model with the same tokens. It guesses at tokens (`speculation`), or it is the model
+    /// whose preferences `contrast_beta` takes away. It is loaded beside the model, onto the same
+    /// device, and is freed with it. NULL means that there is none. Not with `devices` or `comm`.
+    pub draft_dir: *const c_char,
+    /// As `weights_dtype`, for the draft model. AUTO: as its checkpoint has them.
+    pub draft_weights_dtype: i32,
+    /// As `kv_dtype`, for the draft model. AUTO: what goes with its weights.
+    pub draft_kv_dtype: i32,
 }

@@ -66,6 +66,7 @@ impl GenerateOptions {
             let expected = format!("at most {MAX_DRAFTS}");
             return Err(Error::invalid("draft_len", expected, self.draft_len));
         }
+        self.check_draft_model(limits)?;
         if self.num_return_sequences == 0 {
             return Err(Error::invalid("num_return_sequences", "at least 1", 0));
         }
@@ -101,6 +102,34 @@ impl GenerateOptions {
 }
 
 impl GenerateOptions {
+    fn check_draft_model(&self, limits: &RequestLimits) -> Result<()> {
+        let (beta, alpha) = (self.contrast_beta, self.contrast_alpha);
+        if !(beta >= 0.0 && beta.is_finite()) {
+            let expected = "finite and at least 0";
+            return Err(Error::invalid("contrast_beta", expected, beta));
+        }
+        if !(0.0..=1.0).contains(&alpha) {
+            return Err(Error::invalid("contrast_alpha", "0 to 1", alpha));
+        }
+        let invalid = |name: &str, expected: &str, value: &dyn Display| {
+            Err(Error::invalid(name, expected, value))
+        };
+        if self.contrasts() && self.has_beams() {
+            return invalid("contrast_beta", "0 with beams", &beta);
+        }
+        if limits.has_draft {
+            return Ok(());
+        }
+        let expected = "without a draft model (draft_dir of the build options)";
+        if self.contrasts() {
+            return invalid("contrast_beta", &format!("0 {expected}"), &beta);
+        }
+        if self.speculation == Speculation::Draft {
+            return invalid("speculation", &format!("not DRAFT {expected}"), &"DRAFT");
+        }
+        Ok(())
+    }
+
     fn check_beams(&self) -> Result<()> {
         let beams = self.num_beams;
         let invalid = |name: &str, expected: String, value: &dyn Display| {

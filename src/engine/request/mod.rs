@@ -45,6 +45,8 @@ pub struct RequestLimits {
     pub max_samples: usize,
     /// Token ids are below this.
     pub vocab_size: usize,
+    /// Whether there is a draft model.
+    pub has_draft: bool,
 }
 
 impl RequestLimits {

@@ -52,7 +52,23 @@ pub enum Speculation {
     /// Texts: what followed the last tokens before, in prompt and output and in
     /// [`GenerateOptions::predicted`].
     NGram,
+    /// The draft model: what it would choose.
+    Draft,
 }
+
+/// Contrastive decoding (Li et al. 2022, <https://arxiv.org/abs/2210.15097>; in logits, as O'Brien
+/// and Lewis 2023 have it, <https://arxiv.org/abs/2309.09117>).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Contrast {
+    /// How much the draft model's logits count.
+    pub beta: f32,
+    /// The logarithm of the least share of the most likely token's probability that a token must
+    /// have.
+    pub log_alpha: f32,
+}
+
+/// [`GenerateOptions::contrast_alpha`] where it is 0.
+const DEFAULT_ALPHA: f32 = 0.1;
 
 /// Options of one call, as a caller gives them. The defaults are the reference's.
 #[derive(Clone, Debug)]
@@ -140,6 +156,12 @@ pub struct GenerateOptions {
     pub draft_len: usize,
     /// A text that the output may repeat in parts.
     pub predicted: Vec<Token>,
+    /// Contrastive decoding: a token's logit becomes `(1 + beta)` times the model's minus `beta`
+    /// times the draft model's; 0 is off.
+    pub contrast_beta: f32,
+    /// Tokens with less than this share of the most likely token's probability, as the model has
+    /// it, are impossible then; 0 is 0.1.
+    pub contrast_alpha: f32,
     /// Stops the call.
     pub cancel: Option<Cancel>,
 }
@@ -185,6 +207,8 @@ impl Default for GenerateOptions {
             speculation: Speculation::Off,
             draft_len: 0,
             predicted: Vec::new(),
+            contrast_beta: 0.0,
+            contrast_alpha: 0.0,
             cancel: None,
         }
     }
@@ -215,5 +239,33 @@ impl GenerateOptions {
     pub(in crate::engine) fn searches_drafts(&self) -> bool {
         let plain = self.grammar.is_none() && !self.has_beams() && !self.ask_logits;
         self.speculation != Speculation::Off && plain
+    }
+
+    /// Whether they are looked up in texts.
+    pub(in crate::engine) fn looks_drafts_up(&self) -> bool {
+        matches!(self.speculation, Speculation::Auto | Speculation::NGram)
+    }
+
+    /// Whether the draft model is asked for them, where there is one. In contrastive decoding it has
+    /// another task: its own choices are what the text shall not be like.
+    pub(in crate::engine) fn asks_draft_model(&self) -> bool {
+        matches!(self.speculation, Speculation::Auto | Speculation::Draft) && !self.contrasts()
+    }
+
+    /// Whether the model's logits are contrasted with those of the draft model.
+    pub(in crate::engine) fn contrasts(&self) -> bool {
+        self.contrast_beta > 0.0
+    }
+
+    /// Contrastive decoding as the sampler needs it: beta, and alpha's logarithm.
+    pub(in crate::engine) fn contrast(&self) -> Contrast {
+        let alpha = match self.contrast_alpha {
+            0.0 => DEFAULT_ALPHA,
+            alpha => alpha,
+        };
+        Contrast {
+            beta: self.contrast_beta,
+            log_alpha: f64::from(alpha).ln() as f32,
+        }
     }
 }

@@ -18,6 +18,7 @@ pub(super) use device::{alternatives_of, continuations_of};
 use self::filters::{change, clean, filter_probabilities, keep_nucleus};
 use self::passes::{best, exponentials, kth_largest, maximum, share_from, total_mass};
 use super::event::Alternative;
+use super::request::Contrast;
 use super::request::GenerateOptions;
 use crate::backend::Step;
 use crate::backend::choice::{self, Changes, Choice, ONE, Scale, Strategy, mass, rank};
@@ -98,6 +99,9 @@ pub struct Sampler {
     /// The loaded row, `[vocab_size]`: numbers that are not finite have become -inf, and negative
     /// zeros zero.
     logits: Vec<f32>,
+    /// The same contrasted with another model's row, if [`Sampler::contrast`] has made it.
+    contrasted: Vec<f32>,
+    is_contrasted: bool,
     /// The logits after penalty, edits and mask, `[n_tokens]`.
     changed: Vec<f32>,
     /// `exp((logit - max) / temperature)`, `[n_tokens]`.
@@ -170,6 +174,40 @@ impl Sampler {
     pub fn load(&mut self, logits: &[f32]) {
         self.logits.clear();
         self.logits.extend(logits.iter().map(|l| clean(*l)));
+        self.is_contrasted = false;
+    }
+
+    /// Contrasts the loaded row with `amateur`, another model's raw logits of the same row: what is
+    /// drawn from is `(1 + beta) * logit - beta * amateur` for tokens whose logit is at least the
+    /// largest of a token that can be drawn plus `log_alpha`, each operation in float32. What is
+    /// reported stays that of the loaded row.
+    pub fn contrast(&mut self, amateur: &[f32], contrast: &Contrast) {
+        let Self {
+            n_tokens,
+            logits,
+            contrasted,
+            ..
+        } = self;
+        let drawn = &logits[..logits.len().min(*n_tokens)];
+        let least = maximum(drawn) + contrast.log_alpha;
+        contrasted.clear();
+        contrasted.extend(logits.iter().zip(amateur).map(|(expert, amateur)| {
+            let value = (1.0 + contrast.beta) * expert - contrast.beta * amateur;
+            match *expert >= least {
+                true => clean(value),
+                false => f32::NEG_INFINITY,
+            }
+        }));
+        self.is_contrasted = true;
+    }
+
+    /// What is drawn from before penalties, edits and mask change it.
+    fn drawn_from(&self) -> &[f32] {
+        let row = match self.is_contrasted {
+            true => &self.contrasted,
+            false => &self.logits,
+        };
+        &row[..row.len().min(self.n_tokens)]
     }
 
     /// Makes `choice`, one of the step's choices, for the loaded row. Returns `None` if no token is
@@ -209,9 +247,9 @@ impl Sampler {
 
     /// What of the loaded row a token is drawn from, `[n_tokens]`.
     pub fn changed(&mut self, strategy: &Strategy, changes: Changes<'_>) -> &[f32] {
-        let n = self.logits.len().min(self.n_tokens);
-        let logits = &self.logits[..n];
-        change(&mut self.changed, logits, strategy.penalty, changes);
+        let mut out = std::mem::take(&mut self.changed);
+        change(&mut out, self.drawn_from(), strategy.penalty, changes);
+        self.changed = out;
         &self.changed
     }
 
@@ -246,6 +284,8 @@ impl Sampler {
         let Self {
             n_tokens,
             logits,
+            contrasted,
+            is_contrasted,
             changed,
             shares,
             kept,
@@ -254,6 +294,7 @@ impl Sampler {
             distances,
         } = self;
         kept.clear();
+        let logits = if *is_contrasted { contrasted } else { logits };
         let logits = &logits[..logits.len().min(*n_tokens)];
         let plain = strategy.penalty == 1.0 && changes.edits.is_empty() && changes.mask.is_none();
         let values = match plain {

@@ -65,6 +65,11 @@ impl Scheduler {
                 if let Answer::Logits(logits) = answer {
                     let n = self.limits.vocab_size;
                     self.sampler.load(&logits[row * n..][..n]);
+                    let amateur = self.draft_model.as_ref().and_then(|m| m.logits_of(row));
+                    if let Some(amateur) = amateur {
+                        let contrast = self.running[at].call().options.contrast();
+                        self.sampler.contrast(amateur, &contrast);
+                    }
                 }
                 if choice.search != Search::Off {
                     let sequence = &mut self.running[at];
@@ -141,9 +146,11 @@ impl Scheduler {
             totals.generated_tokens += (after - before) as u64;
             totals.drafted_tokens += drafted as u64;
             totals.accepted_tokens += accepted as u64;
+            let drafting = self.draft_model.as_ref().map_or(0.0, |model| model.seconds);
+            let ms = (seconds + drafting) * 1e3;
             match prompt_rows {
-                0 => totals.decode_ms += seconds * 1e3,
-                _ => totals.prefill_ms += seconds * 1e3,
+                0 => totals.decode_ms += ms,
+                _ => totals.prefill_ms += ms,
             }
         }
         self.retire();

@@ -1,12 +1,13 @@
 //! The drafts of the step that is being planned: of which sequences, and how many pay.
 
 use super::Scheduler;
+use crate::Result;
 use crate::engine::draft::IN_ANY_CASE;
 
 impl Scheduler {
     /// Choose the drafts of the step that is being planned. They get what it has left of its rows
     /// when every sequence that decodes has its own and the prompts have theirs.
-    pub(super) fn draft(&mut self) {
+    pub(super) fn draft(&mut self) -> Result<()> {
         let mut any = false;
         for sequence in &mut self.running {
             if let Some(drafts) = &mut sequence.drafts {
@@ -15,7 +16,7 @@ impl Scheduler {
             }
         }
         if !any {
-            return;
+            return Ok(());
         }
         let (mut decodes, mut prompt_rows, mut prompts_want) = (0, 0, 0);
         for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
@@ -42,10 +43,12 @@ impl Scheduler {
             .max_wanted
             .saturating_sub(decodes + prompts_want);
         let room = rows_left.min(wanted_left);
+        self.propose(decodes, room)?;
         self.share(decodes, room);
         for drafts in self.running.iter_mut().filter_map(|s| s.drafts.as_mut()) {
             drafts.settle(room > 0, self.runs_ahead);
         }
+        Ok(())
     }
 
     /// Give the drafts that were found their rows, as many as make most tokens a second.

@@ -1,6 +1,7 @@
 //! Decides which rows go into the next step, who begins and who ends, and who has which pages.
 
 mod absorb;
+mod draft_model;
 mod drafts;
 mod park;
 mod patience;
@@ -13,6 +14,7 @@ use self::patience::Bounds;
 use super::branch::Branch;
 use super::call::{Beginning, Call, Waiting};
 use super::draft::Drafts;
+use super::draft_model::DraftModel;
 use super::edits::Editor;
 use super::event::FinishReason;
 use super::extent::Extent;
@@ -55,6 +57,7 @@ pub(super) struct Scheduler {
     pace: Pace,
     /// Whether the model has ever taken a step before the answer of the one before it.
     runs_ahead: bool,
+    draft_model: Option<Box<DraftModel>>,
     sampler: Sampler,
     editor: Editor,
     /// Ids from here on are never sampled.
@@ -70,6 +73,7 @@ pub(super) struct Scheduler {
 impl Scheduler {
     pub fn new(
         limits: Limits,
+        draft: Option<Box<dyn Run>>,
         tokenizer: Arc<dyn Tokenizer>,
         options: &EngineOptions,
         shared: Arc<Shared>,
@@ -77,6 +81,9 @@ impl Scheduler {
         let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
         let mut sampler = Sampler::new(n_tokens);
         sampler.reserve(limits.vocab_size)?;
+        let draft_model = draft
+            .map(|run| DraftModel::new(run, &limits, n_tokens, options.max_batch_size))
+            .transpose()?;
         let editor = Editor::new(n_tokens, limits.max_positions, &options.eos_ids)?;
         let slots = "the slots (max_batch_size)";
         Ok(Self {
@@ -90,6 +97,7 @@ impl Scheduler {
             pool: Pool::new(limits.n_pages, limits.page_size)?,
             pace: Pace::new(options.prefill_chunk, limits.max_wanted)?,
             runs_ahead: false,
+            draft_model: draft_model.map(Box::new),
             sampler,
             editor,
             n_tokens,
@@ -171,6 +179,7 @@ impl Scheduler {
             return false;
         }
         let (options, pool) = (&call.options, &mut self.pool);
+        let has_draft = self.draft_model.is_some();
         // All beams of a prompt are one sequence.
         let n = if options.has_beams() { 1 } else { width };
         let max_seq_len = self.limits.max_positions;
@@ -209,7 +218,7 @@ impl Scheduler {
                     })?),
                     false => None,
                 };
-                let drafts = Drafts::new(&call, tokens.len(), &extent);
+                let drafts = Drafts::new(&call, tokens.len(), &extent, has_draft);
                 let asked = inquiry.transpose()?;
                 samples.push((own, output, guide, group, asked, drafts));
             }

@@ -24,7 +24,7 @@ pub(in crate::engine) struct Plan {
 impl Plan {
     /// Makes an empty plan. It has room for any step, but not for the step's history and edits: for
     /// these [`Scheduler::plan`] takes room.
-    pub(super) fn new(limits: &Limits, max_batch_size: usize) -> Result<Self> {
+    pub fn new(limits: &Limits, max_batch_size: usize) -> Result<Self> {
         let what = "the plan of a step";
         let pages_each = limits.max_positions.div_ceil(limits.page_size);
         let mut plan = Self::default();
@@ -59,12 +59,13 @@ impl Plan {
 impl Scheduler {
     /// Fill `plan` with a row and drafts of each running stream and a chunk of the prompts; leave
     /// it empty if there is nothing to do.
-    pub fn plan(&mut self, plan: &mut Plan) {
+    pub fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         plan.clear();
         for sequence in &mut self.running {
             sequence.sits_out = sequence.is_held();
         }
-        self.draft();
+        self.keep_up()?;
+        self.draft()?;
         if self.reserve_changes(&mut plan.step).is_err() {
             self.drop_drafts();
         }
@@ -98,7 +99,15 @@ impl Scheduler {
                 let (position, rows) = (branch.computed, 0..1 + n_drafts);
                 let tokens = &branch.tokens[position..][rows.clone()];
                 let (kind, pool) = (RowKind::Decode, &self.pool);
-                add_span(plan, sequence, (at, branch), kind, position, tokens, pool);
+                let rows_of = Rows {
+                    branch,
+                    at,
+                    kind,
+                    position,
+                    tokens,
+                    written: branch.computed,
+                };
+                add_span(plan, sequence, &rows_of, pool);
                 want(&mut plan.step, sequence, branch, rows, &mut self.editor);
             }
             sequence.branch.tokens.truncate(n);
@@ -122,6 +131,7 @@ impl Scheduler {
             }
         }
         self.ask_for_masks(plan);
+        self.contrast(plan)
     }
 
     /// Plans the step that follows `plan` while `plan` is under way, so that the device need not
@@ -148,7 +158,16 @@ impl Scheduler {
         for sequence in self.running.iter().filter(|s| !s.sits_out) {
             let branch = &sequence.branch;
             let (kind, pool, position) = (RowKind::Decode, &self.pool, branch.tokens.len());
-            add_span(next, sequence, (0, branch), kind, position, &[0], pool);
+            let tokens = &[0];
+            let rows = Rows {
+                branch,
+                at: 0,
+                kind,
+                position,
+                tokens,
+                written: branch.computed,
+            };
+            add_span(next, sequence, &rows, pool);
             want(&mut next.step, sequence, branch, 0..1, &mut self.editor);
         }
         for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
@@ -197,7 +216,7 @@ impl Scheduler {
     }
 
     /// Room for what the tokens of a step are chosen by.
-    fn reserve_changes(&self, step: &mut Step) -> Result<()> {
+    pub(super) fn reserve_changes(&self, step: &mut Step) -> Result<()> {
         let history = self.running.iter().map(Sequence::history_len).sum();
         reserve::vec("the tokens for penalties", &mut step.history, history)?;
         self.reserve_edits(step)
@@ -257,7 +276,15 @@ impl Scheduler {
         }
         let tokens = &branch.tokens[position..][..rows];
         let (kind, pool) = (RowKind::Prefill, &self.pool);
-        add_span(plan, sequence, (0, branch), kind, position, tokens, pool);
+        let new = Rows {
+            branch,
+            at: 0,
+            kind,
+            position,
+            tokens,
+            written: branch.computed,
+        };
+        add_span(plan, sequence, &new, pool);
         let wanted_from = match sequence.extent.scores_prompt() {
             true => 0,
             false if position + rows == branch.prompt_len => rows - 1,
@@ -272,7 +299,7 @@ impl Scheduler {
 
 /// Asks for the logits of some rows of the step's last span, which belongs to this branch of the
 /// sequence.
-fn want(
+pub(super) fn want(
     step: &mut Step,
     sequence: &Sequence,
     branch: &Branch,
@@ -300,38 +327,46 @@ fn want(
     }
 }
 
-/// Appends a span for some tokens of a sequence's branch, from `position` on. Positions that are in
-/// the cache already are not written again.
-fn add_span(
-    plan: &mut Plan,
-    sequence: &Sequence,
-    (at, branch): (usize, &Branch),
-    kind: RowKind,
-    position: usize,
-    tokens: &[Token],
-    pool: &Pool,
-) {
+/// Rows of a sequence, to be put into a step.
+pub(super) struct Rows<'a> {
+    pub branch: &'a Branch,
+    /// Which of the sequence's branches it is.
+    pub at: usize,
+    pub kind: RowKind,
+    /// The position of the first of them.
+    pub position: usize,
+    pub tokens: &'a [Token],
+    /// Positions before this one are in the cache already and are not written again.
+    pub written: usize,
+}
+
+/// Appends a span of these rows.
+pub(super) fn add_span(plan: &mut Plan, sequence: &Sequence, rows: &Rows<'_>, pool: &Pool) {
     let Plan {
         step,
         whose,
         branches,
     } = plan;
-    let Branch {
-        pages, computed, ..
-    } = branch;
-    let size = pool.page_size();
-    let positions = position..position + tokens.len();
+    let Rows {
+        branch, position, ..
+    } = *rows;
+    let (pages, size) = (&branch.pages, pool.page_size());
+    let positions = position..position + rows.tokens.len();
     let (first_row, first_page) = (step.tokens.len(), step.pages.len());
-    step.tokens.extend_from_slice(tokens);
+    step.tokens.extend_from_slice(rows.tokens);
     step.slots.extend(positions.clone().map(|at| {
         let slot = pages[at / size] * size as u32 + (at % size) as u32;
-        if at < *computed { Step::NO_SLOT } else { slot }
+        if at < rows.written {
+            Step::NO_SLOT
+        } else {
+            slot
+        }
     }));
     step.pages
         .extend_from_slice(&pages[..positions.end.div_ceil(size)]);
     step.spans.push(Span {
         rows: first_row..step.tokens.len(),
-        kind,
+        kind: rows.kind,
         position,
         pages: first_page..step.pages.len(),
     });
@@ -340,5 +375,5 @@ fn add_span(
         step.adapters.push(Some(adapter.clone()));
     }
     whose.push(sequence.id);
-    branches.push(at);
+    branches.push(rows.at);
 }

@@ -49,6 +49,9 @@ impl Scheduler {
     pub fn copy_pages(&mut self, run: &mut dyn Run) -> Result<()> {
         if !self.copies.is_empty() {
             run.copy_pages(&self.copies)?;
+            if let Some(model) = &mut self.draft_model {
+                model.run.copy_pages(&self.copies)?;
+            }
             self.copies.clear();
         }
         Ok(())

@@ -98,7 +98,7 @@ impl Sequence {
         let more = self.branch.generated() + 1 < self.extent.max_new() && self.group.is_none();
         let options = &self.call().options;
         let known =
-            options.grammar.is_none() && !options.ask_logits && !self.policy.hangs_on_last();
+            options.grammar.is_none() && !self.policy.is_for_host() && !self.policy.hangs_on_last();
         let plain = self.drafts.as_ref().is_none_or(Drafts::rests_next);
         !self.branch.in_prefill() && more && known && plain
     }

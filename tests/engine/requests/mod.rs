@@ -14,6 +14,7 @@ const LIMITS: RequestLimits = RequestLimits {
     max_seq_len: 8,
     max_samples: 4,
     vocab_size: 300,
+    has_draft: false,
 };
 
 fn refused(prompts: Vec<Prompt>, options: GenerateOptions) -> Error {

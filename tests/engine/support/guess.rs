@@ -86,3 +86,27 @@ impl Guess {
         }
     }
 }
+
+/// The options of a call on a handle with a draft model: some let it guess, some are contrasted with
+/// it, some have nothing to do with it.
+pub fn with_draft_model(options: GenerateOptions) -> GenerateOptions {
+    if options.num_beams > 1 {
+        return options;
+    }
+    let kinds = [Speculation::Draft, Speculation::Auto];
+    let seed = options.seed as usize;
+    match seed % 4 {
+        0 | 1 => GenerateOptions {
+            speculation: kinds[seed % 4],
+            draft_len: seed / 4 % 6,
+            ..options
+        },
+        2 => GenerateOptions {
+            contrast_beta: 0.5,
+            // So little that it leaves all tokens, of which options may ban many.
+            contrast_alpha: 1e-6,
+            ..options
+        },
+        _ => options,
+    }
+}

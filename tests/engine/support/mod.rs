@@ -113,6 +113,41 @@ impl Setup {
         (host, probe)
     }
 
+    /// The same with a draft model, whose probe is the second one.
+    pub fn start_drafting(
+        &self,
+        ahead: bool,
+        think: impl FnMut(&History, &mut [f32]) + Send + 'static,
+        draft: impl FnMut(&History, &mut [f32]) + Send + 'static,
+    ) -> (Host, Arc<Probe>, Arc<Probe>) {
+        let new = |limits, think: Box<Think>| match ahead {
+            true => Model::ahead(limits, think),
+            false => Model::new(limits, think),
+        };
+        let model = new(self.limits(), Box::new(think));
+        let draft = new(self.limits(), Box::new(draft)).drafting();
+        let probes = (model.probe.clone(), draft.probe.clone());
+        let (run, draft) = (Box::new(model), Box::new(draft));
+        let log = Arc::new(Log::new(None));
+        let engine =
+            Engine::with_draft(run, Some(draft), Arc::new(Toy), self.options(), log).unwrap();
+        let limits = engine.request_limits();
+        let mut host = Host::new(engine, limits);
+        host.probe = Some(probes.0.clone());
+        (host, probes.0, probes.1)
+    }
+
+    /// A model that is a hash, perhaps with a draft model that agrees with it so often of 16 times.
+    pub fn start_perhaps_drafting(&self, ahead: bool, agrees: Option<usize>) -> Host {
+        match agrees {
+            None => self.start_ahead(ahead, hash_think).0,
+            Some(agrees) => {
+                self.start_drafting(ahead, hash_think, half_hash_think(agrees))
+                    .0
+            }
+        }
+    }
+
     pub fn start_run(&self, run: Box<dyn Run>) -> Host {
         let engine =
             Engine::new(run, Arc::new(Toy), self.options(), Arc::new(Log::new(None))).unwrap();

@@ -23,6 +23,9 @@ pub struct Model {
     think: Box<Think>,
     /// Whether it chooses tokens itself and takes a step before the one before it is collected.
     ahead: bool,
+    /// Whether it is a draft model: it computes rows of decode for their keys and values alone, and
+    /// gives logits without choices.
+    drafts: bool,
     /// What the next step may follow: the tokens that the last one chose, one for each row.
     chosen: Option<Vec<Option<Token>>>,
     /// Not collected, oldest first.
@@ -133,6 +136,7 @@ impl Model {
             cache,
             think: Box::new(think),
             ahead: false,
+            drafts: false,
             chosen: None,
             answers: VecDeque::new(),
             given: Given::default(),
@@ -145,6 +149,14 @@ impl Model {
         Self {
             ahead: true,
             ..Self::new(limits, think)
+        }
+    }
+
+    /// As a draft model.
+    pub fn drafting(self) -> Self {
+        Self {
+            drafts: true,
+            ..self
         }
     }
 
@@ -201,7 +213,9 @@ impl Model {
         let rows = step.tokens.len();
         assert!(rows > 0 && rows <= max_rows, "{rows} rows of {max_rows}");
         assert!(step.wanted.len() <= max_wanted);
-        assert_eq!(step.choices.len(), step.wanted.len());
+        if !self.drafts || !step.choices.is_empty() {
+            assert_eq!(step.choices.len(), step.wanted.len());
+        }
         assert_eq!(step.slots.len(), rows);
         for choice in &step.choices {
             let edits = &step.edits[choice.edits.clone()];
@@ -251,7 +265,7 @@ impl Model {
                 last / page_size < pages.len(),
                 "the page table covers every position"
             );
-            if span.kind == RowKind::Decode {
+            if span.kind == RowKind::Decode && !self.drafts {
                 let rows = span.rows.clone();
                 let wanted = rows.filter(|row| step.wanted.contains(&(*row as u32)));
                 assert_eq!(
@@ -332,6 +346,7 @@ impl Run for Model {
         self.chosen = None;
         let choices = &mut step.choices.iter();
         given.for_host = choices.any(|choice| choice.needs_logits() || choice.to_host);
+        given.for_host |= step.choices.is_empty();
         if self.ahead && !given.for_host {
             for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
                 if step.follows && step.choices[at].strategy.penalty != 1.0 {
@@ -437,6 +452,17 @@ pub fn hash_think(history: &History, logits: &mut [f32]) {
             } else {
                 0.0
             };
+    }
+}
+
+/// A model that mostly thinks what [`hash_think`] thinks: the more, the higher `agrees` of 16 is.
+pub fn half_hash_think(agrees: usize) -> impl FnMut(&History, &mut [f32]) + Send + use<> {
+    move |history, logits| {
+        hash_think(history, logits);
+        let sum: usize = history.iter().map(|(token, _)| *token as usize).sum();
+        if sum % 16 >= agrees {
+            logits.reverse();
+        }
     }
 }
 

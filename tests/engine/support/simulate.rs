@@ -53,6 +53,30 @@ pub fn simulate(
     options: &GenerateOptions,
     max_seq_len: usize,
 ) -> Output {
+    simulate_contrast(think, None, prompt, index, options, max_seq_len)
+}
+
+/// What a token is drawn from where the row of another model is contrasted with: by the definition.
+fn contrast(row: &[f32], amateur: &[f32], options: &GenerateOptions) -> Vec<f32> {
+    let (beta, alpha) = (options.contrast_beta, options.contrast_alpha);
+    let alpha = if alpha == 0.0 { 0.1 } else { alpha };
+    let most = row[..IDS].iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let of = |(expert, amateur): (&f32, &f32)| match *expert >= most + alpha.ln() {
+        true => (1.0 + beta) * expert - beta * amateur,
+        false => f32::NEG_INFINITY,
+    };
+    row.iter().zip(amateur).map(of).collect()
+}
+
+/// The same with a draft model, which the model may be contrasted with.
+pub fn simulate_contrast(
+    think: &mut Think,
+    mut amateur: Option<&mut Think>,
+    prompt: &[Token],
+    index: u32,
+    options: &GenerateOptions,
+    max_seq_len: usize,
+) -> Output {
     let most = options
         .max_gen_len
         .unwrap_or(usize::MAX)
@@ -115,9 +139,20 @@ pub fn simulate(
             edits: &edits,
             ..Changes::after(&tokens)
         };
-        let token = sampler
-            .draw(&Strategy::from(options), changes, draw)
-            .unwrap();
+        let contrasted = amateur
+            .as_deref_mut()
+            .filter(|_| options.contrast_beta > 0.0);
+        let token = match contrasted {
+            None => sampler.draw(&Strategy::from(options), changes, draw),
+            Some(amateur) => {
+                let mut other = vec![0.0; VOCAB];
+                amateur(&history(&tokens), &mut other);
+                let mut drawn = Sampler::new(IDS);
+                drawn.load(&contrast(&row, &other, options));
+                drawn.draw(&Strategy::from(options), changes, draw)
+            }
+        };
+        let token = token.unwrap();
         if token == EOS && !options.ignore_eos || options.stop_tokens.contains(&token) {
             reason = FinishReason::Stop;
             break;

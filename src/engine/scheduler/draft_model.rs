@@ -1,0 +1,297 @@
+//! What the draft model computes beside a step of the model's: the prompts that it needs, its guesses
+//! at the next tokens, and the logits that the model's are contrasted with.
+
+use super::Scheduler;
+use super::plan::{Plan, Rows, add_span, want};
+use crate::backend::choice::Search;
+use crate::backend::{Answer, RowKind, Step};
+use crate::engine::draft::Drafts;
+use crate::engine::draft_model::DraftModel;
+use crate::engine::request::MAX_DRAFTS;
+use crate::engine::sequence::Sequence;
+use crate::kv::Pool;
+use crate::{Result, Token};
+
+/// So many tokens that the draft model has not seen are computed in the step of the first draft;
+/// more of them get steps of their own.
+const FEW: usize = MAX_DRAFTS;
+
+/// Adds what the draft model lacks of the sequence before `end` to its step. These are all prompt, or
+/// all generated.
+fn add_lacking(model: &mut DraftModel, sequence: &Sequence, end: usize, pool: &Pool) {
+    let position = sequence.branch.drafted;
+    let kind = match position < sequence.branch.prompt_len {
+        true => RowKind::Prefill,
+        false => RowKind::Decode,
+    };
+    let tokens = &sequence.branch.tokens[position..end];
+    add(&mut model.plan, sequence, (kind, position), tokens, pool);
+}
+
+/// Adds rows of the sequence to the draft model's step.
+fn add(
+    plan: &mut Plan,
+    sequence: &Sequence,
+    (kind, position): (RowKind, usize),
+    tokens: &[Token],
+    pool: &Pool,
+) {
+    let branch = &sequence.branch;
+    let rows = Rows {
+        branch,
+        at: 0,
+        kind,
+        position,
+        tokens,
+        written: branch.drafted,
+    };
+    add_span(plan, sequence, &rows, pool);
+    // An adapter is the model's alone.
+    plan.step.adapters.clear();
+}
+
+/// The number of a step's rows of decode.
+fn decodes(step: &Step) -> usize {
+    let spans = step.spans.iter();
+    let decoded = spans.filter(|span| span.kind == RowKind::Decode);
+    decoded.map(|span| span.rows.len()).sum()
+}
+
+impl Scheduler {
+    /// Does `work` with the draft model, if there is one.
+    fn with_draft_model(
+        &mut self,
+        work: impl FnOnce(&mut Self, &mut DraftModel) -> Result<()>,
+    ) -> Result<()> {
+        let Some(mut model) = self.draft_model.take() else {
+            return Ok(());
+        };
+        let done = work(self, &mut model);
+        self.draft_model = Some(model);
+        done
+    }
+
+    /// Before a step is planned: has the draft model compute a chunk of the prompts of those that ask
+    /// it for drafts, no further than the model is.
+    pub(super) fn keep_up(&mut self) -> Result<()> {
+        self.with_draft_model(|this, model| {
+            model.clear();
+            let decodes = this.running.iter().filter(|s| !s.branch.in_prefill());
+            let rows = model
+                .pace
+                .prompt_rows(decodes.count(), model.limits.max_rows);
+            let mut budget = rows;
+            for sequence in &mut this.running {
+                sequence.branch.look_drafted(&this.pool);
+                let asks = sequence.drafts.as_ref().is_some_and(Drafts::asks_model);
+                if !asks || sequence.sits_out || sequence.first.is_some() {
+                    continue;
+                }
+                let branch = &sequence.branch;
+                let there = branch.computed.min(branch.prompt_len);
+                let rows = there.saturating_sub(branch.drafted).min(budget);
+                // A page that another one fills in this step is found afterwards.
+                let page = branch.pages.get(branch.drafted / this.pool.page_size());
+                let is_being_filled = page.is_some_and(|page| model.plan.step.pages.contains(page));
+                if rows > 0 && !is_being_filled {
+                    add_lacking(model, sequence, branch.drafted + rows, &this.pool);
+                    budget -= rows;
+                }
+            }
+            this.compute(model)
+        })
+    }
+
+    /// Computes the draft model's step, if it has any rows, for its keys and values alone.
+    fn compute(&mut self, model: &mut DraftModel) -> Result<()> {
+        if !model.plan.is_empty() {
+            model.compute(decodes(&model.plan.step))?;
+            self.note_drafted(&model.plan);
+        }
+        Ok(())
+    }
+
+    /// The rows of the draft model's step are in its pages.
+    fn note_drafted(&mut self, plan: &Plan) {
+        for (span, id) in plan.step.spans.iter().zip(&plan.whose) {
+            if let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id) {
+                let end = span.position + span.rows.len();
+                sequence.branch.set_drafted(end, &mut self.pool);
+            }
+        }
+    }
+
+    /// Has the draft model compute what it lacks of a sequence before `end`, at once. It lacks
+    /// something where drafts came from elsewhere, where a prompt was found in the model's half of
+    /// the pages only, and where the sequence had given up its slot.
+    fn catch_up(&mut self, model: &mut DraftModel, at: usize, end: usize) -> Result<()> {
+        loop {
+            let branch = &mut self.running[at].branch;
+            branch.look_drafted(&self.pool);
+            let from = branch.drafted;
+            if from >= end {
+                return Ok(());
+            }
+            let end = match from < branch.prompt_len {
+                true => end.min(branch.prompt_len),
+                false => end,
+            };
+            model.plan.clear();
+            let end = end.min(from + model.limits.max_rows);
+            add_lacking(model, &self.running[at], end, &self.pool);
+            self.compute(model)?;
+        }
+    }
+
+    /// Asks the draft model for the drafts that sequences want of it. It chooses them token by token,
+    /// as the model chooses: with the same penalties, filters and draws, so that its choices are the
+    /// model's also at a high temperature, as far as the two agree. The step that is being planned
+    /// has `decodes` rows of decode without drafts, and room for so many.
+    pub(super) fn propose(&mut self, decodes: usize, room: usize) -> Result<()> {
+        self.with_draft_model(|this, model| {
+            let most = this.settle_asked(model, decodes, room);
+            for at in 0..this.running.len() {
+                let Sequence { branch, drafts, .. } = &this.running[at];
+                let last = branch.tokens.len() - 1;
+                let is_asked = drafts.as_ref().is_some_and(|drafts| drafts.lacks(0));
+                if is_asked && branch.drafted + FEW < last {
+                    this.catch_up(model, at, last)?;
+                }
+            }
+            for place in 0..most {
+                this.propose_next(model, place)?;
+            }
+            for sequence in &mut this.running {
+                let n = sequence.drafts.as_ref().map_or(0, Drafts::got);
+                let tokens = &mut sequence.branch.tokens;
+                tokens.truncate(tokens.len() - n);
+            }
+            Ok(())
+        })
+    }
+
+    /// Settles how many drafts the model is asked for of each sequence: as many as make most tokens a
+    /// second, their own time included. The largest of these numbers.
+    fn settle_asked(&mut self, model: &DraftModel, decodes: usize, room: usize) -> usize {
+        let all = self.running.iter_mut().filter_map(|s| s.drafts.as_mut());
+        let mut wanting: Vec<&mut Drafts> = Vec::new();
+        for drafts in all.filter(|drafts| drafts.wants() > 0) {
+            if wanting.try_reserve(1).is_ok() {
+                wanting.push(drafts);
+            }
+        }
+        let share = room.checked_div(wanting.len()).unwrap_or(0);
+        let mut tokens = decodes as f64;
+        let (mut rows, mut drafting) = (decodes, 0.0);
+        let (mut best, mut best_rate) = (0, tokens / self.pace.decode_seconds(decodes));
+        // Until both have been measured, the two have no common unit.
+        let is_known = self.pace.knows_decodes() && model.pace.knows_decodes();
+        for place in 0..share.min(MAX_DRAFTS) {
+            let at_place = wanting.iter().filter(|drafts| drafts.wants() > place);
+            let (mut n, mut worth) = (0, 0.0);
+            for drafts in at_place {
+                n += 1;
+                worth += f64::from(drafts.model_is_right(place));
+            }
+            tokens += worth;
+            rows += n;
+            if is_known {
+                drafting += model.pace.decode_seconds(n);
+            }
+            let rate = tokens / (self.pace.decode_seconds(rows) + drafting);
+            if n > 0 && rate > best_rate {
+                (best, best_rate) = (place + 1, rate);
+            }
+        }
+        let asked = wanting.iter_mut().map(|drafts| drafts.ask(best, share));
+        asked.max().unwrap_or(0)
+    }
+
+    /// One more draft of each sequence that still lacks some.
+    fn propose_next(&mut self, model: &mut DraftModel, place: usize) -> Result<()> {
+        model.plan.clear();
+        if self.reserve_changes(&mut model.plan.step).is_err() {
+            // A draft is a hint: without room for what changes its choice there is none.
+            return Ok(());
+        }
+        for sequence in &self.running {
+            let Sequence { branch, drafts, .. } = sequence;
+            let rows = branch.tokens.len() - branch.drafted;
+            let lacks = drafts.as_ref().is_some_and(|drafts| drafts.lacks(place));
+            if !lacks || !model.has_room(rows) {
+                continue;
+            }
+            add_lacking(model, sequence, branch.tokens.len(), &self.pool);
+            let (step, editor) = (&mut model.plan.step, &mut self.editor);
+            want(step, sequence, branch, rows - 1..rows, editor);
+            if let Some(choice) = step.choices.last_mut() {
+                (choice.logprob, choice.top, choice.to_host) = (false, 0, false);
+                choice.search = Search::Off;
+            }
+        }
+        if model.plan.is_empty() {
+            return Ok(());
+        }
+        let n = model.limits.vocab_size;
+        let (answer, plan) = model.compute(decodes(&model.plan.step))?;
+        for (row, (id, choice)) in plan.whose.iter().zip(&plan.step.choices).enumerate() {
+            let token = match answer {
+                Answer::Logits(logits) => {
+                    self.sampler.load(&logits[row * n..][..n]);
+                    let chosen = self.sampler.choose(choice, &plan.step)?;
+                    chosen.map(|(token, _)| token)
+                }
+                Answer::Picks { picks, .. } => picks[row].token,
+            };
+            // What would end the text is no draft.
+            let token = token.filter(|token| !self.eos_ids.contains(token));
+            if let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id)
+                && let (Some(drafts), Some(token)) = (&mut sequence.drafts, token)
+            {
+                drafts.push(token);
+                sequence.branch.tokens.push(token);
+            }
+        }
+        self.note_drafted(&model.plan);
+        Ok(())
+    }
+
+    /// Has the draft model compute the rows of the step whose logits are contrasted with its own, and
+    /// what comes before them.
+    pub(super) fn contrast(&mut self, plan: &Plan) -> Result<()> {
+        self.with_draft_model(|this, model| {
+            let contrasts = |s: &Sequence| s.call().options.contrasts() && s.extent.max_new() > 0;
+            for (span, id) in plan.step.spans.iter().zip(&plan.whose) {
+                let at = this.running.iter().position(|s| s.id == *id);
+                if let Some(at) = at.filter(|at| contrasts(&this.running[*at])) {
+                    // The last row of a prompt that was found is computed, but not written, again.
+                    let branch = &this.running[at].branch;
+                    let found = branch.computed.min(branch.prompt_len);
+                    this.catch_up(model, at, found.max(span.position))?;
+                }
+            }
+            model.plan.clear();
+            let Plan { step, whose, .. } = plan;
+            for (span, id) in step.spans.iter().zip(whose) {
+                let sequence = this.running.iter().find(|s| s.id == *id);
+                let Some(sequence) = sequence.filter(|s| contrasts(s)) else {
+                    continue;
+                };
+                let first = model.plan.step.tokens.len();
+                let (tokens, place) = (&step.tokens[span.rows.clone()], (span.kind, span.position));
+                add(&mut model.plan, sequence, place, tokens, &this.pool);
+                for (at, (row, choice)) in step.wanted.iter().zip(&step.choices).enumerate() {
+                    let row = *row as usize;
+                    if span.rows.contains(&row) && choice.given.is_none() {
+                        model.pair(at, first + row - span.rows.start);
+                    }
+                }
+            }
+            if !model.plan.is_empty() {
+                model.compute_logits(decodes(&model.plan.step))?;
+                this.note_drafted(&model.plan);
+            }
+            Ok(())
+        })
+    }
+}
