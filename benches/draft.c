@@ -66,7 +66,7 @@ static double run(llama_t *l, int32_t speculation, float temperature, char *all,
     tokens += stats.generated_tokens - 1;
     *drafted += stats.drafted_tokens;
     *right += stats.accepted_tokens;
-    text = llama_result_text(r, 0, &n);
+    or_die(llama_result_text(r, 0, &text, &n), &err);
     strncat(all, text, n);
     llama_result_free(r);
   }

@@ -156,8 +156,9 @@ impl Drafts {
         (self.wants, self.asked, self.got) = (0, 0, 0);
     }
 
-    /// Look for what the step that is being planned could have of it, unless it rests.
-    pub fn find(&mut self, call: &Call, branch: &Branch, extent: &Extent) {
+    /// Look for what the step that is being planned could have of it, unless it rests. `pays`: a
+    /// draft of the draft model's could.
+    pub fn find(&mut self, call: &Call, branch: &Branch, extent: &Extent, pays: bool) {
         if self.rest > 0 {
             self.rest();
             return;
@@ -179,14 +180,17 @@ impl Drafts {
         }
         let likely = |kind: usize| self.habits[kind].taken(0);
         let is_ready = branch.drafted >= branch.prompt_len;
-        if self.model && is_ready && (self.found == 0 || likely(MODEL) > likely(self.kind)) {
+        if self.asks_model(pays)
+            && is_ready
+            && (self.found == 0 || likely(MODEL) > likely(self.kind))
+        {
             self.wants = most;
         }
     }
 
-    /// Whether the draft model is asked for drafts.
-    pub fn asks_model(&self) -> bool {
-        self.model
+    /// Whether the draft model is asked for drafts, where `pays` says whether any could pay.
+    pub fn asks_model(&self, pays: bool) -> bool {
+        self.model && (pays || self.fixed > 0)
     }
 
     /// How many drafts of the model's the step that is being planned could take.
@@ -262,7 +266,11 @@ impl Drafts {
         let is_plain = self.fixed == 0 && self.n == 0;
         // Where no step runs ahead, it costs nothing to look again.
         if is_plain && (runs_ahead || had_room && (self.found > 0 || self.wants > 0)) {
-            self.last_rest = (2 * self.last_rest).clamp(2, LONGEST_REST);
+            // What the draft model has not seen it computes before it can guess again, however long
+            // that is. So where its guesses do not pay it is asked less soon, and then no more.
+            self.model &= self.wants == 0 || self.last_rest < LONGEST_REST;
+            let longer = if self.wants > 0 { 4 } else { 2 };
+            self.last_rest = (longer * self.last_rest).clamp(2, LONGEST_REST);
             self.rest = self.last_rest;
         }
     }

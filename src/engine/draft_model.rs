@@ -8,10 +8,14 @@
 //! [`Pool::is_drafted`](crate::kv::Pool::is_drafted) of a page that others find.
 
 use super::pace::Pace;
+use super::request::MAX_DRAFTS;
 use super::scheduler::Plan;
 use crate::backend::{Answer, Limits, Run};
 use crate::{Error, Result, reserve};
 use std::time::Instant;
+
+/// Drafts that are all right must make tokens this much faster, or none are asked for.
+const WORTH_A_TRY: f64 = 1.1;
 
 pub(super) struct DraftModel {
     pub run: Box<dyn Run>,
@@ -20,6 +24,8 @@ pub(super) struct DraftModel {
     pub plan: Plan,
     /// How long its steps take.
     pub pace: Pace,
+    /// Whether its drafts could pay if all of them were right.
+    pub pays: bool,
     /// How long those took that belong to the model's next step.
     pub seconds: f64,
     /// Its logits for rows of the model's step, `[rows, vocab_size]`.
@@ -56,6 +62,7 @@ impl DraftModel {
             run,
             plan: Plan::new(&limits, max_batch_size)?,
             pace: Pace::new(None, limits.max_rows)?,
+            pays: true,
             seconds: 0.0,
             logits: Vec::new(),
             rows: reserve::room("the rows of the draft model", limits.max_wanted)?,
@@ -73,6 +80,19 @@ impl DraftModel {
         self.plan.clear();
         self.rows.clear();
         self.seconds = 0.0;
+    }
+
+    /// Finds out whether drafts could pay for so many sequences, beside the model's `pace`. Until both
+    /// have been measured, they could: the two paces have no common unit before.
+    pub fn weigh(&mut self, pace: &Pace, sequences: usize) {
+        let n = sequences.max(1);
+        let drafting = self.pace.decode_seconds(n);
+        let rate = |k: usize| {
+            let seconds = pace.decode_seconds(n * (k + 1)) + k as f64 * drafting;
+            (k + 1) as f64 / seconds
+        };
+        let is_known = pace.knows_decodes() && self.pace.knows_decodes();
+        self.pays = !is_known || (1..=MAX_DRAFTS).any(|k| rate(k) > WORTH_A_TRY * rate(0));
     }
 
     /// Computes the planned step, of whose rows `decodes` are rows of decode.
@@ -94,12 +114,17 @@ impl DraftModel {
         self.plan.step.wanted.push(row as u32);
     }
 
+    /// Takes room for the logits of a step. A call that needs it can still be refused.
+    pub fn reserve_logits(&mut self) -> Result<()> {
+        let n = self.limits.max_wanted * self.limits.vocab_size;
+        reserve::vec("the logits of the draft model", &mut self.logits, n)
+    }
+
     /// Computes the planned step and keeps its logits, for the rows of the model's step.
     pub fn compute_logits(&mut self, decodes: usize) -> Result<()> {
         let n = self.rows.len() * self.limits.vocab_size;
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();
-        reserve::vec("the logits of the draft model", &mut logits, n)?;
         let (answer, _) = self.compute(decodes)?;
         logits.extend_from_slice(&answer.logits()[..n]);
         self.logits = logits;

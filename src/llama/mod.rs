@@ -5,6 +5,7 @@
 //! | `options` | what a handle is built with, and what it says of itself |
 //! | `adapters` | the adapters that requests may choose |
 //! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
+//! | `load` | the loading of a model, and of a draft model, onto one device |
 //! | `setting` | what a backend is made for, and the memory that it takes then |
 //! | `draft` | the checkpoint of a draft model |
 //! | `ranks` | the loading of several ranks of this process |
@@ -21,6 +22,7 @@ mod chat;
 mod completion;
 mod draft;
 pub mod inspect;
+mod load;
 mod options;
 mod plan;
 mod processes;

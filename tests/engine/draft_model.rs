@@ -139,8 +139,6 @@ fn right_drafts_save_steps_and_wrong_ones_cost_few() {
     let (_, steps, drafting) = run(0, 0);
     assert_eq!(steps.len(), 41);
     assert!(drafting.len() < 20, "{} steps", drafting.len());
-    let (got, steps, _) = run(16, 0);
-    assert!(steps.len() < 30 && got.stats.accepted_tokens > 10);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //!
 //! Logits that are not finite (NaN, the infinities) are impossible tokens.
 
+mod contrast;
 mod device;
 mod filters;
 mod passes;
@@ -18,7 +19,6 @@ pub(super) use device::{alternatives_of, continuations_of};
 use self::filters::{change, clean, filter_probabilities, keep_nucleus};
 use self::passes::{best, exponentials, kth_largest, maximum, share_from, total_mass};
 use super::event::Alternative;
-use super::request::Contrast;
 use super::request::GenerateOptions;
 use crate::backend::Step;
 use crate::backend::choice::{self, Changes, Choice, ONE, Scale, Strategy, mass, rank};
@@ -175,39 +175,6 @@ impl Sampler {
         self.logits.clear();
         self.logits.extend(logits.iter().map(|l| clean(*l)));
         self.is_contrasted = false;
-    }
-
-    /// Contrasts the loaded row with `amateur`, another model's raw logits of the same row: what is
-    /// drawn from is `(1 + beta) * logit - beta * amateur` for tokens whose logit is at least the
-    /// largest of a token that can be drawn plus `log_alpha`, each operation in float32. What is
-    /// reported stays that of the loaded row.
-    pub fn contrast(&mut self, amateur: &[f32], contrast: &Contrast) {
-        let Self {
-            n_tokens,
-            logits,
-            contrasted,
-            ..
-        } = self;
-        let drawn = &logits[..logits.len().min(*n_tokens)];
-        let least = maximum(drawn) + contrast.log_alpha;
-        contrasted.clear();
-        contrasted.extend(logits.iter().zip(amateur).map(|(expert, amateur)| {
-            let value = (1.0 + contrast.beta) * expert - contrast.beta * amateur;
-            match *expert >= least {
-                true => clean(value),
-                false => f32::NEG_INFINITY,
-            }
-        }));
-        self.is_contrasted = true;
-    }
-
-    /// What is drawn from before penalties, edits and mask change it.
-    fn drawn_from(&self) -> &[f32] {
-        let row = match self.is_contrasted {
-            true => &self.contrasted,
-            false => &self.logits,
-        };
-        &row[..row.len().min(self.n_tokens)]
     }
 
     /// Makes `choice`, one of the step's choices, for the loaded row. Returns `None` if no token is

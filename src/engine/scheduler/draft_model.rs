@@ -77,13 +77,14 @@ impl Scheduler {
         self.with_draft_model(|this, model| {
             model.clear();
             let decodes = this.running.iter().filter(|s| !s.branch.in_prefill());
-            let rows = model
-                .pace
-                .prompt_rows(decodes.count(), model.limits.max_rows);
+            let decodes = decodes.count();
+            model.weigh(&this.pace, decodes);
+            let rows = model.pace.prompt_rows(decodes, model.limits.max_rows);
             let mut budget = rows;
             for sequence in &mut this.running {
                 sequence.branch.look_drafted(&this.pool);
-                let asks = sequence.drafts.as_ref().is_some_and(Drafts::asks_model);
+                let drafts = sequence.drafts.as_ref();
+                let asks = drafts.is_some_and(|drafts| drafts.asks_model(model.pays));
                 if !asks || sequence.sits_out || sequence.first.is_some() {
                     continue;
                 }
@@ -173,27 +174,19 @@ impl Scheduler {
     /// Settles how many drafts the model is asked for of each sequence: as many as make most tokens a
     /// second, their own time included. The largest of these numbers.
     fn settle_asked(&mut self, model: &DraftModel, decodes: usize, room: usize) -> usize {
-        let all = self.running.iter_mut().filter_map(|s| s.drafts.as_mut());
-        let mut wanting: Vec<&mut Drafts> = Vec::new();
-        for drafts in all.filter(|drafts| drafts.wants() > 0) {
-            if wanting.try_reserve(1).is_ok() {
-                wanting.push(drafts);
-            }
-        }
-        let share = room.checked_div(wanting.len()).unwrap_or(0);
+        let all = || self.running.iter().filter_map(|s| s.drafts.as_ref());
+        let wanting = || all().filter(|drafts| drafts.wants() > 0);
+        let share = room.checked_div(wanting().count()).unwrap_or(0);
         let mut tokens = decodes as f64;
         let (mut rows, mut drafting) = (decodes, 0.0);
         let (mut best, mut best_rate) = (0, tokens / self.pace.decode_seconds(decodes));
         // Until both have been measured, the two have no common unit.
         let is_known = self.pace.knows_decodes() && model.pace.knows_decodes();
         for place in 0..share.min(MAX_DRAFTS) {
-            let at_place = wanting.iter().filter(|drafts| drafts.wants() > place);
-            let (mut n, mut worth) = (0, 0.0);
-            for drafts in at_place {
-                n += 1;
-                worth += f64::from(drafts.model_is_right(place));
-            }
-            tokens += worth;
+            let at_place = || wanting().filter(|drafts| drafts.wants() > place);
+            let worth: f32 = at_place().map(|drafts| drafts.model_is_right(place)).sum();
+            let n = at_place().count();
+            tokens += f64::from(worth);
             rows += n;
             if is_known {
                 drafting += model.pace.decode_seconds(n);
@@ -203,8 +196,8 @@ impl Scheduler {
                 (best, best_rate) = (place + 1, rate);
             }
         }
-        let asked = wanting.iter_mut().map(|drafts| drafts.ask(best, share));
-        asked.max().unwrap_or(0)
+        let all = self.running.iter_mut().filter_map(|s| s.drafts.as_mut());
+        all.map(|drafts| drafts.ask(best, share)).max().unwrap_or(0)
     }
 
     /// One more draft of each sequence that still lacks some.

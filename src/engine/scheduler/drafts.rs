@@ -18,6 +18,7 @@ impl Scheduler {
         if !any {
             return Ok(());
         }
+        let pays = self.draft_model.as_ref().is_some_and(|model| model.pays);
         let (mut decodes, mut prompt_rows, mut prompts_want) = (0, 0, 0);
         for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
             let (branch, extent) = (&sequence.branch, &sequence.extent);
@@ -32,7 +33,7 @@ impl Scheduler {
             }
             decodes += sequence.branches().count();
             if let Some(drafts) = &mut sequence.drafts {
-                drafts.find(&sequence.output.call, branch, extent);
+                drafts.find(&sequence.output.call, branch, extent, pays);
             }
         }
         let chunk = self.pace.prompt_rows(decodes, self.limits.max_rows);

@@ -179,7 +179,7 @@ impl Scheduler {
             return false;
         }
         let (options, pool) = (&call.options, &mut self.pool);
-        let has_draft = self.draft_model.is_some();
+        let (has_draft, draft_model) = (self.draft_model.is_some(), &mut self.draft_model);
         // All beams of a prompt are one sequence.
         let n = if options.has_beams() { 1 } else { width };
         let max_seq_len = self.limits.max_positions;
@@ -191,6 +191,9 @@ impl Scheduler {
             };
             if options.grammar.is_some() {
                 self.guides.start()?;
+            }
+            if let Some(model) = draft_model.as_mut().filter(|_| options.contrasts()) {
+                model.reserve_logits()?;
             }
             let mut samples = reserve::room("the samples of a prompt", n)?;
             for index in (*index..).take(n) {

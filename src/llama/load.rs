@@ -1,0 +1,150 @@
+//! The loading of a checkpoint, and of a draft model's beside it, onto one device.
+
+use super::build::{Build, Loaded, Opened};
+use super::plan::{MemoryPlan, Place};
+use super::setting::{Setting, memory, setting};
+use super::{Llama, RankInfo};
+use crate::backend::{Backend, Needs, RopeTable, Run};
+use crate::checkpoint::weights::{self, LoadControl};
+use crate::checkpoint::{Adapter, Plan};
+use crate::model::{Runner, rope};
+use crate::ranks::figures::Figures;
+use crate::{Dtype, Result};
+use std::sync::Arc;
+
+/// What is to be loaded of a checkpoint.
+struct Part<'a> {
+    plan: Plan<'a>,
+    setting: Setting<'a>,
+    /// What it takes, as [`memory`] counts.
+    items: [(&'static str, u64); 4],
+}
+
+/// The names of what a draft model takes, in the order of [`memory`].
+const DRAFT_ITEMS: [&str; 4] = [
+    "the draft model's weights",
+    "its KV pool",
+    "its RoPE table",
+    "its scratch buffers",
+];
+
+impl Build<'_> {
+    /// Reads the checkpoint, and that of the draft model, onto the backends that `open` makes, which
+    /// is told how many bytes are planned for.
+    pub(super) fn load<B: Backend + 'static>(
+        &self,
+        place: Place,
+        open: impl Fn(RopeTable, &Setting<'_>, u64) -> Result<(B, String)>,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        let options = self.options;
+        let opened = self.open_checkpoint()?;
+        let draft = self.open_draft(&opened)?;
+        let adapters = self.adapters()?;
+        let dtypes = (options.weights_dtype, options.kv_dtype);
+        let model = self.part::<B>(&opened, dtypes, &adapters)?;
+        let dtypes = (options.draft_weights_dtype, options.draft_kv_dtype);
+        let draft_part = draft
+            .as_ref()
+            .map(|draft| self.part::<B>(draft, dtypes, &[]));
+        let draft_part = draft_part.transpose()?;
+        let mut items = model.items.to_vec();
+        if let Some(part) = &draft_part {
+            let of_draft = DRAFT_ITEMS.iter().zip(part.items);
+            items.extend(of_draft.map(|(name, (_, bytes))| (*name, bytes)));
+        }
+        let plan = MemoryPlan { items, place };
+        plan.check()?;
+        let bytes = |part: &Part<'_>| part.items[0].1;
+        let all_bytes = bytes(&model) + draft_part.as_ref().map_or(0, bytes);
+        let share = bytes(&model) as f32 / all_bytes.max(1) as f32;
+        let mut go_on = |read: f32| progress(read * share);
+        let (run, device_name) = self.runner(&opened, &model, &plan, &open, &mut go_on)?;
+        let mut go_on = |read: f32| progress(share + read * (1.0 - share));
+        let draft_run = match (&draft, &draft_part) {
+            (Some(draft), Some(part)) => {
+                Some(self.runner(draft, part, &plan, &open, &mut go_on)?.0)
+            }
+            _ => None,
+        };
+        let needs = Needs {
+            adapters: true,
+            ..Needs::default()
+        };
+        let sum = |item: usize| {
+            let of_draft = draft_part.as_ref().map_or(0, |part| part.items[item].1);
+            model.items[item].1 + of_draft
+        };
+        let (weight_bytes, kv_bytes) = (sum(0), sum(1));
+        let (weights_dtype, kv_dtype) = (model.setting.weights_dtypes[0], model.setting.kv_dtype);
+        drop(model);
+        let loaded = Loaded {
+            run,
+            draft: draft_run,
+            ranks: vec![RankInfo::here(
+                plan.place.device,
+                [weight_bytes, kv_bytes],
+                device_name.clone(),
+            )],
+            figures: Arc::new(Figures::new(1)),
+            device: plan.place.device,
+            device_name,
+            weights_dtype,
+            kv_dtype,
+            weight_bytes,
+            kv_bytes,
+            no_adapters: B::takes(&needs).err(),
+        };
+        self.handle(opened, loaded)
+    }
+
+    /// What is to be loaded of a checkpoint, with these types of weights and of the cache.
+    fn part<'o, B: Backend>(
+        &self,
+        opened: &'o Opened,
+        (weights_dtype, kv_dtype): (Option<Dtype>, Option<Dtype>),
+        adapters: &'o [Adapter],
+    ) -> Result<Part<'o>> {
+        let options = self.options;
+        let (config, files) = (&opened.config, &opened.files);
+        B::takes(&config.needs(options.max_seq_len))?;
+        let plan = Plan::new::<B>(&*opened.checkpoint, files, config, weights_dtype, adapters)?;
+        let setting = setting::<B>(options, config, &plan, kv_dtype);
+        let items = memory::<B>(&config.shape, &plan, &setting, options);
+        Ok(Part {
+            plan,
+            setting,
+            items,
+        })
+    }
+
+    /// Loads it onto a backend of its own.
+    fn runner<B: Backend + 'static>(
+        &self,
+        opened: &Opened,
+        part: &Part<'_>,
+        memory: &MemoryPlan,
+        open: &impl Fn(RopeTable, &Setting<'_>, u64) -> Result<(B, String)>,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<(Box<dyn Run>, String)> {
+        let options = self.options;
+        let Setting {
+            config,
+            limits,
+            kv_dtype,
+            ..
+        } = &part.setting;
+        let explain = |error| memory.explain(error);
+        let rope = rope::table(config, options.max_seq_len)?;
+        let (backend, device_name) = open(rope, &part.setting, memory.needed()).map_err(explain)?;
+        let bytes = [part.items[0].1, part.items[1].1];
+        self.say(opened, &part.setting, bytes, &device_name);
+        let mut control = LoadControl {
+            cancel: options.cancel.as_ref(),
+            progress,
+        };
+        let weights = weights::load(&backend, &part.plan, &mut control).map_err(explain)?;
+        let runner = Runner::new(backend, weights, &config.shape, *kv_dtype, limits.clone());
+        Ok((Box::new(runner.map_err(explain)?), device_name))
+    }
+}
