@@ -167,6 +167,8 @@ func (s *server) showMetrics(w http.ResponseWriter, _ *http.Request) {
 	one("llamabi_prompt_tokens_total", "counter", "Prompt tokens of all requests.", now.PromptTokens)
 	one("llamabi_cached_tokens_total", "counter", "Prompt tokens taken from the prefix cache.", now.CachedTokens)
 	one("llamabi_generated_tokens_total", "counter", "Tokens generated.", now.GeneratedTokens)
+	one("llamabi_drafted_tokens_total", "counter", "Tokens that were guessed at.", now.DraftedTokens)
+	one("llamabi_accepted_tokens_total", "counter", "Guesses that were right.", now.AcceptedTokens)
 	one("llamabi_steps_total", "counter", "Passes through the model.", now.Steps)
 	one("llamabi_prefill_seconds_total", "counter", "Time in steps with prompt tokens.", now.Prefill.Seconds())
 	one("llamabi_decode_seconds_total", "counter", "Time in steps without prompt tokens.", now.Decode.Seconds())

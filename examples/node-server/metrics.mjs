@@ -76,6 +76,8 @@ export class Metrics {
     one('llamabi_prompt_tokens_total', 'counter', 'Prompt tokens of all requests.', now.promptTokens);
     one('llamabi_cached_tokens_total', 'counter', 'Prompt tokens taken from the prefix cache.', now.cachedTokens);
     one('llamabi_generated_tokens_total', 'counter', 'Tokens generated.', now.generatedTokens);
+    one('llamabi_drafted_tokens_total', 'counter', 'Tokens that were guessed at.', now.draftedTokens);
+    one('llamabi_accepted_tokens_total', 'counter', 'Guesses that were right.', now.acceptedTokens);
     one('llamabi_steps_total', 'counter', 'Passes through the model.', now.steps);
     one('llamabi_prefill_seconds_total', 'counter', 'Time in steps with prompt tokens.', now.prefillMs / 1000);
     one('llamabi_decode_seconds_total', 'counter', 'Time in steps without prompt tokens.', now.decodeMs / 1000);

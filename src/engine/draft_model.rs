@@ -26,7 +26,7 @@ pub(super) struct DraftModel {
     pub pace: Pace,
     /// Whether its drafts could pay if all of them were right.
     pub pays: bool,
-    /// How long those took that belong to the model's next step.
+    /// How long its steps took since the model's next step is being planned.
     pub seconds: f64,
     /// Its logits for rows of the model's step, `[rows, vocab_size]`.
     logits: Vec<f32>,
@@ -35,8 +35,9 @@ pub(super) struct DraftModel {
 }
 
 impl DraftModel {
-    /// `limits` are the model's. Fails with [`Error::InvalidArgument`] if they are not its own but
-    /// for the vocabulary, of which the first `n_tokens` must be there.
+    /// `model` are the model's limits, and `n_tokens` the tokens that both have. Fails with
+    /// [`Error::InvalidArgument`] if `run` has fewer, and with [`Error::Internal`] if another of its
+    /// limits is not the model's.
     pub fn new(
         run: Box<dyn Run>,
         model: &Limits,

@@ -60,7 +60,8 @@ impl Build<'_> {
         let share = bytes(&model) as f32 / all_bytes.max(1) as f32;
         let mut go_on = |read: f32| progress(read * share);
         let (run, device_name) = self.runner(&opened, &model, &plan, &open, &mut go_on)?;
-        let mut go_on = |read: f32| progress(share + read * (1.0 - share));
+        // In this form the last share is 1, whatever is rounded.
+        let mut go_on = |read: f32| progress(1.0 - (1.0 - read) * (1.0 - share));
         let draft_run = match (&draft, &draft_part) {
             (Some(draft), Some(part)) => {
                 Some(self.runner(draft, part, &plan, &open, &mut go_on)?.0)

@@ -2,7 +2,7 @@
 //! to the same bits; those who read nothing for too long are ended.
 
 use crate::support::*;
-use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Prompt, Stream};
+use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Prompt, Speculation, Stream};
 use llamabi::{Cancel, Token};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -49,6 +49,53 @@ fn still(probe: &Probe) -> bool {
     let before = probe.steps().len();
     std::thread::sleep(Duration::from_millis(30));
     probe.steps().len() == before
+}
+
+/// What a parked sequence has of the draft model's pages is not kept: it is computed again.
+#[test]
+fn a_draft_model_catches_up_with_a_sequence_that_comes_back() {
+    let contrast = GenerateOptions {
+        contrast_beta: 0.5,
+        contrast_alpha: 1e-6,
+        ..long(600)
+    };
+    let drafts = GenerateOptions {
+        speculation: Speculation::Draft,
+        draft_len: 3,
+        ..long(600)
+    };
+    for options in [contrast, drafts] {
+        let agrees = if options.contrast_beta > 0.0 { 4 } else { 16 };
+        let mut amateur = half_hash_think(agrees);
+        let draft = half_hash_think(agrees);
+        let (host, _, _) = setup().start_drafting(false, hash_think, draft);
+        let texts = ["abcdefgh", "abcdefgh", "abcdefghijkl", "x"];
+        let prompts: Vec<Prompt> = texts.iter().map(|text| prompt(text)).collect();
+        let unread = host.submit(prompts.clone(), options.clone()).unwrap();
+        until(&host, "it runs", |host| {
+            host.engine.timings().generated_tokens > 8
+        });
+        // What runs meanwhile writes to the pages that it has left.
+        for _ in 0..3 {
+            host.run(
+                vec![prompt("abcd"); 5],
+                GenerateOptions {
+                    max_gen_len: Some(3),
+                    ..options.clone()
+                },
+            );
+        }
+        assert!(parked(&host) > 0);
+        let (outputs, _) = collect(&unread, 4).unwrap();
+        for ((index, prompt), got) in (0..).zip(&prompts).zip(&outputs) {
+            let other: &mut Think = &mut amateur;
+            let (think, prompt) = (&mut hash_think, tokens(prompt));
+            let want = simulate_contrast(think, Some(other), prompt, index, &options, 1024);
+            assert_same(got, &want);
+            assert_eq!(got.stats.accepted_tokens, got.stats.drafted_tokens);
+        }
+        host.assert_empty();
+    }
 }
 
 #[test]

@@ -60,6 +60,11 @@ for weights, kv in (("int8", "int8"), ("int4", "auto"), ("nf4", "f16")):
 # A draft model tells the same story.
 text, log = serve("--seed", "7", "--draft_dir", CKPT, "--draft_weights_dtype", "int4")
 assert text == serve("--seed", "7")[0] and log.count("int4") > 0, log
+with Service(COMMAND, CKPT, "--draft-dir", CKPT) as service:
+    service.send("/v1/completions", {"model": "m", "prompt": "Once", "max_tokens": 40, "temperature": 0})
+    figures = dict(line.split() for line in service.send("/metrics")[2].splitlines() if not line.startswith("#"))
+    drafted, accepted = (int(figures[f"llamabi_{what}_tokens_total"]) for what in ("drafted", "accepted"))
+    assert 0 < accepted <= drafted, figures
 said = fails("--ckpt_dir", CKPT, "--port", "0", "--draft_dir", "/nonexistent")
 assert "/nonexistent" in said, said
 
