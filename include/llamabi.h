@@ -13,9 +13,10 @@
  *    8. Tokens          encode and decode
  *    9. Chat templates  messages and tools as JSON, and the text made of them
  *   10. Grammars        languages that generated text is kept in
- *   11. Adapters        LoRA adapters that calls choose
- *   12. Several ranks   one model in several processes
- *   13. Figures         what was loaded, and totals since then
+ *   11. Compression     prompts that become shorter
+ *   12. Adapters        LoRA adapters that calls choose
+ *   13. Several ranks   one model in several processes
+ *   14. Figures         what was loaded, and totals since then
  *
  * All of it is in 0.1, the first release. What a later release adds says so: "Since 0.2."
  *
@@ -1289,7 +1290,105 @@ llama_status llama_grammar_mask(const llama_grammar_t *g,
                                 size_t *needed,
                                 struct llama_error *err);
 
-/* ==== 11. Adapters: LoRA adapters that calls choose ==== */
+/* ==== 11. Compression: prompts that become shorter ==== */
+
+/// `llama_segment.kind`: the segment stays as it is.
+#define LLAMA_SEGMENT_KEEP 0
+
+/// The segment is shortened.
+#define LLAMA_SEGMENT_COMPRESS 1
+
+/// The segment stays as it is. Segments that are shortened are ranked by how much they help the
+/// model to expect it.
+#define LLAMA_SEGMENT_QUESTION 2
+
+/// `llama_compress_options.flags`: tokens with a newline stay, before others.
+#define LLAMA_COMPRESS_KEEP_NEWLINES 1
+
+/// Tokens with a digit (0 to 9) stay, before others.
+#define LLAMA_COMPRESS_KEEP_DIGITS 2
+
+/// How much `llama_compress` leaves. Fill with `llama_compress_options_init`.
+typedef struct llama_compress_options {
+  /// `sizeof(llama_compress_options)` of the header the caller was compiled with.
+  uint32_t struct_size;
+  /// `LLAMA_COMPRESS_*`.
+  uint32_t flags;
+  /// How many tokens all segments have together afterwards, those that stay included. 0: `rate`
+  /// says it.
+  uint32_t target_tokens;
+  /// The share of all tokens that is left where `target_tokens` is 0, above 0 and at most 1. The
+  /// number of tokens is rounded up. Default: 0.5.
+  float rate;
+  /// How many tokens of a segment are looked at together, at least 1: of each window the least
+  /// likely tokens stay, and what stays is in front of the next window. Default: 100.
+  uint32_t window;
+  /// Where several segments are shortened, a first pass chooses among them until this many times
+  /// the tokens that may be left are chosen. Finite, at least 1. Default: 2.
+  float coarse;
+  /// Stops the call. NULL: nothing does.
+  llama_cancel_t *cancel;
+} llama_compress_options;
+
+/// A part of a prompt, for `llama_compress`.
+typedef struct llama_segment {
+  /// UTF-8.
+  const char *text;
+  /// Bytes of `text`. SIZE_MAX means that it is NUL-terminated.
+  size_t len;
+  /// A `LLAMA_SEGMENT_*`.
+  int32_t kind;
+  /// Must be 0.
+  uint32_t reserved0;
+} llama_segment;
+
+/// Fill `o` with defaults. Pass `sizeof(llama_compress_options)`, which is kept in `o`.
+///
+/// Writes nothing if `o` is NULL or `struct_size` is above 4096. Any thread may call this.
+void llama_compress_options_init(struct llama_compress_options *o, size_t struct_size);
+
+/// Shorten a prompt: of the segments of kind `LLAMA_SEGMENT_COMPRESS`, the tokens go that the model
+/// expects most, as in LLMLingua (<https://arxiv.org/abs/2310.05736>).
+///
+/// All segments together then have exactly as many tokens as `o` asks for; or more if those that
+/// stay have more, and then the others are empty; or fewer if there are no more. `o` may be NULL,
+/// which means defaults. `*out` is a result with a sequence for each segment, in order; free it
+/// with `llama_result_free`. Its tokens are what is left. Its text is the segment's own text if all
+/// is left; otherwise it is the text of these tokens without a space at its beginning and without
+/// characters of which only a part is left. Encoding the text again may give another number of
+/// tokens. Its log probabilities are those by which the tokens stayed, or 0 where nothing was to be
+/// decided. In `llama_result_stats`, `prompt_tokens` says how many tokens the segment had, and
+/// `generated_tokens` how many are left.
+///
+/// If several segments are shortened that have more than `coarse` times the tokens that may be
+/// left, a first pass ranks them: with segments of kind `LLAMA_SEGMENT_QUESTION` by the mean log
+/// probability of these segments' tokens behind the one segment, otherwise by the negative mean log
+/// probability of its own tokens. `llama_result_score` has this number, otherwise 0. The best go on
+/// to the second pass. One is cut at its end, and the others become empty. So segments may be
+/// passages that were retrieved, in any number.
+///
+/// The second pass goes through the segments in their order, `window` tokens at a time. A token is
+/// judged by its probability after the segments and tokens that stay in front of it. If that is
+/// longer than max_seq_len, the beginning is left out. The context is computed again for each
+/// window, so a small window costs more.
+///
+/// Texts may be longer than max_seq_len. Scores are computed in batches with whatever runs and do
+/// not depend on it. Everything that is given is borrowed for the call. Any number of threads may
+/// call this at a time. Do not call this from inside a callback.
+///
+/// Returns `LLAMA_CANCELLED`, with empty sequences in `*out`, if `o->cancel` or `llama_free`
+/// stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_BATCH` (0 segments or more than
+/// 65,536), `_UTF8`, `_BUSY` (if as many calls wait as `max_waiting` allows), `_UNSUPPORTED` (a
+/// tokenizer with neither BOS nor EOS), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`. `*out`
+/// is not written then.
+llama_status llama_compress(llama_t *l,
+                            const struct llama_segment *segments,
+                            size_t n,
+                            const struct llama_compress_options *o,
+                            llama_result_t **out,
+                            struct llama_error *err);
+
+/* ==== 12. Adapters: LoRA adapters that calls choose ==== */
 
 /// Load a LoRA adapter from a directory as peft writes it, so that calls can choose it. `*id` is
 /// the number for `llama_generate_options.adapter`; ids begin at 1 and are never given again.
@@ -1312,7 +1411,7 @@ llama_status llama_adapter_add(llama_t *l,
 /// Fails with `LLAMA_E_INVALID_ARGUMENT`. Any thread may call this, but not from inside a callback.
 llama_status llama_adapter_drop(llama_t *l, uint32_t id, struct llama_error *err);
 
-/* ==== 12. Several ranks: one model in several processes ==== */
+/* ==== 13. Several ranks: one model in several processes ==== */
 
 /// How long a function of `llama_comm` may go on. It belongs to the library and lives for the time
 /// of one call.
@@ -1435,7 +1534,7 @@ llama_status llama_get_rank(const llama_t *l,
 /// inside a callback.
 llama_status llama_health(const llama_t *l, struct llama_error *err);
 
-/* ==== 13. Figures: what was loaded, and totals since then ==== */
+/* ==== 14. Figures: what was loaded, and totals since then ==== */
 
 /// `llama_info.chat_format`: the model has no chat format, and chat calls are
 /// `LLAMA_E_UNSUPPORTED`.

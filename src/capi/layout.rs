@@ -105,6 +105,15 @@ layout!(llama_chat_options {
     chat_template,
     chat_template_len
 });
+layout!(llama_compress_options {
+    struct_size,
+    flags,
+    target_tokens,
+    rate,
+    window,
+    coarse,
+    cancel
+});
 layout!(llama_event {
     struct_size,
     kind,
@@ -347,6 +356,7 @@ mod tests {
         check::<llama_comm>();
         check::<llama_rank>();
         check::<llama_chat_options>();
+        check::<llama_compress_options>();
         check::<llama_event>();
         check::<llama_info>();
         check::<llama_timings>();

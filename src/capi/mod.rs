@@ -19,7 +19,7 @@
 //! | `generate.rs` | `llama_generate`, `llama_text_completion`, `llama_chat_completion` |
 //! | `chat.rs` | `llama_chat` and its like: messages as JSON, templates |
 //! | `stream.rs`, `result.rs`, `cancel.rs`, `tokens.rs` | the functions of these names |
-//! | `grammar.rs`, `info.rs`, `adapter.rs` | the functions of these names |
+//! | `grammar.rs`, `info.rs`, `adapter.rs`, `compress.rs` | the functions of these names |
 //! | `ranks.rs` | ranks in several processes: `llama_worker_run`, `llama_get_rank`, `llama_health` |
 //!
 //! An opaque pointer is no address. It is a number that is never given out twice, which is looked
@@ -45,6 +45,7 @@ mod callback;
 mod cancel;
 mod cells;
 mod chat;
+mod compress;
 mod failure;
 mod generate;
 mod grammar;

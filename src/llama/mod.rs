@@ -15,11 +15,13 @@
 //! | [`inspect`] | what a checkpoint is and needs, without loading its weights |
 //! | [`quantise`] | a checkpoint of floats, written anew with quantised weights |
 //! | `completion` | the outcome of a call, put together from its events |
+//! | `compress`, `shorten` | prompt compression: its calls, and which tokens stay |
 
 mod adapters;
 mod build;
 mod chat;
 mod completion;
+mod compress;
 mod draft;
 pub mod inspect;
 mod load;
@@ -29,8 +31,10 @@ mod processes;
 pub mod quantise;
 mod ranks;
 mod setting;
+mod shorten;
 
 pub use completion::{Completion, Sequence};
+pub use compress::{CompressOptions, Segment, SegmentKind};
 pub use options::{BuildOptions, Device, Info, Precision, RankInfo};
 
 use adapters::Adapters;

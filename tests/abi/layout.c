@@ -178,6 +178,21 @@ FIELD(llama_bias, token, 0, 4);
 FIELD(llama_bias, bias, 4, 4);
 SIZE(llama_bias, 8);
 
+FIELD(llama_segment, text, 0, 8);
+FIELD(llama_segment, len, 8, 8);
+FIELD(llama_segment, kind, 16, 4);
+FIELD(llama_segment, reserved0, 20, 4);
+SIZE(llama_segment, 24);
+
+FIELD(llama_compress_options, struct_size, 0, 4);
+FIELD(llama_compress_options, flags, 4, 4);
+FIELD(llama_compress_options, target_tokens, 8, 4);
+FIELD(llama_compress_options, rate, 12, 4);
+FIELD(llama_compress_options, window, 16, 4);
+FIELD(llama_compress_options, coarse, 20, 4);
+FIELD(llama_compress_options, cancel, 24, 8);
+SIZE(llama_compress_options, 32);
+
 FIELD(llama_message, role, 0, 8);
 FIELD(llama_message, content, 8, 8);
 FIELD(llama_message, role_len, 16, 8);
@@ -415,5 +430,9 @@ llama_status (*const f_stats)(
     const llama_result_t *, size_t, llama_request_stats *) = llama_result_stats;
 llama_status (*const f_score)(
     const llama_result_t *, size_t, float *, float *) = llama_result_score;
+
+void (*const f_compress_init)(llama_compress_options *, size_t) = llama_compress_options_init;
+llama_status (*const f_compress)(llama_t *, const llama_segment *, size_t,
+    const llama_compress_options *, llama_result_t **, llama_error *) = llama_compress;
 
 int main(void) { return 0; }

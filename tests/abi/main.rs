@@ -185,8 +185,8 @@ macro_rules! programs {
 // `memcheck::unread`, which takes a minute, is not to be the last one.
 programs! {
     memcheck = Valgrind: null tails dl text stream unread cancel callback threads;
-    plain = Nothing: null tails dl ranks copies text chat bounded grammar stream unread cancel callback decide threads fork fork_callback pcancel memory limits allocations quantise;
-    sanitizers = Sanitizers: null tails dl text chat bounded grammar stream unread cancel callback decide threads;
+    plain = Nothing: null tails dl ranks copies text chat bounded compress grammar stream unread cancel callback decide threads fork fork_callback pcancel memory limits allocations quantise;
+    sanitizers = Sanitizers: null tails dl text chat bounded compress grammar stream unread cancel callback decide threads;
 }
 
 #[test]

@@ -46,6 +46,7 @@ fn the_random_caller_sets_every_option() {
         ("llama_generate_options", "o", 30),
         ("llama_build_options", "b", 20),
         ("llama_chat_options", "c", 7),
+        ("llama_compress_options", "p", 6),
     ];
     let mut forgotten = Vec::new();
     for (name, variable, at_least) in structs {

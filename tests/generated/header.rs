@@ -8,18 +8,20 @@ use std::fs;
 use std::path::Path;
 
 /// In the order in which their functions appear in a section of the header.
-const SOURCES: [&str; 19] = [
+const SOURCES: [&str; 21] = [
     "types/status",
     "types/models",
     "types/ranks",
     "types/generating",
     "types/results",
     "types/texts",
+    "types/compressing",
     "types/figures",
     "handle",
     "options",
     "generate",
     "chat",
+    "compress",
     "stream",
     "result",
     "cancel",

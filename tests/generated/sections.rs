@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 /// Titles in the order of the header, and what a reader finds there.
-const SECTIONS: [(&str, &str); 13] = [
+const SECTIONS: [(&str, &str); 14] = [
     ("First things", "versions, status and errors"),
     ("Models", "load one, free it"),
     ("Generating", "continue texts or tokens: options, events"),
@@ -24,6 +24,7 @@ const SECTIONS: [(&str, &str); 13] = [
         "messages and tools as JSON, and the text made of them",
     ),
     ("Grammars", "languages that generated text is kept in"),
+    ("Compression", "prompts that become shorter"),
     ("Adapters", "LoRA adapters that calls choose"),
     ("Several ranks", "one model in several processes"),
     ("Figures", "what was loaded, and totals since then"),

@@ -289,6 +289,25 @@ static void use_chat(void) {
   keep_result(r);
 }
 
+static void use_compression(void) {
+  int valid = 1;
+  llama_t *l = a_handle(&valid);
+  llama_error *e = an_error();
+  llama_compress_options *p = some_compress_options();
+  llama_segment *s;
+  size_t n = below(4), i;
+  llama_result_t *r = NULL;
+  s = edge(n * sizeof *s);
+  for (i = 0; i < n; i++) {
+    s[i].text = a_text(&s[i].len, &valid, 9);
+    s[i].kind = one_in(40) ? (int32_t)draw() : (int32_t)below(3);
+    s[i].reserved0 = one_in(80);
+  }
+  check("compress", CALL(compress)(l, s, n, p, one_in(40) ? NULL : &r, e), e, 0);
+  after_call();
+  keep_result(r);
+}
+
 static void use_tokenizer(void) {
   int valid = 1;
   llama_t *l = a_handle(&valid);
@@ -499,7 +518,10 @@ static void build(unsigned slot) {
 
 static void any_call(void) {
   unsigned slot = below(SLOTS);
-  switch (below(22)) {
+  switch (below(23)) {
+  case 22:
+    use_compression();
+    break;
   case 20:
     use_grammars();
     break;

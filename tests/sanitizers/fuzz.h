@@ -18,7 +18,7 @@
 #define EXPORTS(X) \
   X(abi_version) X(adapter_add) X(adapter_drop) X(build) X(build_options_init) X(cancel_free) \
   X(cancel_new) X(cancel_trigger) X(chat) X(chat_completion) X(chat_options_init) \
-  X(decode_tokens) X(destroy) X(encode_chat) X(encode_dialog) X(encode_text) \
+  X(compress) X(compress_options_init) X(decode_tokens) X(destroy) X(encode_chat) X(encode_dialog) X(encode_text) \
   X(encode_text_bounded) X(free) X(generate) X(generate_options_init) X(get_info) X(get_rank) \
   X(get_timings) X(grammar_free) X(grammar_mask) X(grammar_new) X(health) X(render_chat) \
   X(result_count) \

@@ -530,4 +530,18 @@ static llama_chat_options *some_chat_options(void) {
   return one_in(9) ? NULL : c;
 }
 
+/* How much of a prompt is left. */
+static llama_compress_options *some_compress_options(void) {
+  llama_compress_options *p = edge(sizeof *p);
+  CALL(compress_options_init)(p, sizeof *p);
+  p->flags = one_in(30) ? (uint32_t)draw() : below(4);
+  if (one_in(2)) p->target_tokens = one_in(20) ? (uint32_t)draw() : below(30);
+  if (one_in(3)) p->rate = one_in(9) ? NAN : (float)below(12) / 10.0f;
+  if (one_in(2)) p->window = one_in(9) ? (uint32_t)draw() : below(9);
+  if (one_in(3)) p->coarse = one_in(9) ? INFINITY : (float)below(9) / 2.0f;
+  if (one_in(6)) p->cancel = some(flags);
+  if (one_in(60)) p->struct_size = (uint32_t)below(sizeof *p + 1);
+  return one_in(9) ? NULL : p;
+}
+
 #endif

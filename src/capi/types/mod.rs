@@ -2,6 +2,7 @@
 //! reused. A line `// Section: ...` names the heading of the header under which the items below it
 //! stand.
 
+mod compressing;
 mod figures;
 mod generating;
 mod models;
@@ -10,6 +11,7 @@ mod results;
 mod status;
 mod texts;
 
+pub use compressing::*;
 pub use figures::*;
 pub use generating::*;
 pub use models::*;

@@ -1,0 +1,299 @@
+//! Prompt compression: segments of a prompt, shortened to a number of tokens by what the model finds
+//! least surprising. `shorten` decides; this file tokenises, runs the model, and writes the texts.
+
+use super::Llama;
+use super::completion::{Completion, Sequence};
+use super::shorten::{Budget, Left, Part, Scores, Stretch, shorten};
+use crate::engine::request::MAX_SEQUENCES;
+use crate::engine::{FinishReason, GenerateOptions, Prompt, RequestStats};
+use crate::tokenizer::{Bound, Encoded};
+use crate::{Cancel, Error, Result, Token, reserve};
+
+/// What becomes of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// It stays as it is.
+    Keep,
+    /// It is shortened.
+    Compress,
+    /// It stays as it is, and the segments that are shortened are ranked by how much they help to
+    /// expect it.
+    Question,
+}
+
+/// A part of a prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// Its text.
+    pub text: &'a str,
+    /// What becomes of it.
+    pub kind: SegmentKind,
+}
+
+/// Options of [`Llama::compress`].
+#[derive(Clone, Debug)]
+pub struct CompressOptions {
+    /// How many tokens all segments shall have together; 0: see `rate`.
+    pub target_tokens: usize,
+    /// The share of all tokens that shall be left, above 0 and at most 1; rounded up.
+    pub rate: f32,
+    /// The number of tokens between two decisions, at least 1.
+    pub window: usize,
+    /// Where several segments are shortened: the first pass, which leaves out whole segments, leaves
+    /// at most this many times the budget; at least 1.
+    pub coarse: f32,
+    /// Tokens with a newline stay.
+    pub keep_newlines: bool,
+    /// Tokens with a digit stay.
+    pub keep_digits: bool,
+    /// Stops the call.
+    pub cancel: Option<Cancel>,
+}
+
+impl Default for CompressOptions {
+    fn default() -> Self {
+        Self {
+            target_tokens: 0,
+            rate: 0.5,
+            window: 100,
+            coarse: 2.0,
+            keep_newlines: false,
+            keep_digits: false,
+            cancel: None,
+        }
+    }
+}
+
+impl CompressOptions {
+    fn check(&self) -> Result<()> {
+        if !(self.rate > 0.0 && self.rate <= 1.0) {
+            return Err(Error::invalid("rate", "above 0 and at most 1", self.rate));
+        }
+        if self.window == 0 {
+            return Err(Error::invalid("window", "at least 1", 0));
+        }
+        match self.coarse >= 1.0 && self.coarse.is_finite() {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                "coarse",
+                "finite and at least 1",
+                self.coarse,
+            )),
+        }
+    }
+
+    /// Of `all` tokens. A `rate` of 0.3 is a little above 3/10 as a float, which must not become
+    /// another token.
+    fn target(&self, all: usize) -> usize {
+        let exact = f64::from(self.rate) * (1.0 - f64::from(f32::EPSILON) / 2.0);
+        match self.target_tokens {
+            0 => (exact * all as f64).ceil() as usize,
+            n => n,
+        }
+    }
+
+    fn forces(&self, byte: u8) -> bool {
+        self.keep_newlines && byte == b'\n' || self.keep_digits && byte.is_ascii_digit()
+    }
+}
+
+/// How many prompts are scored in one call: enough to fill every batch, and few enough that their
+/// tokens take little memory.
+const AT_ONCE: usize = 256;
+
+const WHAT: &str = "the segments";
+
+impl Llama {
+    /// Shorten the segments of kind [`SegmentKind::Compress`] until all have the number of tokens
+    /// that `options` ask for, or as near as they come to it. Sequence `i` of the outcome is what is
+    /// left of segment `i`: its tokens, the log probabilities by which they stayed (0 where nothing
+    /// was decided), its text, and as score what the first pass found it worth.
+    ///
+    /// Fails with [`Error::Batch`], [`Error::InvalidArgument`], and as [`Llama::generate`].
+    pub fn compress(
+        &self,
+        segments: &[Segment<'_>],
+        options: &CompressOptions,
+    ) -> Result<Completion> {
+        options.check()?;
+        self.health()?;
+        if !(1..=MAX_SEQUENCES).contains(&segments.len()) {
+            let (n, max) = (segments.len(), MAX_SEQUENCES);
+            return Err(Error::Batch { n, max });
+        }
+        let outcome = self.shortened(segments, options);
+        let Some(lefts) = cancelled_is_none(outcome)? else {
+            return Completion::cancelled(segments.len());
+        };
+        let mut sequences = reserve::room(WHAT, segments.len())?;
+        for (segment, (left, before)) in segments.iter().zip(lefts) {
+            sequences.push(self.sequence(segment, left, before)?);
+        }
+        Ok(Completion {
+            sequences,
+            cancelled: false,
+        })
+    }
+
+    /// What is left of each segment, and how many tokens it had.
+    fn shortened(
+        &self,
+        segments: &[Segment<'_>],
+        options: &CompressOptions,
+    ) -> Result<Vec<(Left, usize)>> {
+        let mut parts = reserve::room(WHAT, segments.len())?;
+        for segment in segments {
+            parts.push(self.part(segment, options)?);
+        }
+        let budget = Budget {
+            target: options.target(parts.iter().map(|part: &Part| part.tokens.len()).sum()),
+            window: options.window,
+            coarse: options.coarse,
+        };
+        let cancel = options.cancel.as_ref();
+        let lefts = shorten(&parts, &budget, &mut |stretches| {
+            self.score(stretches, cancel)
+        })?;
+        let mut counted = reserve::room(WHAT, segments.len())?;
+        counted.extend(
+            lefts
+                .into_iter()
+                .zip(parts.iter().map(|part| part.tokens.len())),
+        );
+        Ok(counted)
+    }
+
+    fn part(&self, segment: &Segment<'_>, options: &CompressOptions) -> Result<Part> {
+        let mut tokens = Vec::new();
+        let bound = Bound {
+            max_tokens: None,
+            cancel: options.cancel.as_ref(),
+        };
+        let (Encoded::Whole | Encoded::TooLong(_)) =
+            self.tokenizer
+                .encode_onto(segment.text, &mut tokens, bound)?;
+        let mut forced = Vec::new();
+        if options.keep_newlines || options.keep_digits {
+            reserve::vec(WHAT, &mut forced, tokens.len())?;
+            let forces = |token: &Token| {
+                let bytes = self.tokenizer.token_bytes(*token);
+                bytes.iter().any(|byte| options.forces(*byte))
+            };
+            forced.extend(tokens.iter().map(forces));
+        }
+        Ok(Part {
+            tokens,
+            forced,
+            kind: segment.kind,
+        })
+    }
+
+    /// The log probability of each token of each text after what is in front of it. Where both
+    /// together are too long for the model, the context is cut at its beginning, and a text that is
+    /// too long alone is scored piece by piece, with as much context as piece.
+    fn score(&self, stretches: &[Stretch<'_>], cancel: Option<&Cancel>) -> Result<Scores> {
+        let start = self.start()?;
+        let room = self.request_limits().max_seq_len - 1;
+        let mut pieces = Vec::new();
+        let mut scores = reserve::room(WHAT, stretches.len())?;
+        for (of, Stretch { text, .. }) in stretches.iter().enumerate() {
+            scores.push(reserve::room(WHAT, text.len())?);
+            let len = if text.len() <= room {
+                text.len()
+            } else {
+                room.div_ceil(2)
+            };
+            for begin in (0..text.len()).step_by(len.max(1)) {
+                let end = (begin + len).min(text.len());
+                reserve::push(WHAT, &mut pieces, (of, begin..end))?;
+            }
+        }
+        for some in pieces.chunks(AT_ONCE) {
+            let mut prompts = reserve::room(WHAT, some.len())?;
+            for (of, piece) in some {
+                let Stretch { context, text } = &stretches[*of];
+                let behind = (room - piece.len()).min(piece.start);
+                let front = (room - piece.len() - behind).min(context.len());
+                let mut prompt = reserve::room(WHAT, 1 + front + behind + piece.len())?;
+                prompt.push(start);
+                prompt.extend(&context[context.len() - front..]);
+                prompt.extend(&text[piece.start - behind..piece.end]);
+                prompts.push(Prompt::Tokens(prompt));
+            }
+            let asked = GenerateOptions {
+                echo: true,
+                logprobs: true,
+                max_gen_len: Some(0),
+                cancel: cancel.cloned(),
+                ..GenerateOptions::default()
+            };
+            let done = self.generate(prompts, asked, &mut |_| true)?;
+            if done.cancelled {
+                return Err(Error::Cancelled);
+            }
+            for ((of, piece), sequence) in some.iter().zip(done.sequences) {
+                let all = &sequence.logprobs;
+                scores[*of].extend(&all[all.len() - piece.len()..]);
+            }
+        }
+        Ok(scores)
+    }
+
+    /// The token in front of a text that is scored: BOS, or what ends a document where the tokenizer
+    /// has no BOS.
+    fn start(&self) -> Result<Token> {
+        let known = [self.tokenizer.bos_id(), self.tokenizer.eos_id()];
+        let known = known.into_iter().find(|token| *token >= 0);
+        known.ok_or_else(|| {
+            let sentence = "prompts cannot be compressed: the tokenizer has neither BOS nor EOS";
+            Error::Unsupported(sentence.into())
+        })
+    }
+
+    fn sequence(&self, segment: &Segment<'_>, left: Left, before: usize) -> Result<Sequence> {
+        let text = match left.whole {
+            true => {
+                let mut text = String::new();
+                reserve::string(WHAT, &mut text, segment.text.len())?;
+                text.push_str(segment.text);
+                text
+            }
+            false => self.text_of(&left.tokens, segment.text)?,
+        };
+        let stats = RequestStats {
+            prompt_tokens: before as u32,
+            generated_tokens: left.tokens.len() as u32,
+            ..RequestStats::default()
+        };
+        Ok(Sequence {
+            tokens: left.tokens,
+            logprobs: left.logprobs,
+            text,
+            top: Vec::new(),
+            finish: FinishReason::Stop,
+            sum_logprob: 0.0,
+            score: left.worth,
+            stats,
+        })
+    }
+
+    /// The text of the tokens that stay, without the space that begins it. A character of which some
+    /// tokens have gone goes, too.
+    fn text_of(&self, tokens: &[Token], from: &str) -> Result<String> {
+        let mut text = self.tokenizer.decode(tokens)?;
+        if !from.contains(char::REPLACEMENT_CHARACTER) {
+            text.retain(|c| c != char::REPLACEMENT_CHARACTER);
+        }
+        if text.starts_with(' ') {
+            text.remove(0);
+        }
+        Ok(text)
+    }
+}
+
+fn cancelled_is_none<T>(outcome: Result<T>) -> Result<Option<T>> {
+    match outcome {
+        Err(Error::Cancelled) => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}

@@ -1,0 +1,250 @@
+//! Which tokens of a prompt stay when it is compressed: the budget, and the two passes of LLMLingua
+//! (Jiang et al. 2023, <https://arxiv.org/abs/2310.05736>) with exact numbers of tokens.
+
+use super::compress::SegmentKind;
+use crate::{Result, Token, reserve};
+use std::cmp::Reverse;
+
+const WHAT: &str = "the tokens of a compressed prompt";
+
+/// A segment as tokens.
+pub(super) struct Part {
+    /// All of them.
+    pub tokens: Vec<Token>,
+    /// Which of them stay where others go, in the same order; empty means none.
+    pub forced: Vec<bool>,
+    pub kind: SegmentKind,
+}
+
+/// What is left of a part.
+#[derive(Default)]
+pub(super) struct Left {
+    pub tokens: Vec<Token>,
+    /// By which each token stayed; 0 where nothing was decided.
+    pub logprobs: Vec<f32>,
+    /// What the first pass has found; 0 where it was not made.
+    pub worth: f32,
+    /// Whether it is the whole segment.
+    pub whole: bool,
+}
+
+/// A text to be scored, and what is in front of it.
+pub(super) struct Stretch<'a> {
+    pub context: &'a [Token],
+    pub text: &'a [Token],
+}
+
+/// The log probability of each token of each text.
+pub(super) type Scores = Vec<Vec<f32>>;
+
+/// How much stays, in tokens.
+pub(super) struct Budget {
+    /// Of all segments together.
+    pub target: usize,
+    /// The number of tokens between two decisions.
+    pub window: usize,
+    /// The first pass leaves this many times the budget.
+    pub coarse: f32,
+}
+
+/// Shorten the parts of kind [`SegmentKind::Compress`] to what `budget` leaves for them.
+pub(super) fn shorten(
+    parts: &[Part],
+    budget: &Budget,
+    score: &mut dyn FnMut(&[Stretch<'_>]) -> Result<Scores>,
+) -> Result<Vec<Left>> {
+    let compressed = |part: &Part| part.kind == SegmentKind::Compress;
+    let all: usize = parts.iter().map(|p| p.tokens.len()).sum();
+    let rest: usize = lens(parts)
+        .zip(parts)
+        .map(|(n, p)| n * usize::from(compressed(p)))
+        .sum();
+    let free = budget.target.saturating_sub(all - rest);
+    let mut left = reserve::room(WHAT, parts.len())?;
+    if free >= rest || free == 0 {
+        for part in parts {
+            let stays = free > 0 || !compressed(part);
+            left.push(if stays { whole(part)? } else { nothing(part) });
+        }
+        return Ok(left);
+    }
+    let (cut, worths) = first_pass(parts, free, budget.coarse, score)?;
+    let mut quotas = quotas(parts, &cut, free, budget.window)?.into_iter();
+    let mut context = reserve::room(WHAT, budget.target)?;
+    for ((part, cut), worth) in parts.iter().zip(&cut).zip(worths) {
+        let mut own = match compressed(part) {
+            true => Left {
+                worth,
+                ..nothing(part)
+            },
+            false => whole(part)?,
+        };
+        reserve::vec(WHAT, &mut context, own.tokens.len())?;
+        context.extend(&own.tokens);
+        let windows = if compressed(part) {
+            &part.tokens[..*cut]
+        } else {
+            &[]
+        };
+        for (at, window) in windows.chunks(budget.window).enumerate() {
+            let quota = quotas.next().unwrap_or(0);
+            if quota == 0 {
+                continue;
+            }
+            let stretch = [Stretch {
+                context: &context,
+                text: window,
+            }];
+            let found = score(&stretch)?.pop().unwrap_or_default();
+            let begin = at * budget.window;
+            let stay = least_likely(&found, |i| forced(part, begin + i), quota)?;
+            reserve::vec(WHAT, &mut own.tokens, quota)?;
+            reserve::vec(WHAT, &mut own.logprobs, quota)?;
+            reserve::vec(WHAT, &mut context, quota)?;
+            for i in stay {
+                own.tokens.push(window[i]);
+                own.logprobs.push(found[i]);
+                context.push(window[i]);
+            }
+        }
+        own.whole = own.tokens.len() == part.tokens.len();
+        left.push(own);
+    }
+    Ok(left)
+}
+
+fn lens(parts: &[Part]) -> impl Iterator<Item = usize> {
+    parts.iter().map(|part| part.tokens.len())
+}
+
+fn whole(part: &Part) -> Result<Left> {
+    Ok(Left {
+        tokens: reserve::copy(WHAT, &part.tokens)?,
+        logprobs: reserve::filled(WHAT, part.tokens.len(), 0.0)?,
+        worth: 0.0,
+        whole: true,
+    })
+}
+
+fn nothing(part: &Part) -> Left {
+    Left {
+        whole: part.tokens.is_empty(),
+        ..Left::default()
+    }
+}
+
+fn forced(part: &Part, at: usize) -> bool {
+    part.forced.get(at).copied().unwrap_or(false)
+}
+
+/// How many tokens of each part go on to the second pass, and what each part is worth: with a
+/// question, the mean log probability of the question's tokens behind the part; without one, how
+/// little the part's own tokens were expected. The best go on until `coarse` times the budget is
+/// reached, and the one with which it is passed is cut at its end.
+///
+/// A single part has nothing to be chosen from, so all of it goes on: cut at its end, the longer
+/// half of a document would be lost unread.
+fn first_pass(
+    parts: &[Part],
+    free: usize,
+    coarse: f32,
+    score: &mut dyn FnMut(&[Stretch<'_>]) -> Result<Scores>,
+) -> Result<(Vec<usize>, Vec<f32>)> {
+    let mut cut = reserve::filled(WHAT, parts.len(), 0)?;
+    let mut worths = reserve::filled(WHAT, parts.len(), 0.0)?;
+    let mut ranked = reserve::room(WHAT, parts.len())?;
+    let compressed = |part: &Part| part.kind == SegmentKind::Compress && !part.tokens.is_empty();
+    ranked.extend((0..parts.len()).filter(|i| compressed(&parts[*i])));
+    let rest: usize = ranked.iter().map(|i| parts[*i].tokens.len()).sum();
+    // The product of a float and a count of tokens; it is at least the budget, as coarse is 1 or more.
+    let limit = (f64::from(coarse) * free as f64) as usize;
+    if ranked.len() == 1 || rest <= limit {
+        for i in ranked {
+            cut[i] = parts[i].tokens.len();
+        }
+        return Ok((cut, worths));
+    }
+    let questions = parts
+        .iter()
+        .filter(|part| part.kind == SegmentKind::Question);
+    let mut question = reserve::room(WHAT, questions.clone().map(|q| q.tokens.len()).sum())?;
+    questions.for_each(|q| question.extend(&q.tokens));
+    let mut stretches = reserve::room(WHAT, ranked.len())?;
+    stretches.extend(ranked.iter().map(|i| match question.is_empty() {
+        true => Stretch {
+            context: &[],
+            text: &parts[*i].tokens,
+        },
+        false => Stretch {
+            context: &parts[*i].tokens,
+            text: &question,
+        },
+    }));
+    for (i, found) in ranked.iter().zip(score(&stretches)?) {
+        let sum: f64 = found.iter().map(|logprob| f64::from(*logprob)).sum();
+        let mean = (sum / found.len() as f64) as f32;
+        worths[*i] = if question.is_empty() { -mean } else { mean };
+    }
+    ranked.sort_unstable_by(|a, b| worths[*b].total_cmp(&worths[*a]).then(a.cmp(b)));
+    let mut room = limit;
+    for i in ranked {
+        cut[i] = parts[i].tokens.len().min(room);
+        room -= cut[i];
+    }
+    Ok((cut, worths))
+}
+
+/// How many tokens each window keeps, which is `free` together: in proportion to its tokens, by the
+/// largest remainders, the earlier first. Tokens that are to stay do so wherever that is possible,
+/// and only what they leave is shared out.
+fn quotas(parts: &[Part], cut: &[usize], free: usize, window: usize) -> Result<Vec<usize>> {
+    let mut windows = reserve::room(WHAT, cut.iter().map(|n| n.div_ceil(window)).sum())?;
+    for (part, cut) in parts.iter().zip(cut) {
+        for begin in (0..*cut).step_by(window) {
+            let end = (begin + window).min(*cut);
+            let stay = (begin..end).filter(|at| forced(part, *at)).count();
+            windows.push((end - begin, stay));
+        }
+    }
+    let staying: usize = windows.iter().map(|(_, stay)| stay).sum();
+    let (share, weigh): (_, fn(&(usize, usize)) -> usize) = match staying <= free {
+        true => (free - staying, |(n, stay)| n - stay),
+        false => (free, |(_, stay)| *stay),
+    };
+    let total = windows.iter().map(weigh).sum::<usize>().max(1) as u128;
+    let product = |w: &(usize, usize)| share as u128 * weigh(w) as u128;
+    let mut given = reserve::room(WHAT, windows.len())?;
+    given.extend(windows.iter().map(|w| (product(w) / total) as usize));
+    let mut order = reserve::room(WHAT, windows.len())?;
+    order.extend(0..windows.len());
+    order.sort_unstable_by_key(|i| (Reverse(product(&windows[*i]) % total), *i));
+    // As many have a remainder at least, because what is shared out is not more than there is.
+    let missing = share - given.iter().sum::<usize>();
+    order[..missing].iter().for_each(|i| given[*i] += 1);
+    if staying <= free {
+        windows
+            .iter()
+            .zip(&mut given)
+            .for_each(|((_, stay), given)| *given += stay);
+    }
+    Ok(given)
+}
+
+/// The places of the `n` tokens that stay, in order: those that are to stay first, then the least
+/// likely, and of equals the earlier.
+fn least_likely(logprobs: &[f32], forced: impl Fn(usize) -> bool, n: usize) -> Result<Vec<usize>> {
+    let mut order = reserve::room(WHAT, logprobs.len())?;
+    order.extend(0..logprobs.len());
+    order.sort_unstable_by(|a, b| {
+        let first = forced(*b).cmp(&forced(*a));
+        let likely = logprobs[*a].total_cmp(&logprobs[*b]);
+        first.then(likely).then(a.cmp(b))
+    });
+    order.truncate(n);
+    order.sort_unstable();
+    Ok(order)
+}
+
+#[cfg(test)]
+#[path = "shorten_tests.rs"]
+mod tests;
