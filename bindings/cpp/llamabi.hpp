@@ -251,6 +251,28 @@ struct ChatOptions {
   std::uint32_t flags = 0;
 };
 
+/// A part of a prompt to be compressed; see `llama_segment`.
+struct Segment {
+  std::string text;
+  /// `LLAMA_SEGMENT_*`
+  std::int32_t kind = LLAMA_SEGMENT_COMPRESS;
+  Segment() = default;
+  Segment(std::string of, std::int32_t as = LLAMA_SEGMENT_COMPRESS)
+      : text(std::move(of)), kind(as) {}
+};
+
+/// How much is left of a prompt; see `llama_compress_options`.
+struct CompressOptions {
+  /// 0: `rate`.
+  std::uint32_t target_tokens = 0;
+  float rate = 0.5F;
+  std::uint32_t window = 100;
+  float coarse = 2;
+  /// `LLAMA_COMPRESS_*`
+  std::uint32_t flags = 0;
+  std::optional<Cancel> cancel{};
+};
+
 class Model;
 
 /// A language that generated text is kept in; see `llama_grammar_new`. For the model that it was
@@ -930,6 +952,28 @@ public:
           return llama_encode_chat(
               live(), detail::data(messages), messages.size(), &c, buf, cap, n, err);
         });
+  }
+
+  /// Shortens a prompt: what is left of each segment; see `llama_compress`.
+  std::vector<Completion> compress(
+      const std::vector<Segment> &segments, const CompressOptions &options = {}) const {
+    std::vector<llama_segment> borrowed;
+    for (const Segment &s : segments) borrowed.push_back({s.text.data(), s.text.size(), s.kind, 0});
+    llama_compress_options o;
+    llama_compress_options_init(&o, sizeof o);
+    o.target_tokens = options.target_tokens;
+    o.rate = options.rate;
+    o.window = options.window;
+    o.coarse = options.coarse;
+    o.flags = options.flags;
+    if (options.cancel) o.cancel = options.cancel->get();
+    detail::Call call;
+    llama_result_t *out = nullptr;
+    const llama_status status =
+        llama_compress(live(), borrowed.data(), borrowed.size(), &o, &out, call.err());
+    const detail::Result result(out);
+    call.finish(status);
+    return detail::completions(out, false);
   }
 
   /// Start a call on tokens and pull its events; see `llama_stream_open`.

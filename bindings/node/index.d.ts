@@ -295,6 +295,29 @@ export interface Sequence {
   stats: Stats;
 }
 
+/** A part of a prompt. `question`: it stays, and segments to be compressed are ranked by how much they help to expect it. */
+export interface Segment {
+  text: string;
+  kind: 'keep' | 'compress' | 'question';
+}
+
+/** How much `compress` leaves; see `llama_compress_options`. */
+export interface CompressOptions {
+  /** How many tokens all segments have together afterwards. 0 (default): `rate` says it. */
+  targetTokens?: number;
+  /** The share of all tokens that is left; 0.5. */
+  rate?: number;
+  /** How many tokens are looked at together; 100. */
+  window?: number;
+  /** The first pass, which leaves out whole segments, leaves this many times the tokens that may be left; 2. */
+  coarse?: number;
+  /** Tokens with a newline stay before others. */
+  keepNewlines?: boolean;
+  /** Tokens with a digit stay before others. */
+  keepDigits?: boolean;
+  signal?: Signal;
+}
+
 export interface TokenEvent {
   type: 'token';
   /** Which sequence of the call. */
@@ -392,6 +415,12 @@ export class Model {
   /** Answer messages in OpenAI's shape, by the model's chat template. */
   chat(request: ChatRequest, options?: GenerateOptions): Promise<Sequence>;
   streamChat(request: ChatRequest, options?: GenerateOptions): Stream;
+  /**
+   * Shortens a prompt: of the segments that are to be compressed (a string is one), the tokens go that the model expects most. Gives what is
+   * left of each segment. `signal` ends it with empty sequences.
+   */
+  compress(segments: readonly (string | Segment)[], options?: CompressOptions): Promise<Sequence[]>;
+
   /** The first three, as events. */
   stream(
     input: string | Tokens | readonly Message[] | readonly string[] | readonly Tokens[] | readonly (readonly Message[])[],

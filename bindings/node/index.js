@@ -209,6 +209,17 @@ class Model {
     return new Stream(native, () => this.#start(input, options, true));
   }
 
+  async compress(segments, { signal, ...options } = {}) {
+    const call = native.compress(this.#handle, segments, options);
+    const settled = native.promise(call);
+    const off = onAbort(signal, () => native.stop(call));
+    try {
+      return await traced(settled);
+    } finally {
+      off();
+    }
+  }
+
   stream(input, options) {
     const kind = kindOf(input);
     return new Stream(native, () => this.#start(inputOf(kind, input), options, true));

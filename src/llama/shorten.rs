@@ -95,7 +95,11 @@ pub(super) fn shorten(
                 context: &context,
                 text: window,
             }];
-            let found = score(&stretch)?.pop().unwrap_or_default();
+            // Where all or nothing stays, nobody asks why.
+            let found = match quota < window.len() {
+                true => score(&stretch)?.pop().unwrap_or_default(),
+                false => reserve::filled(WHAT, quota, 0.0)?,
+            };
             let begin = at * budget.window;
             let stay = least_likely(&found, |i| forced(part, begin + i), quota)?;
             reserve::vec(WHAT, &mut own.tokens, quota)?;

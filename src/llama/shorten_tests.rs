@@ -105,6 +105,20 @@ fn the_first_pass_takes_the_best_and_cuts_one() {
     assert_eq!(lefts[0].worth, -3.0);
 }
 
+/// Where the first pass leaves no more than the budget, the second has nothing to decide.
+#[test]
+fn a_window_that_stays_as_a_whole_is_not_scored() {
+    let parts = [part(Compress, &[1, 1, 1]), part(Compress, &[9, 8, 7])];
+    let budget = Budget {
+        coarse: 1.0,
+        ..budget(4, 2)
+    };
+    let (lefts, asked) = run(&parts, &budget);
+    assert_eq!(tokens(&lefts), [&[1][..], &[9, 8, 7]]);
+    assert_eq!(lefts[1].logprobs, [0.0; 3]);
+    assert_eq!(asked.len(), 2, "by the first pass");
+}
+
 #[test]
 fn a_single_part_is_not_cut() {
     let parts = [part(Compress, &[1, 2, 3, 4, 5, 6, 7, 8])];

@@ -331,6 +331,33 @@ BEHAVIOUR(ranks) {
   THROWS(LLAMA_E_INVALID_ARGUMENT, "comm.send is NULL", llamabi::Model(test::demo(), o));
 }
 
+BEHAVIOUR(compression) {
+  const auto model = test::demo_model();
+  const std::string story = "Once upon a time there was a little girl who had 12 apples.\n"
+                            "She went to the river every day, and she sang a song.";
+  llamabi::CompressOptions o;
+  o.target_tokens = 20;
+  o.window = 8;
+  const std::vector<llamabi::Segment> prompt = {
+      {"Tell me.", LLAMA_SEGMENT_KEEP}, {story}, {"Who sang?", LLAMA_SEGMENT_QUESTION}};
+  const auto left = model.compress(prompt, o);
+  CHECK(left.size() == 3 && left[0].text == "Tell me." && left[2].text == "Who sang?");
+  CHECK(left[0].tokens.size() + left[1].tokens.size() + left[2].tokens.size() == 20);
+  CHECK(left[1].stats.prompt_tokens == model.encode(story, false).size());
+  CHECK(left[1].logprobs.size() == left[1].tokens.size() && left[1].text.size() < story.size());
+  o.flags = LLAMA_COMPRESS_KEEP_DIGITS | LLAMA_COMPRESS_KEEP_NEWLINES;
+  const auto kept = model.compress({story}, o)[0].text;
+  CHECK(kept.find('1') != kept.npos && kept.find('2') != kept.npos && kept.find('\n') != kept.npos);
+  o.target_tokens = 0;
+  o.rate = 1;
+  CHECK(model.compress({story}, o)[0].text == story);
+  o.rate = 2;
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "rate is 2", model.compress({story}, o));
+  o = {};
+  o.cancel.emplace().trigger();
+  CHECK(model.compress({story}, o)[0].finish_reason == LLAMA_FINISH_CANCELLED);
+}
+
 BEHAVIOUR(draft_model) {
   llamabi::Options o;
   o.draft_dir = test::demo();

@@ -171,6 +171,22 @@ private:
   uint32_t id_ = 0;
 };
 
+// Shortens a prompt; settles with what is left of each segment.
+struct Compress final : Awaited {
+  Compress(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
+      napi_value segments, napi_value options);
+  ~Compress() override;
+  void run() noexcept override;
+  void stop() override;
+  void on_loop(napi_env env) override;
+
+private:
+  std::shared_ptr<Handle> handle_;
+  std::vector<Segment> segments_;
+  CompressOptions options_;
+  llama_result_t *result_ = nullptr;
+};
+
 struct Generation final : Awaited {
   // `kind` is "tokens", "text", "dialog" or "messages", `input` an array of these. `chat` is an
   // object, what surrounds messages. `should_stop` is a function or undefined; a stream holds it

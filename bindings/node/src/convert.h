@@ -58,6 +58,11 @@ struct Message {
 // Appends the messages of the dialog `name`; returns how many.
 size_t to_messages(
     napi_env env, napi_value value, const std::string &name, std::vector<Message> &out);
+struct Segment {
+  std::string text;
+  int32_t kind;
+};
+std::vector<Segment> to_segments(napi_env env, napi_value value);
 // Borrows from `messages`.
 std::vector<llama_message> borrow(const std::vector<Message> &messages);
 
@@ -83,6 +88,12 @@ struct ChatOptions {
   llama_chat_options c;
   ChatOptions(napi_env env, napi_value options);
   ChatOptions(const ChatOptions &) = delete;
+};
+// How much of a prompt is left.
+struct CompressOptions {
+  llama_compress_options c;
+  CompressOptions(napi_env env, napi_value options);
+  CompressOptions(const CompressOptions &) = delete;
 };
 struct GenerateOptions {
   std::vector<std::string> stop;

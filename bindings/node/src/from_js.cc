@@ -400,6 +400,50 @@ ChatOptions::ChatOptions(napi_env env, napi_value options) {
   });
 }
 
+CompressOptions::CompressOptions(napi_env env, napi_value options) {
+  llama_compress_options_init(&c, sizeof c);
+  each_option(env, options, [&](const std::string &name, napi_value v) {
+    if (name == "targetTokens")
+      c.target_tokens = to_uint(env, v, "targetTokens");
+    else if (name == "rate")
+      c.rate = to_float(env, v, "rate");
+    else if (name == "window")
+      c.window = to_uint(env, v, "window");
+    else if (name == "coarse")
+      c.coarse = to_float(env, v, "coarse");
+    else if (name == "keepNewlines")
+      c.flags |= to_bool(env, v, "keepNewlines") ? LLAMA_COMPRESS_KEEP_NEWLINES : 0;
+    else if (name == "keepDigits")
+      c.flags |= to_bool(env, v, "keepDigits") ? LLAMA_COMPRESS_KEEP_DIGITS : 0;
+    else
+      return false;
+    return true;
+  });
+}
+
+std::vector<Segment> to_segments(napi_env env, napi_value value) {
+  std::vector<Segment> segments;
+  for (napi_value element : to_elements(env, value, "segments")) {
+    const std::string i = "segments[" + std::to_string(segments.size()) + "]";
+    napi_valuetype type;
+    check(env, napi_typeof(env, element, &type));
+    if (type == napi_string) {
+      segments.push_back({to_text(env, element, i), LLAMA_SEGMENT_COMPRESS});
+      continue;
+    }
+    if (type != napi_object)
+      throw_type_error(env, i + " must be a string or an object with text and kind");
+    napi_value text, kind;
+    check(env, napi_get_named_property(env, element, "text", &text));
+    check(env, napi_get_named_property(env, element, "kind", &kind));
+    segments.push_back({to_text(env, text, i + ".text"),
+        to_number(env, kind, (i + ".kind").c_str(),
+            {{"keep", LLAMA_SEGMENT_KEEP}, {"compress", LLAMA_SEGMENT_COMPRESS},
+                {"question", LLAMA_SEGMENT_QUESTION}})});
+  }
+  return segments;
+}
+
 GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
   llama_generate_options_init(&c, sizeof c);
   const auto flag = [&](napi_value v, const char *name, uint32_t bit) {

@@ -76,6 +76,12 @@ static napi_value add_adapter(napi_env env, const Arguments &a) {
       env, std::make_shared<AddAdapter>(env, Env::of(env), handle_of(env, a[0]), a[1], a[2]));
 }
 
+// compress(handle, segments, options) -> call; its promise gives the sequences
+static napi_value compress(napi_env env, const Arguments &a) {
+  return started(
+      env, std::make_shared<Compress>(env, Env::of(env), handle_of(env, a[0]), a[1], a[2]));
+}
+
 static uint32_t encode_flags(napi_env env, napi_value bos, napi_value eos, napi_value special) {
   return (to_bool(env, bos, "bos") ? LLAMA_ENC_BOS : 0u) |
          (to_bool(env, eos, "eos") ? LLAMA_ENC_EOS : 0u) |
@@ -266,6 +272,7 @@ static napi_value start(napi_env env, const Arguments &a) {
   define<open>(env, functions, "open");
   define<close>(env, functions, "close");
   define<generate>(env, functions, "generate");
+  define<compress>(env, functions, "compress");
   define<tokenize>(env, functions, "tokenize");
   define<compile>(env, functions, "compile");
   define<grammar_mask>(env, functions, "grammarMask");

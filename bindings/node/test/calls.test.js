@@ -251,6 +251,24 @@ behaviour('ranks', async () => {
   await model.close();
 });
 
+behaviour('compression', async () => {
+  const model = await demo();
+  const story = 'Once upon a time there was a little girl who had 12 apples.\nShe went to the river every day, and she sang a song.';
+  const prompt = [{ text: 'Tell me.', kind: 'keep' }, story, { text: 'Who sang?', kind: 'question' }];
+  const left = await model.compress(prompt, { targetTokens: 20, window: 8, coarse: 1 });
+  assert.deepEqual([left.length, left[0].text, left[2].text], [3, 'Tell me.', 'Who sang?']);
+  assert.equal(left.reduce((sum, each) => sum + each.tokens.length, 0), 20);
+  assert.equal(left[1].logprobs.length, left[1].tokens.length);
+  assert.equal(left[1].stats.promptTokens, model.encode(story).length);
+  const [kept] = await model.compress([story], { keepNewlines: true, keepDigits: true });
+  for (const part of ['1', '2', '\n']) assert.ok(kept.text.includes(part), kept.text);
+  assert.equal((await model.compress([story], { rate: 1 }))[0].text, story);
+  assertFails(await failure(model.compress([story], { rate: 2 })), 'LLAMA_E_INVALID_ARGUMENT', 'rate is 2');
+  assert.equal((await model.compress([story], { signal: AbortSignal.abort() }))[0].finishReason, 'cancelled');
+  for (const wrong of [[1], [{ text: 'a', kind: 'other' }], 'a']) await assert.rejects(model.compress(wrong));
+  await model.close();
+});
+
 behaviour('draft_model', async () => {
   const [model, plainly] = [await demo({ draftDir: root('demo/meta'), draftWeightsDtype: 'int4' }), await demo()];
   assert.deepEqual([model.info().hasDraft, plainly.info().hasDraft], [true, false]);

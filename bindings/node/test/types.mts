@@ -10,6 +10,7 @@ export async function use(): Promise<void> {
   const answer: Sequence = await model.chatCompletion([{ role: 'user', content: 'a' }]);
   const tokens: Sequence = await model.generate(model.encode('a', { bos: true }));
   const batches: Sequence[] = await model.generate([[1, 2], new Int32Array([1])]);
+  const left: Sequence[] = await model.compress(['a', { text: 'b', kind: 'question' }], { rate: 0.3 });
   const stream = model.stream('a');
   for await (const ev of stream) {
     const event: Event = ev;
@@ -20,7 +21,7 @@ export async function use(): Promise<void> {
     } else event.finishReason?.toUpperCase() ?? event.score.toFixed();
   }
   const name: string = version + all.version + new LlamaError(-3, 'x').code;
-  void [one, many, answer, tokens, batches, name];
+  void [one, many, answer, left, tokens, batches, name];
 
   // @ts-expect-error: an option that does not exist
   await model.textCompletion('a', { temprature: 1 });
