@@ -160,6 +160,23 @@ static llama_status stream(llama_error *err) {
   return status;
 }
 
+static llama_status compress(llama_error *err) {
+  const llama_segment s[] = {{"Tell me.", SIZE_MAX, LLAMA_SEGMENT_KEEP, 0},
+      {"once upon a time 12", SIZE_MAX, LLAMA_SEGMENT_COMPRESS, 0},
+      {text, 60, LLAMA_SEGMENT_COMPRESS, 0}, {"who", SIZE_MAX, LLAMA_SEGMENT_QUESTION, 0}};
+  llama_compress_options o;
+  llama_result_t *r = NULL;
+  llama_status status;
+  llama_compress_options_init(&o, sizeof o);
+  o.rate = 0.6f;
+  o.coarse = 1.1f;
+  o.window = 8;
+  o.flags = LLAMA_COMPRESS_KEEP_DIGITS;
+  status = llama_compress(l, s, 4, &o, &r, err);
+  llama_result_free(r);
+  return status;
+}
+
 static llama_status build(llama_error *err) {
   llama_build_options o = build_defaults();
   llama_t *other = NULL;
@@ -201,7 +218,7 @@ static const struct {
 } scenarios[] = {{"encode", encode, 1, 0}, {"encode_dialog", encode_dialog, 1, 0},
     {"decode", decode, 1, 0}, {"complete", complete, 1, 4}, {"chat", chat, 1, 4},
     {"generate", generate, 1, 4}, {"stream", stream, 1, 4}, {"alternatives", alternatives, 1, 4},
-    {"build", build, 53, LONG_MAX}};
+    {"compress", compress, 3, 4}, {"build", build, 53, LONG_MAX}};
 
 /* ---- a child ---- */
 
