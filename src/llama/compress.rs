@@ -194,6 +194,10 @@ impl Llama {
     fn score(&self, stretches: &[Stretch<'_>], cancel: Option<&Cancel>) -> Result<Scores> {
         let start = self.start()?;
         let room = self.request_limits().max_seq_len - 1;
+        if room == 0 {
+            let expected = "at least 2 where prompts are compressed";
+            return Err(Error::invalid("max_seq_len", expected, 1));
+        }
         let mut pieces = Vec::new();
         let mut scores = reserve::room(WHAT, stretches.len())?;
         for (of, Stretch { text, .. }) in stretches.iter().enumerate() {

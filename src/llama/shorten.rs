@@ -198,25 +198,36 @@ fn first_pass(
     Ok((cut, worths))
 }
 
+/// Tokens that are looked at together.
+struct Window {
+    tokens: usize,
+    /// How many of them are to stay where others go.
+    stay: usize,
+}
+
 /// How many tokens each window keeps, which is `free` together: in proportion to its tokens, by the
 /// largest remainders, the earlier first. Tokens that are to stay do so wherever that is possible,
 /// and only what they leave is shared out.
 fn quotas(parts: &[Part], cut: &[usize], free: usize, window: usize) -> Result<Vec<usize>> {
-    let mut windows = reserve::room(WHAT, cut.iter().map(|n| n.div_ceil(window)).sum())?;
+    let mut windows: Vec<Window> =
+        reserve::room(WHAT, cut.iter().map(|n| n.div_ceil(window)).sum())?;
     for (part, cut) in parts.iter().zip(cut) {
         for begin in (0..*cut).step_by(window) {
             let end = (begin + window).min(*cut);
             let stay = (begin..end).filter(|at| forced(part, *at)).count();
-            windows.push((end - begin, stay));
+            windows.push(Window {
+                tokens: end - begin,
+                stay,
+            });
         }
     }
-    let staying: usize = windows.iter().map(|(_, stay)| stay).sum();
-    let (share, weigh): (_, fn(&(usize, usize)) -> usize) = match staying <= free {
-        true => (free - staying, |(n, stay)| n - stay),
-        false => (free, |(_, stay)| *stay),
+    let staying: usize = windows.iter().map(|w| w.stay).sum();
+    let (share, weigh): (_, fn(&Window) -> usize) = match staying <= free {
+        true => (free - staying, |w| w.tokens - w.stay),
+        false => (free, |w| w.stay),
     };
     let total = windows.iter().map(weigh).sum::<usize>().max(1) as u128;
-    let product = |w: &(usize, usize)| share as u128 * weigh(w) as u128;
+    let product = |w: &Window| share as u128 * weigh(w) as u128;
     let mut given = reserve::room(WHAT, windows.len())?;
     given.extend(windows.iter().map(|w| (product(w) / total) as usize));
     let mut order = reserve::room(WHAT, windows.len())?;
@@ -226,10 +237,9 @@ fn quotas(parts: &[Part], cut: &[usize], free: usize, window: usize) -> Result<V
     let missing = share - given.iter().sum::<usize>();
     order[..missing].iter().for_each(|i| given[*i] += 1);
     if staying <= free {
-        windows
-            .iter()
-            .zip(&mut given)
-            .for_each(|((_, stay), given)| *given += stay);
+        for (window, given) in windows.iter().zip(&mut given) {
+            *given += window.stay;
+        }
     }
     Ok(given)
 }

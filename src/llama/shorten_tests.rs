@@ -21,8 +21,10 @@ fn budget(target: usize, window: usize) -> Budget {
     }
 }
 
-/// The outcome, and the contexts and texts that were scored.
-fn run(parts: &[Part], budget: &Budget) -> (Vec<Left>, Vec<(Vec<Token>, Vec<Token>)>) {
+/// A context and a text that were scored.
+type Asked = (Vec<Token>, Vec<Token>);
+
+fn run(parts: &[Part], budget: &Budget) -> (Vec<Left>, Vec<Asked>) {
     let mut asked = Vec::new();
     let lefts = shorten(parts, budget, &mut |stretches| {
         asked.extend(

@@ -263,6 +263,23 @@ static void arguments(llama_t *l) {
   llama_cancel_free(flag);
 }
 
+/* Contexts of one token, which has nothing in front of it, and of two. */
+static void short_contexts(const char *dir) {
+  llama_segment s = segment("a b c d", LLAMA_SEGMENT_COMPRESS);
+  llama_compress_options o = defaults();
+  llama_t *l = open_model(dir, 1, 1);
+  llama_result_t *r = NULL;
+  EXPECT(INVALID, llama_compress(l, &s, 1, NULL, &r, err));
+  CHECK(r == NULL);
+  llama_free(l);
+  l = open_model(dir, 2, 1);
+  o.target_tokens = 2;
+  r = compress(l, &s, 1, &o);
+  CHECK(all_tokens(r) == 2);
+  llama_result_free(r);
+  llama_free(l);
+}
+
 static int32_t inside(void *user_data, const llama_event *ev) {
   llama_segment s = segment("a b c d", LLAMA_SEGMENT_COMPRESS);
   llama_result_t *r = NULL;
@@ -298,5 +315,6 @@ int main(int argc, char **argv) {
   in_callback(l);
   llama_free(l);
   many(argv[1]);
+  short_contexts(argv[1]);
   return summary("compress");
 }
