@@ -301,3 +301,27 @@ fn cancelled_is_none<T>(outcome: Result<T>) -> Result<Option<T>> {
         outcome => outcome.map(Some),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::CompressOptions;
+
+    #[test]
+    fn a_rate_is_rounded_up_but_not_by_its_last_bit() {
+        for (rate, all, expected) in [
+            (0.3, 10, 3),
+            (0.3, 11, 4),
+            (0.5, 11, 6),
+            (0.7, 1_000_000, 700_000),
+            (1.0, 1_000_001, 1_000_001),
+            (f32::MIN_POSITIVE, 9, 1),
+            (0.5, 0, 0),
+        ] {
+            let options = CompressOptions {
+                rate,
+                ..CompressOptions::default()
+            };
+            assert_eq!(options.target(all), expected, "{rate} of {all}");
+        }
+    }
+}
