@@ -64,42 +64,52 @@ static void scores(llama_t *l, const int32_t *tokens, size_t len, size_t n, floa
   llama_result_free(r);
 }
 
+/* The same with at most `room` tokens behind the BOS: what is too long is scored in pieces, with the
+   end of what is in front of each. */
+static void cut_scores(
+    llama_t *l, const int32_t *tokens, size_t len, size_t n, size_t room, float *found) {
+  size_t piece = n <= room ? n : (room + 1) / 2, at, m, end, front;
+  for (at = 0; at < n; at += piece) {
+    m = n - at < piece ? n - at : piece;
+    end = len - n + at + m;
+    front = end > room ? end - room : 0;
+    scores(l, tokens + front, end - front, m, found + at);
+  }
+}
+
 /* Half of each window stays, whose windows are of an even number of tokens. */
-static void told_anew(llama_t *l) {
-  enum { WINDOW = 8 };
-  llama_segment s[2] = {
-      segment("Tell me a story.", LLAMA_SEGMENT_KEEP), segment(story, LLAMA_SEGMENT_COMPRESS)};
+static void told_anew(const char *dir, size_t max_seq_len, size_t window) {
+  llama_t *l = open_model(dir, (uint32_t)max_seq_len, 2);
+  char large[3 * sizeof story] = "", part[MOST];
+  llama_segment s[2] = {segment("Tell me a story.", LLAMA_SEGMENT_KEEP)};
   llama_compress_options o = defaults();
-  int32_t context[MOST], text[MOST];
+  static int32_t context[MOST], text[MOST];
   const int32_t *left;
   const float *logprobs;
-  float found[WINDOW];
-  size_t front = encode(l, s[0].text, context), n = encode(l, story, text), kept = 0, at, i, j, m;
+  float found[64];
+  size_t front = encode(l, s[0].text, context), n, kept = 0, at, i, j, m, bytes = 0;
   llama_result_t *r;
-  n -= n % WINDOW;
-  CHECK(n >= 4 * WINDOW);
-  {
-    char part[MOST];
-    size_t bytes = 0;
-    EXPECT(LLAMA_OK, llama_decode_tokens(l, text, n, part, sizeof part, &bytes, err));
-    part[bytes] = 0;
-    if (encode(l, part, text) != n) exit(1); /* the story's tokens do not end there */
-    s[1].text = part;
-    s[1].len = bytes;
-    o.window = WINDOW;
-    o.target_tokens = (uint32_t)(front + n / 2);
-    r = compress(l, s, 2, &o);
-  }
+  strcat(strcat(large, story), story);
+  n = encode(l, large, text);
+  n -= n % window;
+  CHECK(n >= 2 * window);
+  EXPECT(LLAMA_OK, llama_decode_tokens(l, text, n, part, sizeof part, &bytes, err));
+  part[bytes] = 0;
+  CHECK(encode(l, part, text) == n);
+  s[1] = segment(part, LLAMA_SEGMENT_COMPRESS);
+  o.window = (uint32_t)window;
+  o.target_tokens = (uint32_t)(front + n / 2);
+  r = compress(l, s, 2, &o);
   m = tokens_of(r, 1, &left);
   CHECK(m == n / 2);
   CHECK(llama_result_logprobs(r, 1, &logprobs, &i) == LLAMA_OK && i == m);
-  for (at = 0; at < n && kept + WINDOW / 2 <= m; at += WINDOW) {
-    memcpy(context + front + kept, text + at, WINDOW * sizeof *text);
-    scores(l, context, front + kept + WINDOW, WINDOW, found);
-    for (i = 0; i < WINDOW; i++) {
+  for (at = 0; at < n && kept + window / 2 <= m; at += window) {
+    memcpy(context + front + kept, text + at, window * sizeof *text);
+    cut_scores(l, context, front + kept + window, window, max_seq_len - 1, found);
+    for (i = 0; i < window; i++) {
       size_t less = 0;
-      for (j = 0; j < WINDOW; j++) less += found[j] < found[i] || (found[j] == found[i] && j < i);
-      if (less >= WINDOW / 2) continue;
+      for (j = 0; j < window; j++) less += found[j] < found[i] || (found[j] == found[i] && j < i);
+      if (less >= window / 2) continue;
       CHECK(left[kept] == text[at + i] && logprobs[kept] == found[i]);
       context[front + kept++] = text[at + i];
     }
@@ -107,6 +117,7 @@ static void told_anew(llama_t *l) {
   CHECK(kept == m);
   CHECK(tokens_of(r, 0, &left) == front);
   llama_result_free(r);
+  llama_free(l);
 }
 
 static void budgets(llama_t *l) {
@@ -306,8 +317,10 @@ int main(int argc, char **argv) {
   llama_t *l;
   pthread_t other;
   if (argc != 2) return 2;
+  told_anew(argv[1], 512, 8);
+  told_anew(argv[1], 48, 8);  /* contexts are cut */
+  told_anew(argv[1], 32, 40); /* and windows, too */
   l = open_model(argv[1], 256, 2);
-  told_anew(l);
   pthread_create(&other, NULL, side, l);
   budgets(l);
   pthread_join(other, NULL);
