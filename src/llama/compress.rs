@@ -262,7 +262,7 @@ impl Llama {
                 text.push_str(segment.text);
                 text
             }
-            false => self.text_of(&left.tokens, segment.text)?,
+            false => tidy(self.tokenizer.decode(&left.tokens)?, segment.text),
         };
         let stats = RequestStats {
             prompt_tokens: before as u32,
@@ -280,19 +280,18 @@ impl Llama {
             stats,
         })
     }
+}
 
-    /// The text of the tokens that stay, without the space that begins it. A character of which some
-    /// tokens have gone goes, too.
-    fn text_of(&self, tokens: &[Token], from: &str) -> Result<String> {
-        let mut text = self.tokenizer.decode(tokens)?;
-        if !from.contains(char::REPLACEMENT_CHARACTER) {
-            text.retain(|c| c != char::REPLACEMENT_CHARACTER);
-        }
-        if text.starts_with(' ') {
-            text.remove(0);
-        }
-        Ok(text)
+/// The text of a segment's tokens that stay, without the space that begins it. A character of which
+/// some tokens have gone goes, too.
+fn tidy(mut text: String, segment: &str) -> String {
+    if !segment.contains(char::REPLACEMENT_CHARACTER) {
+        text.retain(|c| c != char::REPLACEMENT_CHARACTER);
     }
+    if text.starts_with(' ') {
+        text.remove(0);
+    }
+    text
 }
 
 fn cancelled_is_none<T>(outcome: Result<T>) -> Result<Option<T>> {
@@ -304,7 +303,7 @@ fn cancelled_is_none<T>(outcome: Result<T>) -> Result<Option<T>> {
 
 #[cfg(test)]
 mod tests {
-    use super::CompressOptions;
+    use super::{CompressOptions, tidy};
 
     #[test]
     fn a_rate_is_rounded_up_but_not_by_its_last_bit() {
@@ -323,5 +322,15 @@ mod tests {
             };
             assert_eq!(options.target(all), expected, "{rate} of {all}");
         }
+    }
+
+    #[test]
+    fn texts_begin_without_a_space_and_have_no_half_characters() {
+        let tidied = |text: &str, segment| tidy(text.to_owned(), segment);
+        assert_eq!(tidied(" a b ", " a b c "), "a b ");
+        assert_eq!(tidied("  a", "  a b"), " a");
+        assert_eq!(tidied("\u{fffd}\u{fffd} z\u{fffd}", "ä ö z é"), "z");
+        assert_eq!(tidied("a\u{fffd}", "a\u{fffd} b"), "a\u{fffd}");
+        assert_eq!(tidied("", "x"), "");
     }
 }
