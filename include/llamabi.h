@@ -1379,8 +1379,8 @@ void llama_compress_options_init(struct llama_compress_options *o, size_t struct
 /// Returns `LLAMA_CANCELLED`, with empty sequences in `*out`, if `o->cancel` or `llama_free`
 /// stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_BATCH` (0 segments or more than
 /// 65,536), `_UTF8`, `_BUSY` (if as many calls wait as `max_waiting` allows), `_UNSUPPORTED` (a
-/// tokenizer with neither BOS nor EOS), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`. `*out`
-/// is not written then.
+/// tokenizer with neither BOS nor EOS, or logits that are not finite), `_NO_MEMORY`, `_DEVICE`,
+/// `_POISONED`, `_INTERNAL`. `*out` is not written then.
 llama_status llama_compress(llama_t *l,
                             const struct llama_segment *segments,
                             size_t n,

@@ -3,23 +3,11 @@
 
 use super::Llama;
 use super::completion::{Completion, Sequence};
-use super::shorten::{Budget, Left, Part, Scores, Stretch, shorten};
+use super::shorten::{Budget, Left, Part, Scores, SegmentKind, Stretch, shorten};
 use crate::engine::request::MAX_SEQUENCES;
 use crate::engine::{FinishReason, GenerateOptions, Prompt, RequestStats};
 use crate::tokenizer::{Bound, Encoded};
 use crate::{Cancel, Error, Result, Token, reserve};
-
-/// What becomes of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SegmentKind {
-    /// It stays as it is.
-    Keep,
-    /// It is shortened.
-    Compress,
-    /// It stays as it is, and the segments that are shortened are ranked by how much they help to
-    /// expect it.
-    Question,
-}
 
 /// A part of a prompt.
 #[derive(Clone, Copy, Debug)]
@@ -121,9 +109,9 @@ impl Llama {
             let (n, max) = (segments.len(), MAX_SEQUENCES);
             return Err(Error::Batch { n, max });
         }
-        let outcome = self.shortened(segments, options);
-        let Some(lefts) = cancelled_is_none(outcome)? else {
-            return Completion::cancelled(segments.len());
+        let lefts = match self.shortened(segments, options) {
+            Err(Error::Cancelled) => return Completion::cancelled(segments.len()),
+            outcome => outcome?,
         };
         let mut sequences = reserve::room(WHAT, segments.len())?;
         for (segment, (left, before)) in segments.iter().zip(lefts) {
@@ -236,6 +224,11 @@ impl Llama {
                 return Err(Error::Cancelled);
             }
             for ((of, piece), sequence) in some.iter().zip(done.sequences) {
+                if sequence.finish == FinishReason::NotFinite {
+                    let sentence =
+                        "prompts cannot be compressed: the model's logits are not finite";
+                    return Err(Error::Unsupported(sentence.into()));
+                }
                 let all = &sequence.logprobs;
                 scores[*of].extend(&all[all.len() - piece.len()..]);
             }
@@ -292,13 +285,6 @@ fn tidy(mut text: String, segment: &str) -> String {
         text.remove(0);
     }
     text
-}
-
-fn cancelled_is_none<T>(outcome: Result<T>) -> Result<Option<T>> {
-    match outcome {
-        Err(Error::Cancelled) => Ok(None),
-        outcome => outcome.map(Some),
-    }
 }
 
 #[cfg(test)]

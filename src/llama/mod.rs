@@ -34,8 +34,9 @@ mod setting;
 mod shorten;
 
 pub use completion::{Completion, Sequence};
-pub use compress::{CompressOptions, Segment, SegmentKind};
+pub use compress::{CompressOptions, Segment};
 pub use options::{BuildOptions, Device, Info, Precision, RankInfo};
+pub use shorten::SegmentKind;
 
 use adapters::Adapters;
 

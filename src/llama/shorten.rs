@@ -1,11 +1,22 @@
 //! Which tokens of a prompt stay when it is compressed: the budget, and the two passes of LLMLingua
 //! (Jiang et al. 2023, <https://arxiv.org/abs/2310.05736>) with exact numbers of tokens.
 
-use super::compress::SegmentKind;
 use crate::{Result, Token, reserve};
 use std::cmp::Reverse;
 
 const WHAT: &str = "the tokens of a compressed prompt";
+
+/// What becomes of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// It stays as it is.
+    Keep,
+    /// It is shortened.
+    Compress,
+    /// It stays as it is, and the segments that are shortened are ranked by how much they help to
+    /// expect it.
+    Question,
+}
 
 /// A segment as tokens.
 pub(super) struct Part {
@@ -54,12 +65,14 @@ pub(super) fn shorten(
     score: &mut dyn FnMut(&[Stretch<'_>]) -> Result<Scores>,
 ) -> Result<Vec<Left>> {
     let compressed = |part: &Part| part.kind == SegmentKind::Compress;
-    let all: usize = parts.iter().map(|p| p.tokens.len()).sum();
-    let rest: usize = lens(parts)
-        .zip(parts)
-        .map(|(n, p)| n * usize::from(compressed(p)))
+    let all: usize = lens(parts).sum();
+    let kept: usize = parts
+        .iter()
+        .filter(|p| !compressed(p))
+        .map(|p| p.tokens.len())
         .sum();
-    let free = budget.target.saturating_sub(all - rest);
+    let rest = all - kept;
+    let free = budget.target.saturating_sub(kept);
     let mut left = reserve::room(WHAT, parts.len())?;
     if free >= rest || free == 0 {
         for part in parts {

@@ -332,3 +332,24 @@ fn what_overflows_ends_its_sequence_alone() {
     let timings = model.timings();
     assert_eq!((timings.running, timings.waiting), (0, 0));
 }
+
+/// A prompt that the model cannot judge is an error, and the handle goes on.
+#[test]
+fn what_overflows_is_not_compressed() {
+    use llamabi::llama::{CompressOptions, Segment, SegmentKind};
+    let p = overflowing();
+    let llama =
+        llamabi::Llama::build(p.0.path(), None, &Default::default(), &mut |_| true).unwrap();
+    let bad = llama.tokenizer().decode(&[BAD]).unwrap();
+    let compress = |text: &str| {
+        let kind = SegmentKind::Compress;
+        llama.compress(&[Segment { text, kind }], &CompressOptions::default())
+    };
+    let text = format!("{bad} {bad} a b c d e f");
+    assert!(llama.tokenizer().encode(&text).unwrap().contains(&BAD));
+    for _ in 0..2 {
+        let error = compress(&text).unwrap_err();
+        assert!(error.to_string().contains("not finite"), "{error}");
+        assert!(llama.health().is_ok());
+    }
+}
