@@ -1,7 +1,8 @@
 //! Finds out whether there is a GPU that this build can use, and if not, the reason. (U)
 #![allow(unsafe_code)]
 
-use super::driver::{COMPUTE_CAPABILITY, Driver, NO_DEVICE, STUB_LIBRARY};
+use super::driver::Driver;
+use super::driver::sys::{CUdevice_attribute as Attribute, CUresult};
 use super::images::{BUILT, Images};
 use super::reason::{Failed, Reason};
 use std::ffi::{CStr, c_char, c_int};
@@ -41,8 +42,10 @@ pub fn preflight(
     // SAFETY: no pointers.
     if let Err(failed) = unsafe { driver.cuInit(0) } {
         return Err(match failed.code {
-            STUB_LIBRARY => stub("cuInit says that it is a stub".into()),
-            NO_DEVICE => Reason::NoDevice,
+            code if code == CUresult::CUDA_ERROR_STUB_LIBRARY as u32 => {
+                stub("cuInit says that it is a stub".into())
+            }
+            code if code == CUresult::CUDA_ERROR_NO_DEVICE as u32 => Reason::NoDevice,
             _ => Reason::InitFailed(failed),
         });
     }
@@ -86,7 +89,11 @@ fn describe(driver: &Driver, index: c_int) -> Result<(String, (i32, i32)), Faile
     // given, so its last byte stays 0 whatever is written.
     unsafe {
         driver.cuDeviceGet(&mut device, index)?;
-        for (value, which) in capability.iter_mut().zip(COMPUTE_CAPABILITY) {
+        let which = [
+            Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        ];
+        for (value, which) in capability.iter_mut().zip(which) {
             driver.cuDeviceGetAttribute(value, which, device)?;
         }
         driver.cuDeviceGetName(text.as_mut_ptr(), text.len() as c_int - 1, device)?;

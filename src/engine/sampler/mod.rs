@@ -23,8 +23,8 @@ use super::request::GenerateOptions;
 use crate::backend::Step;
 use crate::backend::choice::{self, Changes, Choice, ONE, Scale, Strategy, mass, rank};
 use crate::{Result, Token, reserve};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 /// The options are in range: [`GenerateOptions::check`] has checked them.
 impl From<&GenerateOptions> for Strategy {

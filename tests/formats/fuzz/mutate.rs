@@ -1,7 +1,7 @@
 //! Random changes to files, the same ones in every run.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 /// Numbers at the edges of what fields can hold.
 const INTERESTING: [u64; 16] = [

@@ -11,55 +11,71 @@
 use super::context::Context;
 use crate::Dtype;
 use crate::backend::gpu::device::Product;
-use crate::backend::gpu::driver::Handle;
+use crate::backend::gpu::driver::sys::CUstream;
+use cudarc::cublaslt::sys;
 use std::ffi::{CString, c_int, c_void};
+use std::mem::offset_of;
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
+use sys::*;
 
 /// Bytes of the library's workspace, as its makers advise for compute capability 9.0.
 pub(super) const WORKSPACE: usize = 32 << 20;
-/// Version 12.0; the types and attributes here come from its header.
+/// Version 12.0. What is used of the bindings has been the same since then.
 const OLDEST: usize = 120_000;
 /// The largest number of plans. A layer has four products, and rows are rounded up to powers of
 /// two.
 const MOST_PLANS: usize = 128;
 
-const COMPUTE_32F: c_int = 68;
+/// CUBLAS_OP_T, the one thing that is needed of the bindings of cuBLAS.
 const OP_T: c_int = 1;
-const DESC_TRANSA: c_int = 3;
-const LAYOUT_COLS: c_int = 3;
-const PREFERENCE_WORKSPACE: c_int = 1;
 /// The alignments of A, B, C and D.
-const PREFERENCE_ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
+const PREFERENCE_ALIGNMENT: [cublasLtMatmulPreferenceAttributes_t; 4] = [
+    cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+    cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+    cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+    cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+];
 /// The alignment of rows in bytes: they begin at multiples of 32 elements, and the smallest
 /// elements have two bytes.
 const ALIGNMENT: u32 = 64;
 
-fn type_of(dtype: Dtype) -> Option<c_int> {
+fn type_of(dtype: Dtype) -> Option<cudaDataType> {
     match dtype {
-        Dtype::F16 => Some(2),
-        Dtype::Bf16 => Some(14),
+        Dtype::F16 => Some(cudaDataType::CUDA_R_16F),
+        Dtype::Bf16 => Some(cudaDataType::CUDA_R_16BF),
         _ => None,
     }
 }
-const TYPE_F32: c_int = 0;
 
-/// cublasLtMatmulHeuristicResult_t.
+/// cublasLtMatmulHeuristicResult_t, with the status as a number: the library writes it, and the enum
+/// may not list what a newer one writes.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Heuristic {
-    algorithm: [u64; 8],
+    algorithm: cublasLtMatmulAlgo_t,
     workspace: usize,
     status: c_int,
     waves: f32,
     reserved: [c_int; 4],
 }
 
+const _: () = {
+    type Bound = cublasLtMatmulHeuristicResult_t;
+    assert!(size_of::<Heuristic>() == size_of::<Bound>());
+    assert!(offset_of!(Heuristic, workspace) == offset_of!(Bound, workspaceSize));
+    assert!(offset_of!(Heuristic, status) == offset_of!(Bound, state));
+    assert!(offset_of!(Heuristic, waves) == offset_of!(Bound, wavesCount));
+};
+
 type Said = Result<(), String>;
 
 macro_rules! functions {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+        // The bindings have the same signatures. Their functions are never called.
+        $(const _: unsafe fn($($type),*) -> cublasStatus_t = sys::$name;)*
+
         struct Library {
             cublasLtGetVersion: unsafe extern "C" fn() -> usize,
             $($name: unsafe extern "C" fn($($type),*) -> c_int,)*
@@ -105,27 +121,37 @@ macro_rules! functions {
 }
 
 functions! {
-    cublasLtCreate(handle: *mut Handle);
-    cublasLtDestroy(handle: Handle);
-    cublasLtMatmulDescCreate(to: *mut Handle, compute: c_int, scale: c_int);
-    cublasLtMatmulDescDestroy(what: Handle);
+    cublasLtCreate(handle: *mut cublasLtHandle_t);
+    cublasLtDestroy(handle: cublasLtHandle_t);
+    cublasLtMatmulDescCreate(
+        to: *mut cublasLtMatmulDesc_t, compute: cublasComputeType_t, scale: cudaDataType);
+    cublasLtMatmulDescDestroy(what: cublasLtMatmulDesc_t);
     cublasLtMatmulDescSetAttribute(
-        what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
-    cublasLtMatrixLayoutCreate(to: *mut Handle, kind: c_int, rows: u64, cols: u64, stride: i64);
-    cublasLtMatrixLayoutDestroy(what: Handle);
+        what: cublasLtMatmulDesc_t, attribute: cublasLtMatmulDescAttributes_t,
+        value: *const c_void, bytes: usize);
+    cublasLtMatrixLayoutCreate(
+        to: *mut cublasLtMatrixLayout_t, kind: cudaDataType, rows: u64, cols: u64, stride: i64);
+    cublasLtMatrixLayoutDestroy(what: cublasLtMatrixLayout_t);
     cublasLtMatrixLayoutSetAttribute(
-        what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
-    cublasLtMatmulPreferenceCreate(to: *mut Handle);
-    cublasLtMatmulPreferenceDestroy(what: Handle);
+        what: cublasLtMatrixLayout_t, attribute: cublasLtMatrixLayoutAttribute_t,
+        value: *const c_void, bytes: usize);
+    cublasLtMatmulPreferenceCreate(to: *mut cublasLtMatmulPreference_t);
+    cublasLtMatmulPreferenceDestroy(what: cublasLtMatmulPreference_t);
     cublasLtMatmulPreferenceSetAttribute(
-        what: Handle, attribute: c_int, value: *const c_void, bytes: usize);
+        what: cublasLtMatmulPreference_t, attribute: cublasLtMatmulPreferenceAttributes_t,
+        value: *const c_void, bytes: usize);
     cublasLtMatmulAlgoGetHeuristic(
-        handle: Handle, product: Handle, a: Handle, b: Handle, c: Handle, d: Handle,
-        preference: Handle, most: c_int, results: *mut Heuristic, n: *mut c_int);
+        handle: cublasLtHandle_t, product: cublasLtMatmulDesc_t, a: cublasLtMatrixLayout_t,
+        b: cublasLtMatrixLayout_t, c: cublasLtMatrixLayout_t, d: cublasLtMatrixLayout_t,
+        preference: cublasLtMatmulPreference_t, most: c_int,
+        results: *mut cublasLtMatmulHeuristicResult_t, n: *mut c_int);
     cublasLtMatmul(
-        handle: Handle, product: Handle, alpha: *const f32, a: u64, a_layout: Handle, b: u64,
-        b_layout: Handle, beta: *const f32, c: u64, c_layout: Handle, d: u64, d_layout: Handle,
-        algorithm: *const [u64; 8], workspace: u64, bytes: usize, stream: Handle);
+        handle: cublasLtHandle_t, product: cublasLtMatmulDesc_t, alpha: *const c_void,
+        a: *const c_void, a_layout: cublasLtMatrixLayout_t, b: *const c_void,
+        b_layout: cublasLtMatrixLayout_t, beta: *const c_void, c: *const c_void,
+        c_layout: cublasLtMatrixLayout_t, d: *mut c_void, d_layout: cublasLtMatrixLayout_t,
+        algorithm: *const cublasLtMatmulAlgo_t, workspace: *mut c_void, bytes: usize,
+        stream: cudaStream_t);
 }
 
 /// The algorithm for products of up to `rows` rows.
@@ -133,19 +159,19 @@ struct Plan {
     rows: usize,
     n: usize,
     k: usize,
-    kind: c_int,
+    kind: cudaDataType,
     strides: [usize; 3],
     /// The layouts of the weights, the rows and the sums.
-    layouts: [Handle; 3],
+    layouts: [cublasLtMatrixLayout_t; 3],
     found: Heuristic,
 }
 
 /// An opened library, in the current context.
 pub(super) struct BlasLt {
     library: Library,
-    handle: Handle,
-    product: Handle,
-    preference: Handle,
+    handle: cublasLtHandle_t,
+    product: cublasLtMatmulDesc_t,
+    preference: cublasLtMatmulPreference_t,
     workspace: u64,
     plans: Vec<Plan>,
     context: Arc<Context>,
@@ -175,7 +201,8 @@ impl BlasLt {
             context: context.clone(),
         };
         let lib = &this.library;
-        let (bytes, op, least) = (WORKSPACE as u64, OP_T, ALIGNMENT);
+        let (bytes, least) = (WORKSPACE as u64, ALIGNMENT);
+        let (sums, transposed) = (cudaDataType::CUDA_R_32F, OP_T);
         // SAFETY: every value has the type that cublasLt.h says and outlives its call; `drop`
         // destroys what was made.
         unsafe {
@@ -184,14 +211,16 @@ impl BlasLt {
                 .cuMemAlloc_v2(&mut this.workspace, WORKSPACE)
                 .map_err(|e| e.to_string())?;
             lib.cublasLtCreate(&mut this.handle)?;
-            lib.cublasLtMatmulDescCreate(&mut this.product, COMPUTE_32F, TYPE_F32)?;
-            let op = (&raw const op).cast();
-            lib.cublasLtMatmulDescSetAttribute(this.product, DESC_TRANSA, op, 4)?;
+            let compute = cublasComputeType_t::CUBLAS_COMPUTE_32F;
+            lib.cublasLtMatmulDescCreate(&mut this.product, compute, sums)?;
+            let which = cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
+            let op = (&raw const transposed).cast();
+            lib.cublasLtMatmulDescSetAttribute(this.product, which, op, 4)?;
             lib.cublasLtMatmulPreferenceCreate(&mut this.preference)?;
             let most = (&raw const bytes).cast();
             lib.cublasLtMatmulPreferenceSetAttribute(
                 this.preference,
-                PREFERENCE_WORKSPACE,
+                cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                 most,
                 8,
             )?;
@@ -207,44 +236,46 @@ impl BlasLt {
     ///
     /// # Safety
     /// That of [`crate::backend::gpu::device::Device::product`].
-    pub unsafe fn run(&mut self, p: &Product, stream: Handle) -> Said {
+    pub unsafe fn run(&mut self, p: &Product, stream: CUstream) -> Said {
         let kind = type_of(p.dtype).ok_or_else(|| format!("weights of {}", p.dtype))?;
-        let at = self.plan(p, kind)?;
-        let (lib, plan) = (&self.library, &self.plans[at]);
+        let plan = self.plan(p, kind)?;
+        let (lib, plan) = (&self.library, &self.plans[plan]);
         let [weights, rows, sum] = plan.layouts;
         let (one, m) = (1.0f32, p.m as u64);
+        let columns = cublasLtMatrixLayoutAttribute_t::CUBLASLT_MATRIX_LAYOUT_COLS;
+        let at = |address: u64| ptr::without_provenance_mut::<c_void>(address as usize);
         let before = if p.adds { 1.0f32 } else { 0.0 };
         // SAFETY: the layouts have this shape, and `m` columns from here on. Addresses are right by
         // this function's contract. The workspace is used in this stream only.
         unsafe {
             for layout in [rows, sum] {
                 let m = (&raw const m).cast();
-                lib.cublasLtMatrixLayoutSetAttribute(layout, LAYOUT_COLS, m, 8)?;
+                lib.cublasLtMatrixLayoutSetAttribute(layout, columns, m, 8)?;
             }
             lib.cublasLtMatmul(
                 self.handle,
                 self.product,
-                &one,
-                p.w,
+                (&raw const one).cast(),
+                at(p.w),
                 weights,
-                p.y,
+                at(p.y),
                 rows,
-                &before,
-                p.x,
+                (&raw const before).cast(),
+                at(p.x),
                 sum,
-                p.x,
+                at(p.x),
                 sum,
                 &plan.found.algorithm,
-                self.workspace,
+                at(self.workspace),
                 WORKSPACE,
-                stream,
+                stream.cast(),
             )
         }
     }
 
     /// The index of the plan for this shape, with the number of rows rounded up. Makes the plan if
     /// there is none.
-    fn plan(&mut self, p: &Product, kind: c_int) -> Result<usize, String> {
+    fn plan(&mut self, p: &Product, kind: cudaDataType) -> Result<usize, String> {
         let rows = p.m.next_power_of_two();
         let strides = [p.w_stride, p.y_stride, p.x_stride];
         let same = |plan: &Plan| {
@@ -264,14 +295,21 @@ impl BlasLt {
             kind,
             strides,
             layouts: [ptr::null_mut(); 3],
-            found: Heuristic::default(),
+            found: Heuristic {
+                algorithm: cublasLtMatmulAlgo_t { data: [0; 8] },
+                workspace: 0,
+                status: 0,
+                waves: 0.0,
+                reserved: [0; 4],
+            },
         });
         // After a failure the library is not used any more. So an incomplete plan is never used,
         // and it is freed with the library.
         let at = self.plans.len() - 1;
         let (lib, plan) = (&self.library, &mut self.plans[at]);
         // The library's matrices are column-major: its columns are our rows.
-        let shapes = [(kind, p.k, p.n), (kind, p.k, rows), (TYPE_F32, p.n, rows)];
+        let sums = cudaDataType::CUDA_R_32F;
+        let shapes = [(kind, p.k, p.n), (kind, p.k, rows), (sums, p.n, rows)];
         let mut n = 0;
         // SAFETY: there is room for one result; everything outlives the calls.
         unsafe {
@@ -290,7 +328,7 @@ impl BlasLt {
                 c,
                 self.preference,
                 1,
-                &mut plan.found,
+                (&raw mut plan.found).cast(),
                 &mut n,
             )?;
         }
@@ -311,18 +349,24 @@ impl Drop for BlasLt {
             return;
         };
         let lib = &self.library;
-        let destroy = |what: Handle, by: unsafe fn(&Library, Handle) -> Said| {
-            if !what.is_null() {
-                // SAFETY: made by the library; nobody uses it any more. Failures are ignored.
-                let _ = unsafe { by(lib, what) };
+        // SAFETY: each was made by the library or is null; nobody uses it any more. Failures are
+        // ignored.
+        unsafe {
+            for layout in self.plans.iter().flat_map(|plan| plan.layouts) {
+                if !layout.is_null() {
+                    let _ = lib.cublasLtMatrixLayoutDestroy(layout);
+                }
             }
-        };
-        for layout in self.plans.iter().flat_map(|plan| plan.layouts) {
-            destroy(layout, Library::cublasLtMatrixLayoutDestroy);
+            if !self.preference.is_null() {
+                let _ = lib.cublasLtMatmulPreferenceDestroy(self.preference);
+            }
+            if !self.product.is_null() {
+                let _ = lib.cublasLtMatmulDescDestroy(self.product);
+            }
+            if !self.handle.is_null() {
+                let _ = lib.cublasLtDestroy(self.handle);
+            }
         }
-        destroy(self.preference, Library::cublasLtMatmulPreferenceDestroy);
-        destroy(self.product, Library::cublasLtMatmulDescDestroy);
-        destroy(self.handle, Library::cublasLtDestroy);
         if self.workspace != 0 {
             // SAFETY: allocated in `open`; nothing that runs uses it.
             let _ = unsafe { self.context.driver.cuMemFree_v2(self.workspace) };

@@ -1,7 +1,10 @@
 //! The primary context of a GPU, and objects in it that free themselves. (U)
 #![allow(unsafe_code)]
 
-use crate::backend::gpu::driver::{Driver, EVENT_DISABLE_TIMING, Handle, OUT_OF_MEMORY, Outcome};
+use crate::backend::gpu::driver::sys::{
+    CUcontext, CUdevice_attribute, CUevent_flags, CUevent_st, CUresult,
+};
+use crate::backend::gpu::driver::{Driver, Outcome};
 use crate::process::Process;
 use crate::{Error, Result};
 use std::ffi::c_int;
@@ -13,7 +16,7 @@ use std::sync::Arc;
 pub(super) struct Context {
     pub driver: Driver,
     pub device: c_int,
-    raw: Handle,
+    raw: CUcontext,
     process: Process,
 }
 
@@ -61,7 +64,7 @@ impl Context {
         })
     }
 
-    pub fn attribute(&self, which: c_int) -> Result<c_int> {
+    pub fn attribute(&self, which: CUdevice_attribute) -> Result<c_int> {
         let mut value = 0;
         let to = &mut value;
         // SAFETY: `retain` has found the device.
@@ -91,24 +94,24 @@ impl Drop for Context {
 }
 
 /// A stream, event, module or graph, which is destroyed when it is dropped.
-pub(super) struct Owned {
-    pub raw: Handle,
-    destroy: unsafe fn(&Driver, Handle) -> Outcome,
+pub(super) struct Owned<T> {
+    pub raw: *mut T,
+    destroy: unsafe fn(&Driver, *mut T) -> Outcome,
     context: Arc<Context>,
 }
 
 // SAFETY: it may be used from any thread on which its context is current; `drop` sees to that.
-unsafe impl Send for Owned {}
+unsafe impl<T> Send for Owned<T> {}
 // SAFETY: as above; the driver's functions may be called from several threads at a time.
-unsafe impl Sync for Owned {}
+unsafe impl<T> Sync for Owned<T> {}
 
-impl Owned {
+impl<T> Owned<T> {
     /// Owns the object that `create` makes. The context must be current.
     pub fn new(
         context: &Arc<Context>,
-        create: impl FnOnce(&Driver, &mut Handle) -> Outcome,
-        destroy: unsafe fn(&Driver, Handle) -> Outcome,
-    ) -> Result<Owned> {
+        create: impl FnOnce(&Driver, &mut *mut T) -> Outcome,
+        destroy: unsafe fn(&Driver, *mut T) -> Outcome,
+    ) -> Result<Self> {
         let mut raw = ptr::null_mut();
         create(&context.driver, &mut raw)?;
         Ok(Owned {
@@ -117,19 +120,22 @@ impl Owned {
             context: context.clone(),
         })
     }
+}
 
+impl Owned<CUevent_st> {
     /// An event for which somebody will wait. The context must be current.
-    pub fn event(context: &Arc<Context>) -> Result<Owned> {
+    pub fn event(context: &Arc<Context>) -> Result<Self> {
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         Owned::new(
             context,
             // SAFETY: the context is current; `to` outlives the call.
-            |driver, to| unsafe { driver.cuEventCreate(to, EVENT_DISABLE_TIMING) },
+            |driver, to| unsafe { driver.cuEventCreate(to, flags) },
             Driver::cuEventDestroy_v2,
         )
     }
 }
 
-impl Drop for Owned {
+impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
             // SAFETY: made by the function that `destroy` undoes; nobody uses it any more.
@@ -156,7 +162,7 @@ impl Pinned {
         // Flags 0 give memory that the CPU caches; write-combined memory would be slow to read.
         // SAFETY: the context is current; `at` outlives the call.
         match unsafe { context.driver.cuMemHostAlloc(&mut at, size, 0) } {
-            Err(failed) if failed.code == OUT_OF_MEMORY => {
+            Err(failed) if failed.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32 => {
                 return Err(Error::refused(
                     "page-locked memory for copies",
                     bytes as u64,

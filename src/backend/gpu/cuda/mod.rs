@@ -21,7 +21,8 @@ mod modules;
 mod staging;
 
 use super::device::{BOX, Device, Geometry, Product, Rows, TensorMap};
-use super::driver::*;
+use super::driver::Driver;
+use super::driver::sys::*;
 use super::images::Images;
 use super::kernels::Kernel;
 use super::preflight::{Found, preflight};
@@ -39,7 +40,7 @@ use std::sync::{Arc, Mutex};
 pub struct Floats {
     memory: Pinned,
     /// Fires when the last copy into the memory is done.
-    done: Owned,
+    done: Owned<CUevent_st>,
     context: Arc<Context>,
 }
 
@@ -82,7 +83,7 @@ pub struct Cuda {
     products: Mutex<Products>,
     staging: Staging,
     modules: Modules,
-    stream: Owned,
+    stream: Owned<CUstream_st>,
     context: Arc<Context>,
     found: Found,
     /// The rows of a 2D copy may lie at most this many bytes apart.
@@ -100,7 +101,7 @@ pub struct Cuda {
 const PROGRAMMATIC_DRIVER: i32 = 12_030;
 
 /// Recorded launches, ready to run.
-pub struct Graph(Owned);
+pub struct Graph(Owned<CUgraphExec_st>);
 
 fn is_on(variable: &str) -> bool {
     std::env::var_os(variable).is_none_or(|value| value != "0")
@@ -117,13 +118,16 @@ impl Cuda {
         let (driver, found) = preflight(images, libraries, index)?;
         let context = Context::retain(driver, index)?;
         let current = context.enter()?;
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         let stream = Owned::new(
             &context,
             // SAFETY: the context is current; `to` outlives the call.
-            |driver, to| unsafe { driver.cuStreamCreate(to, STREAM_NON_BLOCKING) },
+            |driver, to| unsafe { driver.cuStreamCreate(to, flags) },
             Driver::cuStreamDestroy_v2,
         )?;
         let modules = Modules::load(&context, images, &found)?;
+        let multiprocessors =
+            context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let cuda = Cuda {
             hopper: modules.hopper && found.arch == (9, 0) && is_on("LLAMABI_CUDA_HOPPER"),
             products: Mutex::new(Products::Own),
@@ -134,8 +138,9 @@ impl Cuda {
             staging: Staging::new(&context)?,
             stream,
             found,
-            max_pitch: context.attribute(MAX_PITCH)? as usize,
-            multiprocessors: context.attribute(MULTIPROCESSORS)?.max(1) as u32,
+            max_pitch: context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH)?
+                as usize,
+            multiprocessors: multiprocessors.max(1) as u32,
             records: is_on("LLAMABI_CUDA_GRAPHS"),
             runs_ahead: is_on("LLAMABI_CUDA_AHEAD"),
             context: context.clone(),
@@ -235,11 +240,13 @@ unsafe impl Device for Cuda {
         let mut at = 0;
         // SAFETY: the context is current.
         match unsafe { self.driver().cuMemAlloc_v2(&mut at, bytes) } {
-            Err(failed) if failed.code == OUT_OF_MEMORY => Err(Error::DeviceMemory {
-                what: what.into(),
-                needed: bytes as u64,
-                available,
-            }),
+            Err(failed) if failed.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32 => {
+                Err(Error::DeviceMemory {
+                    what: what.into(),
+                    needed: bytes as u64,
+                    available,
+                })
+            }
             outcome => Ok(outcome.map(|()| at)?),
         }
     }
@@ -280,25 +287,25 @@ unsafe impl Device for Cuda {
 
     unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()> {
         let _current = self.context.enter()?;
-        let side = Side {
-            x: 0,
-            y: 0,
-            memory: MEMORY_DEVICE,
-            host: ptr::null(),
-            device: from,
-            array: ptr::null_mut(),
-            pitch: to.pitch,
+        let all = CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: ptr::null(),
+            srcDevice: from,
+            srcArray: ptr::null_mut(),
+            srcPitch: to.pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: ptr::null_mut(),
+            dstDevice: to.at,
+            dstArray: ptr::null_mut(),
+            dstPitch: to.pitch,
+            WidthInBytes: to.width,
+            Height: rows,
         };
-        let all = Copy2d {
-            from: side,
-            to: Side {
-                device: to.at,
-                ..side
-            },
-            width: to.width,
-            height: rows,
-        };
-        let copy = |copy: Copy2d| {
+        let copy = |copy: CUDA_MEMCPY2D| {
             // SAFETY: by this function's contract.
             unsafe { self.driver().cuMemcpy2DAsync_v2(&copy, self.stream.raw) }
         };
@@ -307,12 +314,15 @@ unsafe impl Device for Cuda {
         }
         // The layers of a large pool lie farther apart than the rows of a 2D copy may.
         for row in 0..rows {
-            let mut one = Copy2d { height: 1, ..all };
-            for side in [&mut one.from, &mut one.to] {
-                side.device += (row * to.pitch) as u64;
-                side.pitch = to.width;
-            }
-            copy(one)?;
+            let offset = (row * to.pitch) as u64;
+            copy(CUDA_MEMCPY2D {
+                srcDevice: all.srcDevice + offset,
+                srcPitch: to.width,
+                dstDevice: all.dstDevice + offset,
+                dstPitch: to.width,
+                Height: 1,
+                ..all
+            })?;
         }
         Ok(())
     }
@@ -362,19 +372,26 @@ unsafe impl Device for Cuda {
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()> {
         let _current = self.context.enter()?;
         let mut argument: *mut c_void = params.as_ptr().cast_mut().cast();
-        let mut programmatic = LaunchAttribute {
-            id: PROGRAMMATIC_STREAM_SERIALIZATION,
-            padding: 0,
-            value: [0; 16],
+        let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+        value.programmaticStreamSerializationAllowed = 1;
+        let mut programmatic = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value,
         };
-        programmatic.value[0] = 1;
-        let config = LaunchConfig {
-            grid: geometry.grid,
-            block: geometry.block,
-            shared: geometry.shared,
-            stream: self.stream.raw,
-            attributes: &mut programmatic,
-            n_attributes: u32::from(geometry.dependent && self.programmatic),
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) =
+            (geometry.grid, geometry.block);
+        let config = CUlaunchConfig {
+            gridDimX: grid_x,
+            gridDimY: grid_y,
+            gridDimZ: grid_z,
+            blockDimX: block_x,
+            blockDimY: block_y,
+            blockDimZ: block_z,
+            sharedMemBytes: geometry.shared,
+            hStream: self.stream.raw,
+            attrs: &mut programmatic,
+            numAttrs: u32::from(geometry.dependent && self.programmatic),
         };
         let Some(function) = self.modules.function(kernel) else {
             let name = kernel.name();
@@ -397,21 +414,22 @@ unsafe impl Device for Cuda {
         let dimensions = [of.width as u64 / 2, rows as u64];
         let (strides, boxes, ones) = ([of.pitch as u64], [BOX[1], box_rows], [1; 2]);
         // SAFETY: the map has two dimensions, and each array has as many numbers (strides one
-        // less). All of it outlives the call, which reads nothing on the device.
+        // less). `TensorMap` has the size of CUtensorMap and a stricter alignment, that of CUDA 13.
+        // All of it outlives the call, which reads nothing on the device.
         unsafe {
             self.driver().cuTensorMapEncodeTiled(
-                &mut map,
-                TENSOR_MAP_UINT16,
+                (&raw mut map).cast(),
+                CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
                 2,
                 ptr::without_provenance_mut(of.at as usize),
                 dimensions.as_ptr(),
                 strides.as_ptr(),
                 boxes.as_ptr(),
                 ones.as_ptr(),
-                TENSOR_MAP_INTERLEAVE_NONE,
-                TENSOR_MAP_SWIZZLE_128B,
-                TENSOR_MAP_L2_PROMOTION_256B,
-                TENSOR_MAP_FILL_ZEROS,
+                CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         }?;
         Ok(Some(map))
@@ -451,7 +469,7 @@ unsafe impl Device for Cuda {
         let _current = self.context.enter()?;
         // In this mode only this thread is affected. Another thread, with a handle of its own, may
         // allocate memory meanwhile.
-        let mode = CAPTURE_THREAD_LOCAL;
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: our own stream.
         unsafe { self.driver().cuStreamBeginCapture_v2(self.stream.raw, mode) }?;
         Ok(())

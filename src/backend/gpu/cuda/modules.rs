@@ -3,7 +3,11 @@
 #![allow(unsafe_code)]
 
 use super::context::{Context, Owned};
-use crate::backend::gpu::driver::*;
+use crate::backend::gpu::driver::Driver;
+use crate::backend::gpu::driver::sys::{
+    CUdevice_attribute, CUfunction, CUfunction_attribute as Attribute, CUjit_option, CUmod_st,
+    CUresult,
+};
 use crate::backend::gpu::images::Images;
 use crate::backend::gpu::kernels::Kernel;
 use crate::backend::gpu::params::GPU_HOPPER_SHARED;
@@ -16,7 +20,7 @@ use std::sync::Arc;
 
 /// The functions of all kernels, in the order of `KERNELS`. They live as long as the modules.
 pub(super) struct Modules {
-    functions: Vec<Option<Handle>>,
+    functions: Vec<Option<CUfunction>>,
     /// Whether the kernels for compute capability 9.0 exist here, and the GPU has the shared memory
     /// that they take beside their own.
     pub hopper: bool,
@@ -25,7 +29,7 @@ pub(super) struct Modules {
     /// Whether all kernels were compiled for 9.0 or newer. In code for older architectures, a
     /// kernel cannot wait for the previous launch.
     pub programmatic: bool,
-    _modules: Vec<Owned>,
+    _modules: Vec<Owned<CUmod_st>>,
 }
 
 // SAFETY: functions may be used from any thread on which their context is current; nothing changes
@@ -41,7 +45,8 @@ impl Modules {
         for (file, image) in &images.fatbins {
             modules.push(module(context, file, image, images.driver, found)?);
         }
-        let shared = context.attribute(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let shared = context
+            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let find = |kernel| function(context, &modules, kernel, shared);
         let functions = Kernel::all().map(find).collect::<Result<Vec<_>>>()?;
         let ptx = compiled_for(context, &functions)?;
@@ -54,7 +59,7 @@ impl Modules {
         })
     }
 
-    pub fn function(&self, kernel: Kernel) -> Option<Handle> {
+    pub fn function(&self, kernel: Kernel) -> Option<CUfunction> {
         self.functions[kernel.index()]
     }
 }
@@ -67,7 +72,7 @@ fn module(
     image: &[u8],
     need: i32,
     found: &Found,
-) -> Result<Owned> {
+) -> Result<Owned<CUmod_st>> {
     // The driver wants the image aligned to eight bytes.
     let mut aligned = vec![0u64; image.len().div_ceil(8) + 1];
     for (to, from) in aligned.iter_mut().zip(image.chunks(8)) {
@@ -76,7 +81,10 @@ fn module(
         *to = u64::from_ne_bytes(bytes);
     }
     let mut log = [0u8; 2048];
-    let mut options = [JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut options = [
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+    ];
     let mut values: [*mut c_void; 2] = [
         log.as_mut_ptr().cast(),
         ptr::without_provenance_mut(log.len() - 1),
@@ -94,20 +102,22 @@ fn module(
         )
     };
     let Err(failed) = outcome else {
-        let take = |_: &Driver, to: &mut Handle| {
+        let take = |_: &Driver, to: &mut *mut CUmod_st| {
             *to = raw;
             Ok(())
         };
         return Owned::new(context, take, Driver::cuModuleUnload);
     };
+    const NO_BINARY: u32 = CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU as u32;
+    const UNSUPPORTED_PTX: u32 = CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION as u32;
     Err(match failed.code {
-        NO_BINARY_FOR_GPU => Reason::NoImage {
+        NO_BINARY => Reason::NoImage {
             name: found.name.clone(),
             have: found.arch,
             need: MIN_ARCH,
         }
         .into(),
-        UNSUPPORTED_PTX_VERSION => Reason::DriverTooOld {
+        UNSUPPORTED_PTX => Reason::DriverTooOld {
             have: found.driver,
             need,
         }
@@ -126,17 +136,13 @@ fn module(
 
 /// The lowest virtual architecture for which any of the functions was compiled, as 10 major +
 /// minor.
-fn compiled_for(context: &Context, functions: &[Option<Handle>]) -> Result<c_int> {
+fn compiled_for(context: &Context, functions: &[Option<CUfunction>]) -> Result<c_int> {
     let mut least = c_int::MAX;
     for &function in functions.iter().flatten() {
         let mut version = 0;
-        let to = &mut version;
+        let (to, which) = (&mut version, Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION);
         // SAFETY: the function's module is loaded; `to` outlives the call.
-        unsafe {
-            context
-                .driver
-                .cuFuncGetAttribute(to, FUNC_PTX_VERSION, function)
-        }?;
+        unsafe { context.driver.cuFuncGetAttribute(to, which, function) }?;
         least = least.min(version);
     }
     Ok(least)
@@ -157,10 +163,10 @@ fn most_needed(kernel: Kernel) -> c_int {
 /// other GPUs only, or takes more than there is here.
 fn function(
     context: &Context,
-    modules: &[Owned],
+    modules: &[Owned<CUmod_st>],
     kernel: Kernel,
     shared: c_int,
-) -> Result<Option<Handle>> {
+) -> Result<Option<CUfunction>> {
     let name = kernel.name();
     let c_name = CString::new(name).unwrap_or_default();
     let driver = &context.driver;
@@ -168,13 +174,14 @@ fn function(
         let mut function = ptr::null_mut();
         // SAFETY: the module is loaded, the name NUL-terminated.
         match unsafe { driver.cuModuleGetFunction(&mut function, module.raw, c_name.as_ptr()) } {
-            Err(failed) if failed.code == NOT_FOUND => continue,
+            Err(failed) if failed.code == CUresult::CUDA_ERROR_NOT_FOUND as u32 => continue,
             outcome => outcome?,
         }
-        let most = FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let size = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
         let mut own = 0;
         // SAFETY: the function was just found; `own` outlives the call.
-        unsafe { driver.cuFuncGetAttribute(&mut own, FUNC_SHARED_SIZE_BYTES, function) }?;
+        unsafe { driver.cuFuncGetAttribute(&mut own, size, function) }?;
         let (left, needed) = (shared - own, most_needed(kernel));
         if kernel.is_hopper() && left < needed {
             return Ok(None);
@@ -182,7 +189,11 @@ fn function(
         // SAFETY: as above.
         let set = |bytes| unsafe { driver.cuFuncSetAttribute(function, most, bytes) };
         match set(left) {
-            Err(failed) if failed.code == INVALID_VALUE && needed < left => set(needed)?,
+            Err(failed)
+                if failed.code == CUresult::CUDA_ERROR_INVALID_VALUE as u32 && needed < left =>
+            {
+                set(needed)?
+            }
             outcome => outcome?,
         }
         return Ok(Some(function));

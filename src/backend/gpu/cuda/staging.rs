@@ -5,7 +5,8 @@
 use super::context::{Context, Owned, Pinned};
 use crate::Result;
 use crate::backend::gpu::device::Rows;
-use crate::backend::gpu::driver::{Copy2d, Driver, Handle, MEMORY_DEVICE, MEMORY_HOST, Side};
+use crate::backend::gpu::driver::Driver;
+use crate::backend::gpu::driver::sys::{CUDA_MEMCPY2D, CUevent_st, CUmemorytype, CUstream};
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +17,7 @@ const STAGE: usize = 4 << 20;
 /// A buffer, and an event that fires when the copy from it is done.
 struct Stage {
     memory: Pinned,
-    done: Owned,
+    done: Owned<CUevent_st>,
 }
 
 /// The two buffers, and the index of the one to fill next.
@@ -43,7 +44,7 @@ impl Staging {
     pub unsafe fn write(
         &self,
         driver: &Driver,
-        stream: Handle,
+        stream: CUstream,
         to: Rows,
         from: &[u8],
     ) -> Result<()> {
@@ -77,7 +78,7 @@ impl Staging {
     }
 
     /// Copies at most [`STAGE`] bytes.
-    unsafe fn stage(&self, driver: &Driver, stream: Handle, to: Rows, from: &[u8]) -> Result<()> {
+    unsafe fn stage(&self, driver: &Driver, stream: CUstream, to: Rows, from: &[u8]) -> Result<()> {
         let mut staging = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let (stages, next) = &mut *staging;
         let stage = &stages[*next];
@@ -92,26 +93,23 @@ impl Staging {
             if to.width == from.len() {
                 driver.cuMemcpyHtoDAsync_v2(to.at, at.cast(), from.len(), stream)?;
             } else {
-                let side = Side {
-                    x: 0,
-                    y: 0,
-                    memory: MEMORY_HOST,
-                    host: at.cast(),
-                    device: 0,
-                    array: ptr::null_mut(),
-                    pitch: to.width,
-                };
-                let copy = Copy2d {
-                    from: side,
-                    to: Side {
-                        memory: MEMORY_DEVICE,
-                        host: ptr::null(),
-                        device: to.at,
-                        pitch: to.pitch,
-                        ..side
-                    },
-                    width: to.width,
-                    height: from.len() / to.width,
+                let copy = CUDA_MEMCPY2D {
+                    srcXInBytes: 0,
+                    srcY: 0,
+                    srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
+                    srcHost: at.cast(),
+                    srcDevice: 0,
+                    srcArray: ptr::null_mut(),
+                    srcPitch: to.width,
+                    dstXInBytes: 0,
+                    dstY: 0,
+                    dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+                    dstHost: ptr::null_mut(),
+                    dstDevice: to.at,
+                    dstArray: ptr::null_mut(),
+                    dstPitch: to.pitch,
+                    WidthInBytes: to.width,
+                    Height: from.len() / to.width,
                 };
                 driver.cuMemcpy2DAsync_v2(&copy, stream)?;
             }
