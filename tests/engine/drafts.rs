@@ -4,7 +4,9 @@ use crate::support::*;
 use llamabi::Token;
 use llamabi::backend::RowKind;
 use llamabi::engine::request::Bias;
-use llamabi::engine::{FinishReason, GenerateOptions, MAX_DRAFTS, Prompt, Request, Speculation};
+use llamabi::engine::{
+    Drafted, FinishReason, GenerateOptions, MAX_DRAFTS, Prompt, Request, Speculation,
+};
 
 pub(crate) fn tokens(prompt: &Prompt) -> Vec<Token> {
     match prompt {
@@ -182,11 +184,27 @@ fn right_drafts_save_steps_and_wrong_ones_none() {
         (30, 30)
     );
     assert_eq!(got.stats.generated_tokens, 41);
+    // Three guesses were right, and behind them nothing was guessed.
+    let of_four = [
+        Drafted::Accepted,
+        Drafted::Accepted,
+        Drafted::Accepted,
+        Drafted::None,
+    ];
+    assert_eq!(got.drafts[0], Drafted::None);
+    assert!(got.drafts[1..].chunks(4).all(|step| step == of_four));
 
     let (got, steps) = run(Guess::Wrong, 3);
     assert_same(&got, &want);
     assert_eq!(steps.len(), 41);
     assert_eq!(got.stats.accepted_tokens, 0);
+    // All but the prompt's token and the last were guessed at.
+    let rejected = |drafts: &[Drafted]| drafts.iter().all(|one| *one == Drafted::Rejected);
+    assert!(rejected(&got.drafts[1..40]));
+    assert_eq!(
+        (got.drafts[0], got.drafts[40]),
+        (Drafted::None, Drafted::None)
+    );
     // All but the last, which has no room for any.
     let rows = |step: &llamabi::backend::Step| step.tokens.len();
     assert!(steps[1..38].iter().all(|step| rows(step) == 4));
