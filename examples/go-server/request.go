@@ -52,7 +52,7 @@ var harmless = map[string][]any{
 }
 
 // shared are the fields that both protocols have.
-var shared = []string{"bad_words", "early_stopping", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
+var shared = []string{"bad_words", "draft_len", "early_stopping", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
 	"guided_regex", "ignore_eos", "length_penalty", "logit_bias", "max_tokens", "min_p", "min_tokens", "model", "n", "no_repeat_ngram_size", "num_beams", "presence_penalty",
 	"repeat_penalty", "repetition_penalty", "response_format", "seed", "speculation", "stop", "stop_token_ids", "stream",
 	"stream_options", "structured_outputs", "temperature", "top_k", "top_p", "typical_p", "use_beam_search"}

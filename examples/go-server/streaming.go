@@ -120,5 +120,5 @@ func (f *fields) speculation(s *server, c *common) {
 	}
 	c.guessed = f.body["prediction"] != nil || f.body["speculation"] != nil && how != llamabi.SpecOff
 	// The same tokens come as without it, sooner.
-	c.opts = append(c.opts, llamabi.Speculate(how))
+	c.opts = append(c.opts, llamabi.Speculate(how), llamabi.DraftLen(f.integer("draft_len", 0, 0, 16)))
 }

@@ -77,7 +77,7 @@ const HARMLESS = {
   tool_choice: ['auto', 'none'],
   tools: [[]],
 };
-const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens',
+const COMMON = ['model', 'draft_len', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens',
   'bad_words', 'epsilon_cutoff', 'eta_cutoff', 'frequency_penalty', 'ignore_eos', 'logit_bias', 'min_tokens', 'no_repeat_ngram_size', 'presence_penalty',
   'speculation', 'stop_token_ids', 'typical_p', ...BEAM_FIELDS, ...CONSTRAINTS];
 
@@ -183,6 +183,7 @@ function common(service, body, own, maxTokens, limit) {
     stopTokens: body.stop_token_ids == null ? [] : tokensOf('stop_token_ids', 'stop_token_ids', body.stop_token_ids, service.vocabSize),
     ignoreEos: flag(body, 'ignore_eos'),
     seed: seedOf(body),
+    draftLen: integer(body, 'draft_len', 0, 0, 16),
     adapter,
   };
   if (options.minGenLen > maxTokens) throw badRequest('min_tokens', `'min_tokens' is ${options.minGenLen}, must be at most '${limit}', ${maxTokens}.`);

@@ -11,22 +11,38 @@ const text = (page) => page.$$eval('#text .token', (all) => all.map((one) => one
 const names = (page) => page.$$eval('#text .token', (all) => all.map((one) => one.token.name));
 const nodes = (page) =>
   page.$$eval('#tree .node', (all) =>
-    all.map(({ node, className, ariaLabel, textContent }) => {
+    all.map(({ node, className, children: [name, value, said] }) => {
       const place = (one) => (one === null ? null : [one.step, one.beam]);
       const is = (name) => className.split(' ').includes(name);
       const { text, p, score, sum } = node;
-      return { at: place(node), from: place(node.before), text, p, score, sum, dead: is('dead'), won: is('won'), best: is('best'), ended: is('ended'), ariaLabel, textContent };
+      return { at: place(node), from: place(node.before), text, p, score, sum, dead: is('dead'), won: is('won'), best: is('best'), ended: is('ended'), seen: [name.textContent, value.textContent], said: said.textContent };
     }),
   );
 
-// What the page asks, and the beams of the last answer.
-function overhear(page) {
-  const heard = { asked: [], beams: [] };
+// What the page asks, and with what it is answered.
+async function overhear(page) {
+  const heard = { asked: [] };
   page.on('request', (request) => /completions/.test(request.url()) && heard.asked.push(JSON.parse(request.postData())));
-  page.on('response', async (response) => {
-    if (!/completions/.test(response.url()) || response.status() !== 200) return;
-    heard.answer = response.text().then((body) => body.split('\n\n').flatMap((part) => (/^data: \{/.test(part) ? [JSON.parse(part.slice(6))] : [])), () => []);
+  await page.evaluate(() => {
+    const { fetch } = window;
+    window.fetch = async (...args) => {
+      const response = await fetch(...args);
+      if (!/completions/.test(args[0])) return response;
+      window.said = '';
+      const decoder = new TextDecoder();
+      const ear = new TransformStream({
+        transform(data, passed) {
+          window.said += decoder.decode(data, { stream: true });
+          passed.enqueue(data);
+        },
+      });
+      return new Response(response.body.pipeThrough(ear), response);
+    };
   });
+  heard.answer = async () => {
+    const said = await page.evaluate(() => window.said);
+    return said.split('\n\n').flatMap((part) => (/^data: \{/.test(part) ? [JSON.parse(part.slice(6))] : []));
+  };
   return heard;
 }
 
@@ -59,7 +75,7 @@ async function search(page, beams, penalty = 1) {
 // The tree is what the server has told: every beam a node, its line from where it goes on, and what
 // nothing continues fades.
 async function beams(page) {
-  const heard = overhear(page);
+  const heard = await overhear(page);
   assert(!(await page.isVisible('#tree')) && (await page.isDisabled('#length_penalty') || !(await page.isVisible('#length_penalty'))));
   await search(page, 3, 0.5);
   assert(await page.isVisible('#tree'));
@@ -68,7 +84,7 @@ async function beams(page) {
   const [{ use_beam_search, num_beams, length_penalty, stream_options }] = heard.asked;
   assert.deepEqual([use_beam_search, num_beams, length_penalty, stream_options.include_beams], [true, 3, 0.5, true]);
 
-  const chunks = await heard.answer;
+  const chunks = await heard.answer();
   const told = chunks.flatMap(({ beam }) => beam ?? []);
   const drawn = await nodes(page);
   assert(told.length > 14 && drawn.length === told.length, `${drawn.length} nodes of ${told.length}`);
@@ -82,10 +98,10 @@ async function beams(page) {
     assert.deepEqual([node.at, node.from, node.text], [[one.step, one.beam], before && [before.step, before.beam], one.text]);
     const p = Math.exp(one.sum_logprob - (before?.sum_logprob ?? 0));
     assert(Math.abs(node.p - p) < 1e-9 && p > 0 && p <= 1 + 1e-6, `${node.p}, expected ${p}`);
-    assert(node.textContent.endsWith(`${(100 * p).toFixed(1)} %`) || p < 0.001);
+    assert.deepEqual(node.seen, [one.text.replaceAll(' ', '␣') || '<end>', p < 0.005 ? '<1 %' : `${Math.round(100 * p)} %`]);
     assert.equal(node.ended, !running(one));
     assert.equal(node.dead, !lives(one), `${one.text} of step ${one.step}`);
-    if (node.dead) assert.match(node.ariaLabel, /left behind$/);
+    assert.equal(/left behind$/.test(node.said), node.dead, node.said);
   });
   assert(drawn.some((node) => node.dead) && drawn.some((node) => !node.dead));
   const edges = await page.$$eval('#tree path[d]', (all) => all.length);
@@ -121,7 +137,7 @@ async function treeKeys(page) {
   };
   await page.keyboard.press('End');
   const leaf = await here();
-  assert.equal(leaf[0], (await page.$$('#tree .won')).length);
+  assert.equal(leaf[0], (await page.$$('#tree .node.won')).length);
   assert.deepEqual((await press('ArrowLeft'))[0], leaf[0] - 1);
   assert.deepEqual(await press('ArrowRight'), leaf);
   assert.deepEqual((await press('Home'))[0], 1);
@@ -181,7 +197,7 @@ async function tooMany(page) {
 
 // A click on what a token could have been goes on from there.
 async function branches(page) {
-  const heard = overhear(page);
+  const heard = await overhear(page);
   await slide(page, 'temperature', 0);
   await page.fill('#max_tokens', '40');
   await go(page);
@@ -252,7 +268,7 @@ async function branches(page) {
 
 // In a chat the answer up to the token is what the next one begins with.
 async function chatBranches(page) {
-  const heard = overhear(page);
+  const heard = await overhear(page);
   await page.click('label:has(input[value=chat])');
   await slide(page, 'temperature', 0);
   await page.fill('#max_tokens', '24');
@@ -282,7 +298,7 @@ async function chatBranches(page) {
 
 // Tokens that were guessed at are marked by what became of the guess, which changes no text.
 async function guesses(page) {
-  const heard = overhear(page);
+  const heard = await overhear(page);
   await slide(page, 'temperature', 0);
   const story = (await post(URL, '/v1/completions', { model: 'meta', prompt: 'Once upon a time', temperature: 0, max_tokens: 60 })).choices[0].text;
   await page.fill('#prompt', `Once upon a time${story}\nOnce upon a time`);
@@ -294,10 +310,11 @@ async function guesses(page) {
   await page.click('#clear');
   await page.click('text=Guesses');
   await page.check('#guess');
+  await slide(page, 'draft_len', 4); // as many as pay hangs on measured times
   await unmoved(page, () => go(page));
-  assert.equal(heard.asked[1].speculation, 'auto');
+  assert.deepEqual([heard.asked[1].speculation, heard.asked[1].draft_len], ['auto', 4]);
   assert.equal(await text(page), plain);
-  const told = (await heard.answer).flatMap(({ choices }) => choices.flatMap((choice) => choice.logprobs?.drafts ?? []));
+  const told = (await heard.answer()).flatMap(({ choices }) => choices.flatMap((choice) => choice.logprobs?.drafts ?? []));
   const marked = await page.$$eval('#text .token', (all) => all.map((one) => (one.matches('.accepted') ? 'accepted' : one.matches('.rejected') ? 'rejected' : null)));
   assert.deepEqual(marked, told);
   const right = told.filter((one) => one === 'accepted').length;

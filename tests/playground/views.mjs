@@ -127,6 +127,7 @@ const VIEWS = {
     await page.fill('#max_tokens', '40');
     await page.click('text=Guesses');
     await page.check('#guess');
+    await slide(page, 'draft_len', 4);
     await page.click('#go');
     await idle(page);
     await page.click('#text .token >> nth=12');

@@ -193,7 +193,7 @@ def guesses_shown():
         plain = create(**{name: value for name, value in options.items() if name != "prediction"})
         options |= {"stream": True, "stream_options": {"include_usage": True, "include_drafts": True}}
         for how in ("ngram", "auto", "off"):
-            *chunks, end = create(extra_body={"speculation": how}, **options)
+            *chunks, end = create(extra_body={"speculation": how, "draft_len": 4}, **options)
             found = [c.choices[0].logprobs for c in chunks if c.choices[0].logprobs]
             drafts = [d for one in found for d in (one.drafts if create is complete else [t.draft for t in one.content or []])]
             text = "".join((c.choices[0].text if create is complete else c.choices[0].delta.content) or "" for c in chunks)
@@ -206,6 +206,7 @@ def guesses_shown():
             assert 0 <= drafts.count("rejected") <= details.rejected_prediction_tokens, (drafts, details)
     assert not hasattr(complete(max_tokens=3, logprobs=0).choices[0].logprobs, "drafts"), "nobody has asked"
     refused(lambda: complete(extra_body={"speculation": "draft"}), "speculation", "no draft model")
+    refused(lambda: complete(extra_body={"draft_len": 17}), "draft_len", "from 0 to 16")
     refused(lambda: complete(extra_body={"speculation": True}), "speculation", "must be 'off', 'auto', 'ngram' or 'draft'")
     refused(lambda: complete(stream=True, stream_options={"include_drafts": True}), "stream_options.include_drafts", "needs 'logprobs'")
     refused(lambda: chat(stream=True, stream_options={"include_drafts": True}), "stream_options.include_drafts", "needs 'logprobs'")

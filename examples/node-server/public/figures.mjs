@@ -51,7 +51,7 @@ export class Figures {
     place('cached').parentElement.hidden = cached === undefined;
     if (guesses) {
       const { accepted_prediction_tokens: right, rejected_prediction_tokens: wrong } = guesses;
-      document.getElementById('guessed').textContent = `${right} of ${right + wrong} guesses were right.`;
+      document.getElementById('guessed').textContent = right + wrong === 0 ? 'There was nothing to guess.' : `${right} of ${right + wrong} guesses were right.`;
     }
     draw(n, this.#hasRate && n > 1 ? (1000 * (n - 1)) / (total_ms - first_token_ms) : null, this.#toFirst(), `${cached} of ${prompt}`);
   }

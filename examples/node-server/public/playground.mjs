@@ -111,7 +111,7 @@ function flush() {
 function request(goesOn) {
   const options = {
     model, stream: true, ...grammarFields(), ...searchFields(),
-    stream_options: { include_usage: true, include_beams: beams() > 1, include_drafts: true }, ...($('guess').checked && { speculation: 'auto' }),
+    stream_options: { include_usage: true, include_beams: beams() > 1, include_drafts: true }, ...($('guess').checked && { speculation: 'auto', draft_len: number('draft_len') }),
     ...Object.fromEntries(FIELDS.map((id) => [id, numberIn(id)])), ...Object.fromEntries(Object.keys(SLIDERS).map((id) => [id, number(id)])),
   };
   // A text of a grammar begins with it, and does not go on from another.
@@ -379,6 +379,13 @@ function setTheme(theme) {
   document.documentElement.dataset.theme = theme ?? (dark.matches ? 'dark' : 'light');
 }
 
+function drawGuesses() {
+  const text = number('draft_len') === 0 ? 'as pays' : $('draft_len').value;
+  document.querySelector('output[for=draft_len]').textContent = text;
+  $('draft_len').setAttribute('aria-valuetext', text);
+  $('draft_len').disabled = !$('guess').checked;
+}
+
 for (const radio of document.querySelectorAll('input[name=mode]')) radio.addEventListener('change', () => setMode(radio.value));
 for (const id of Object.keys(SLIDERS)) $(id).addEventListener('input', drawNext);
 $('prompt').addEventListener('input', () => {
@@ -428,6 +435,8 @@ dark.addEventListener('change', () => setTheme(localStorage.getItem('theme')));
 
 setTheme(localStorage.getItem('theme'));
 setMode('completion');
+drawGuesses();
+for (const id of ['guess', 'draft_len']) $(id).addEventListener('input', drawGuesses);
 watchFields(FIELDS);
 watchGrammar();
 try {

@@ -8,6 +8,9 @@ const NODE = 98; // px, a node's width
 const DRAWN = 500; // steps; a page of more would take seconds to lay out
 const SVG = 'http://www.w3.org/2000/svg';
 
+// In a node there is room for little.
+const rounded = (p) => (p < 0.005 ? '<1 %' : `${Math.round(100 * p)} %`);
+
 const number = (x) => x.toFixed(2).replace('-', '−');
 
 export class Tree {
@@ -18,6 +21,7 @@ export class Tree {
   #ended = []; // nodes that no step can continue
   #shown = []; // nodes of the path that is marked
   #waiting = []; // nodes that are not drawn yet
+  #rows = 0; // that there is room for
   #nodes = document.createElement('div');
   #edges = document.createElementNS(SVG, 'svg');
 
@@ -46,9 +50,10 @@ export class Tree {
     [this.#columns, this.#ended, this.#shown, this.#waiting] = [[], [], [], []];
     this.#nodes.replaceChildren();
     this.#edges.replaceChildren();
-    // Two more for those that end in a step; where more do, the pane scrolls.
-    this.#place.style.setProperty('--height', `${(beams + 2) * ROW}px`);
-    this.#grow(1, beams + 2);
+    // One more for those that end in a step; where more do, the pane scrolls.
+    this.#place.style.setProperty('--height', `${(beams + 1) * ROW}px`);
+    this.#rows = 0;
+    this.#grow(1, beams + 1);
     this.#place.scrollTo(0, 0);
     this.#tell();
   }
@@ -138,22 +143,23 @@ export class Tree {
     for (let at = node; at && at.alive === 0; at = at.before) {
       at.isDead = true;
       for (const one of [at.element, at.edge]) one?.classList.add('dead');
-      at.element?.setAttribute('aria-label', this.#name(at));
+      if (at.element) at.element.querySelector('.said').textContent = this.#name(at);
       if (at.before) at.before.alive--;
     }
   }
 
   #make(node) {
     const button = document.createElement('button');
-    const [text, value] = [document.createElement('span'), document.createElement('span')];
-    [text.textContent, value.textContent] = [node.text === '' ? '<end>' : visible(node.text), percent(node.p)];
-    button.append(text, value);
+    const span = (className, text) => Object.assign(document.createElement('span'), { className, textContent: text });
+    // Two are for the eye; a screen reader hears `said`.
+    const seen = [span('name', node.text === '' ? '<end>' : visible(node.text)), span('value', rounded(node.p))];
+    for (const part of seen) part.ariaHidden = 'true';
+    button.append(...seen, span('said', this.#name(node)));
     Object.assign(button, { type: 'button', tabIndex: -1, className: 'node', node });
     button.classList.toggle('ended', node.reason !== null);
     button.classList.toggle('dead', Boolean(node.isDead));
     button.style.left = `${(node.step - 1) * COLUMN}px`;
     button.style.top = `${node.row * ROW}px`;
-    button.setAttribute('aria-label', this.#name(node));
     node.element = button;
     node.edge = document.createElementNS(SVG, 'path');
     node.edge.classList.toggle('dead', Boolean(node.isDead));
@@ -171,8 +177,8 @@ export class Tree {
 
   #grow(columns, rows) {
     const width = columns * COLUMN - (COLUMN - NODE);
-    const height = Math.max(rows * ROW, this.#nodes.offsetHeight);
-    for (const one of [this.#nodes, this.#edges]) Object.assign(one.style, { width: `${width}px`, height: `${height}px` });
+    this.#rows = Math.max(rows, this.#rows);
+    for (const one of [this.#nodes, this.#edges]) Object.assign(one.style, { width: `${width}px`, height: `${this.#rows * ROW}px` });
   }
 
   // One stop of the Tab key: where the keyboard was, else the end of the marked path.
@@ -208,7 +214,8 @@ export class Tree {
       this.#about.textContent = `${this.isEmpty ? 'Each step of a search becomes a column here.' : 'Point at a token to see its text; click it to take that text.'}${cut}`;
       return;
     }
-    const text = this.#tokens(node).map((one) => one.text).join('');
-    this.#about.textContent = `${percent(node.p)}, sum ${number(node.sum)}, score ${number(node.score)}${node.reason ? ', ended' : ''}: “${visible(text.slice(-160))}”`;
+    const whole = this.#tokens(node).map((one) => one.text).join('');
+    const text = whole.length > 90 ? `…${whole.slice(-90)}` : whole;
+    this.#about.textContent = `${percent(node.p)}, sum ${number(node.sum)}, score ${number(node.score)}${node.reason ? ', ended' : ''}: “${visible(text)}”`;
   }
 }

@@ -129,7 +129,7 @@ export function watchTokens(container, tip, onChoose) {
     const { token } = span;
     const all = token.top.map((a) => ({ text: a.text, raw: a.p, chosen: a.text === token.name }));
     if (!all.some((row) => row.chosen)) all.push({ text: token.name, raw: token.p, chosen: true });
-    const rows = all.filter((row) => row.raw >= LEAST || row.chosen);
+    const rows = all.filter((row) => open || row.raw >= LEAST || row.chosen);
     about.textContent = `“${visible(token.name)}” had ${percent(token.p)}${rows.length < all.length ? ', others less than 0.1 % each' : ''}${GUESSED[token.draft] ?? ''}`;
     const choose = (i) => {
       const name = rows[i].text;
