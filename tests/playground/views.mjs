@@ -135,6 +135,7 @@ const VIEWS = {
     await page.hover('#tip button >> nth=1');
   },
   async searching(page) {
+    await page.keyboard.press('Escape');
     await page.uncheck('#guess');
     await page.click('text=Guesses');
     await page.click('text=Beam search');

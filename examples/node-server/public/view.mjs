@@ -95,6 +95,7 @@ export function tokenElement(token) {
   span.style.setProperty('--p', token.p);
   span.tabIndex = -1;
   span.role = 'button';
+  if (ink === '') span.ariaLabel = visible(token.name) || 'no text'; // nothing that could be said
   span.token = token;
   span.setAttribute('aria-describedby', 'tip');
   return span;
