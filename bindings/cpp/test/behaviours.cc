@@ -406,8 +406,7 @@ BEHAVIOUR(guesses_told) {
   CHECK(tokens == want.tokens && accepted > 0 && accepted == stats.accepted_tokens);
   CHECK(accepted + rejected <= stats.drafted_tokens);
   g.speculation = LLAMA_SPEC_OFF;
-  for (const Event &ev : model.stream("Once upon a time", g))
-    CHECK(ev.draft == LLAMA_DRAFT_NONE);
+  for (const Event &ev : model.stream("Once upon a time", g)) CHECK(ev.draft == LLAMA_DRAFT_NONE);
 }
 
 BEHAVIOUR(beams_told) {
@@ -425,8 +424,7 @@ BEHAVIOUR(beams_told) {
     if (ev.kind != LLAMA_EVENT_BEAM) {
       CHECK(ev.beam == 0 && ev.parent == 0 && ev.step == 0);
       Completion &c = results.at(ev.index);
-      if (ev.kind == LLAMA_EVENT_TOKEN)
-        c.tokens.push_back(ev.token);
+      if (ev.kind == LLAMA_EVENT_TOKEN) c.tokens.push_back(ev.token);
       c.score = ev.score;
       continue;
     }

@@ -135,7 +135,8 @@ napi_value draft(napi_env env, int32_t outcome) {
 Event::Event(const llama_event &ev)
     : kind(ev.kind), token(ev.token), finish_reason(ev.finish_reason), index(ev.index),
       beam(ev.beam), parent(ev.parent), logprob(ev.logprob), sum_logprob(ev.sum_logprob),
-      score(ev.score), draft(ev.draft), step(ev.step), text(ev.text, ev.text_len), top(ev.top, ev.top + ev.n_top) {
+      score(ev.score), draft(ev.draft), step(ev.step), text(ev.text, ev.text_len),
+      top(ev.top, ev.top + ev.n_top) {
   stats.struct_size = sizeof stats;
 }
 
