@@ -26,7 +26,6 @@ func (f *fields) streamOptions(stream bool) (wanted streamOptions) {
 	if !stream {
 		f.fail("stream_options", "'stream_options' needs 'stream' to be true.")
 	}
-	of := fields{body: options}
 	ignored := false
 	read := map[string]*bool{"include_usage": &wanted.includeUsage, "include_obfuscation": &ignored,
 		"include_beams": &wanted.includeBeams, "include_drafts": &wanted.includeDrafts}
@@ -36,10 +35,11 @@ func (f *fields) streamOptions(stream bool) (wanted streamOptions) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(read)) {
-		*read[name] = of.flag(name)
-	}
-	if f.err == nil {
-		f.err = of.err
+		own := "stream_options." + name // as an error names it
+		of := fields{body: map[string]any{own: options[name]}}
+		if *read[name] = of.flag(own); f.err == nil {
+			f.err = of.err
+		}
 	}
 	return wanted
 }

@@ -15,7 +15,8 @@ export function streamOptionsOf(body, stream, flag) {
     if (OPTIONS.includes(name) || options[name] === null) continue;
     throw badRequest(`stream_options.${name}`, `'stream_options.${name}' is not supported.`);
   }
-  const [includeUsage, , includeBeams, includeDrafts] = OPTIONS.map((name) => flag(options, name));
+  const own = (name) => `stream_options.${name}`; // as an error names it
+  const [includeUsage, , includeBeams, includeDrafts] = OPTIONS.map((name) => flag({ [own(name)]: options[name] }, own(name)));
   return { includeUsage, includeBeams, includeDrafts };
 }
 
