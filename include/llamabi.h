@@ -502,6 +502,15 @@ void llama_destroy(llama_t *l);
 /// What the draft model (`draft_dir`) would choose. An argument error on a handle without one.
 #define LLAMA_SPEC_DRAFT 3
 
+/// The step that made the token had no guess at it.
+#define LLAMA_DRAFT_NONE 0
+
+/// The guess at the token was right, so the token needed no step of its own.
+#define LLAMA_DRAFT_ACCEPTED 1
+
+/// The guess was another token. Guesses behind it came to nothing.
+#define LLAMA_DRAFT_REJECTED 2
+
 /// A token and its log probability. This layout is frozen.
 typedef struct llama_alternative {
   /// Token id.
@@ -547,6 +556,10 @@ typedef struct llama_event {
   /// The score that `llama_result_score` gives, of the same. A running beam has the score that it
   /// would have if it ended here.
   float score;
+  /// TOKEN: what became of the guess at it, `LLAMA_DRAFT_*`. Otherwise 0.
+  int32_t draft;
+  /// BEAM: the step of the search, from 1: as many tokens has the beam generated. Otherwise 0.
+  uint32_t step;
 } llama_event;
 
 /// Receives every event of a call, on the thread that made the call. A return value of 0 stops the

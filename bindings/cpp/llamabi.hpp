@@ -324,6 +324,10 @@ struct Event {
   std::uint32_t beam = 0, parent = 0;
   /// Of a beam or of a sequence that has ended; see `llama_result_score`.
   float sum_logprob = 0, score = 0;
+  /// Of a token: `LLAMA_DRAFT_*`.
+  std::int32_t draft = LLAMA_DRAFT_NONE;
+  /// Of a beam: the step of the search, from 1.
+  std::uint32_t step = 0;
 
   void assign(const llama_event &ev) {
     kind = ev.kind;
@@ -337,6 +341,8 @@ struct Event {
     parent = ev.parent;
     sum_logprob = ev.sum_logprob;
     score = ev.score;
+    draft = ev.draft;
+    step = ev.step;
   }
 };
 

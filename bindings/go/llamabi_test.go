@@ -1,6 +1,7 @@
 package llamabi_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -516,6 +518,84 @@ func TestDraftModel(t *testing.T) {
 	wantError(t, err, llamabi.ErrInvalidArgument, "draft model")
 	_, err = say(plainly, llamabi.Contrast(4, 0.01))
 	wantError(t, err, llamabi.ErrInvalidArgument, "contrast_beta")
+}
+
+func TestGuessesTold(t *testing.T) {
+	behaviour(t, "guesses_told")
+	model := open(t, demo)
+	opts := []llamabi.GenerateOption{llamabi.Temperature(0), llamabi.MaxGenLen(60)}
+	want := must(model.TextCompletion(t.Context(), []string{"Once upon a time"}, opts...))(t)[0]
+	told := func(opts ...llamabi.GenerateOption) (tokens []int32, accepted, rejected int, stats llamabi.RequestStats) {
+		for ev, err := range model.StreamText(t.Context(), []string{"Once upon a time"}, opts...) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case ev.Kind == llamabi.EventFinish:
+				stats = ev.Stats
+				equal(t, ev.Draft, llamabi.DraftNone)
+				continue
+			case ev.Draft == llamabi.DraftAccepted:
+				accepted++
+			case ev.Draft == llamabi.DraftRejected:
+				rejected++
+			}
+			tokens = append(tokens, ev.Token)
+		}
+		return
+	}
+	tokens, accepted, rejected, stats := told(append(opts, llamabi.Speculate(llamabi.SpecNGram), llamabi.Predicted(want.Tokens...), llamabi.DraftLen(4))...)
+	equal(t, tokens, want.Tokens)
+	equal(t, accepted, stats.AcceptedTokens)
+	if accepted == 0 || accepted+rejected > stats.DraftedTokens {
+		t.Errorf("%d accepted, %d rejected: %+v", accepted, rejected, stats)
+	}
+	_, accepted, rejected, _ = told(opts...)
+	equal(t, accepted+rejected, 0)
+}
+
+func TestBeamsTold(t *testing.T) {
+	behaviour(t, "beams_told")
+	model := open(t, demo)
+	type ended struct {
+		score  float32
+		tokens []int32
+	}
+	before, now, step := map[int][]int32{0: {}}, map[int][]int32{}, 1
+	var ends []ended
+	results := make([]ended, 2)
+	for ev, err := range model.StreamText(t.Context(), []string{"Once upon a time"}, llamabi.NumBeams(3), llamabi.NumReturnSequences(2), llamabi.MaxGenLen(12), llamabi.BeamEvents()) {
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case ev.Kind == llamabi.EventToken:
+			equal(t, []int{ev.Beam, ev.Parent, ev.Step}, []int{0, 0, 0})
+			results[ev.Index].tokens = append(results[ev.Index].tokens, ev.Token)
+			continue
+		case ev.Kind == llamabi.EventFinish:
+			results[ev.Index].score = ev.Score
+			continue
+		case ev.Step != step:
+			equal(t, ev.Step, step+1)
+			step, before, now = ev.Step, now, map[int][]int32{}
+		}
+		tokens := append(slices.Clone(before[ev.Parent]), ev.Token)
+		equal(t, len(tokens), step)
+		if ev.FinishReason == 0 {
+			equal(t, ev.Beam, len(now))
+			now[ev.Beam] = tokens
+			continue
+		}
+		if ev.FinishReason == llamabi.FinishStop {
+			tokens = tokens[:len(tokens)-1] // the end of the sequence is no part of it
+		}
+		ends = append(ends, ended{ev.Score, tokens})
+	}
+	slices.SortStableFunc(ends, func(a, b ended) int { return cmp.Compare(b.score, a.score) })
+	if step == 1 || len(ends) < 2 {
+		t.Fatalf("%d steps, %d ends", step, len(ends))
+	}
+	equal(t, results, ends[:2])
 }
 
 func TestUnsafeDialog(t *testing.T) {

@@ -24,6 +24,19 @@ const (
 	EventBeam EventKind = C.LLAMA_EVENT_BEAM
 )
 
+// Draft is what became of the guess at a token that the step which made the token had; see
+// [Speculate].
+type Draft int32
+
+const (
+	// DraftNone: there was no guess.
+	DraftNone Draft = C.LLAMA_DRAFT_NONE
+	// DraftAccepted: it was right, so the token needed no step of its own.
+	DraftAccepted Draft = C.LLAMA_DRAFT_ACCEPTED
+	// DraftRejected: it was another token. Guesses behind it came to nothing.
+	DraftRejected Draft = C.LLAMA_DRAFT_REJECTED
+)
+
 // Event is something that happened to one sequence of a call.
 type Event struct {
 	Kind EventKind
@@ -39,11 +52,15 @@ type Event struct {
 	// Beam is the place of an EventBeam: from 0 those that run on, best first, from [NumBeams] on
 	// those that have finished. Parent is the place of what it goes on from, in the step before.
 	Beam, Parent int
+	// Step of the search that an EventBeam is of, from 1: as many tokens has the beam.
+	Step int
 	// SumLogprob and Score of an EventFinish or an EventBeam, as of a [Result].
 	SumLogprob, Score float32
 	// Text that became certain: whole code points, often none. A sequence's texts put together are
 	// the text of its [Result]; with [FinishUnsafe], the sentence that says why.
 	Text string
+	// Draft says of an EventToken what became of the guess at it, if it had one.
+	Draft Draft
 	// TopLogprobs has the most likely tokens at this position, best first, if [TopLogprobs] was given.
 	TopLogprobs []Alternative
 }
@@ -195,5 +212,7 @@ func eventOf(ev *C.llama_event) Event {
 		Parent:       int(ev.parent),
 		SumLogprob:   float32(ev.sum_logprob),
 		Score:        float32(ev.score),
+		Draft:        Draft(ev.draft),
+		Step:         int(ev.step),
 	}
 }

@@ -329,6 +329,8 @@ export interface TokenEvent {
   text: string;
   /** Empty unless `topLogprobs` was asked for. */
   top: Alternative[];
+  /** What became of the guess at it (`speculation`); null: there was none. */
+  draft: 'accepted' | 'rejected' | null;
 }
 export interface FinishEvent {
   type: 'finish';
@@ -350,6 +352,8 @@ export interface BeamEvent {
   beam: number;
   /** The place of what it goes on from, in the step before. */
   parent: number;
+  /** The step of the search, from 1: as many tokens has the beam. */
+  step: number;
   token: number;
   sumLogprob: number;
   score: number;

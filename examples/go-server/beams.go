@@ -16,8 +16,9 @@ func (f *fields) search(s *server, c *common) {
 		}
 		return
 	}
-	if c.stream {
-		f.fail("use_beam_search", "'use_beam_search' and 'stream' are true: which answers are best is not known before their end.")
+	if c.stream && !c.includeBeams {
+		const why = "which answers are best is not known before their end ('stream_options.include_beams' shows the search)"
+		f.fail("use_beam_search", "'use_beam_search' and 'stream' are true: %s.", why)
 	}
 	width := f.either("num_beams", "best_of")
 	c.beams = f.integer(width, float64(c.n), 1, float64(s.slots))
@@ -47,6 +48,9 @@ func (f *fields) search(s *server, c *common) {
 		llamabi.NumReturnSequences(max(c.n, 1)),
 		llamabi.Temperature(0), // a search of one beam takes the most likely token
 	)
+	if c.includeBeams && c.beams > 1 {
+		c.opts = append(c.opts, llamabi.BeamEvents())
+	}
 }
 
 // copies is how often the model gets each prompt: a search has all answers of one.

@@ -26,6 +26,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	if f.body["top_logprobs"] != nil && !logprobs {
 		f.fail("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
 	}
+	f.checkStreamOptions(request, logprobs)
 	request.prediction = f.prediction()
 	prompt := s.chatPrompt(f, request.constraint)
 	if prompt.tools != nil && prompt.tools.forced != nil {
@@ -195,7 +196,11 @@ func rows(tokens []scored) any {
 			top[k] = rowOf(a)
 		}
 		r := rowOf(t)
-		content[i] = map[string]any{"token": r.Token, "logprob": r.Logprob, "bytes": r.Bytes, "top_logprobs": top}
+		one := map[string]any{"token": r.Token, "logprob": r.Logprob, "bytes": r.Bytes, "top_logprobs": top}
+		if t.guessed {
+			one["draft"] = t.draft
+		}
+		content[i] = one
 	}
 	return map[string]any{"content": content, "refusal": nil}
 }

@@ -124,6 +124,7 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 	request := f.common(s)
 	f.maxTokens(&request, "max_tokens", 16) // the protocol's default
 	echo, top := f.flag("echo"), f.integer("logprobs", -1, 0, 20)
+	f.checkStreamOptions(request, top >= 0)
 	given := request.n
 	switch best := f.integer("best_of", float64(given), 1, 128); {
 	case request.beams > 0: // the search ranks its answers
@@ -225,7 +226,15 @@ func columns(tokens []scored) any {
 		}
 		logprobs, tops = append(logprobs, t.logprob), append(tops, top)
 	}
-	return map[string]any{"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
+	lists := map[string]any{"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
+	if len(tokens) > 0 && tokens[0].guessed {
+		drafts := make([]any, len(tokens))
+		for i, t := range tokens {
+			drafts[i] = t.draft
+		}
+		lists["drafts"] = drafts
+	}
+	return lists
 }
 
 func contains(m map[string]float32, key string) bool { _, ok := m[key]; return ok }

@@ -48,7 +48,8 @@ type piece struct {
 	text   string
 	tokens []scored
 	calls  []toolCall
-	finish any // a text in the last one, else nil
+	finish any     // a text in the last one, else nil
+	score  float32 // of the last one
 }
 
 // progress is how far a choice has come.
@@ -82,6 +83,7 @@ type answer struct {
 	Model             string          `json:"model"`
 	SystemFingerprint string          `json:"system_fingerprint"`
 	Choices           []any           `json:"choices"`
+	Beam              *beam           `json:"beam,omitempty"`
 	Usage             json.RawMessage `json:"usage,omitempty"`
 	Timings           *timings        `json:"timings,omitempty"`
 }
@@ -192,7 +194,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			CachedTokens int `json:"cached_tokens"`
 		})
 	}
-	if j.prediction != nil {
+	if j.guessed {
 		total.CompletionTokensDetails = new(completionDetails)
 	}
 	choices := make([]progress, j.sequences)
@@ -201,9 +203,20 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 		if err != nil {
 			return err
 		}
+		if ev.Kind == llamabi.EventBeam {
+			b, err := s.beamOf(ev)
+			if err == nil {
+				err = out.beam(b)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		c := &choices[ev.Index]
 		if c.spelling == nil {
 			c.spelling = newSpelling(s.model, j.continues[ev.Index/j.n], j.logprobs, j.stops)
+			c.spelling.drafts = j.includeDrafts
 			if j.tools != nil {
 				c.spelling.marker, c.spelling.markerBytes = j.tools.marker, j.tools.form.marker
 				c.reader = j.tools.begin()
@@ -234,6 +247,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			if c.spelling.ended {
 				p.finish = "stop"
 			}
+			p.score = writable(ev.Score)
 			c.rate(ev.Stats.GeneratedTokens)
 			total.add(ev.Stats, ev.Index%j.n == 0)
 			if ev.Index == 0 {
@@ -326,19 +340,38 @@ type sink struct {
 	deadline time.Time
 }
 
-// chunk streams what an event brought, if that is anything.
-func (o *sink) chunk(index int, p piece) error {
-	if !o.started {
-		o.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-		o.w.Header().Set("Cache-Control", "no-cache")
-		o.started = true
-		for i := range o.job.sequences {
-			if start := o.job.shape.start(); start != nil {
-				if err := o.sendChoice(i, map[string]any{"delta": start, "logprobs": nil, "finish_reason": nil}); err != nil {
-					return err
-				}
+// start begins a stream, unless it has begun.
+func (o *sink) start() error {
+	if o.started {
+		return nil
+	}
+	o.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	o.w.Header().Set("Cache-Control", "no-cache")
+	o.started = true
+	for i := range o.job.sequences {
+		if start := o.job.shape.start(); start != nil {
+			if err := o.sendChoice(i, map[string]any{"delta": start, "logprobs": nil, "finish_reason": nil}); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+// beam streams what became of a beam.
+func (o *sink) beam(b *beam) error {
+	if err := o.start(); err != nil {
+		return err
+	}
+	chunk := o.base
+	chunk.Choices, chunk.Beam = []any{}, b
+	return o.sendChunk(chunk)
+}
+
+// chunk streams what an event brought, if that is anything.
+func (o *sink) chunk(index int, p piece) error {
+	if err := o.start(); err != nil {
+		return err
 	}
 	if p.text == "" && len(p.tokens) == 0 && len(p.calls) == 0 && p.finish == nil {
 		return nil
@@ -363,7 +396,11 @@ func (o *sink) chunk(index int, p piece) error {
 		}
 	}
 	if last != nil {
-		return o.sendChoice(index, o.job.shape.delta(piece{finish: last}))
+		choice := o.job.shape.delta(piece{finish: last})
+		if o.job.includeBeams {
+			choice["score"] = p.score
+		}
+		return o.sendChoice(index, choice)
 	}
 	return nil
 }
@@ -372,6 +409,10 @@ func (o *sink) sendChoice(index int, choice map[string]any) error {
 	choice["index"] = index
 	chunk := o.base
 	chunk.Choices = []any{choice}
+	return o.sendChunk(chunk)
+}
+
+func (o *sink) sendChunk(chunk answer) error {
 	if o.job.includeUsage {
 		chunk.Usage = json.RawMessage("null")
 	}

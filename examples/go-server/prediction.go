@@ -51,9 +51,6 @@ func (s *server) predicting(stream events) events {
 				yield(llamabi.Event{}, err)
 				return
 			}
-			if !s.draft {
-				c.opts = append(c.opts, llamabi.Speculate(llamabi.SpecNGram))
-			}
 			c.opts = append(c.opts, llamabi.Predicted(tokens...))
 			stream(ctx, c)(yield)
 		}

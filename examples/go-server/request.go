@@ -23,17 +23,18 @@ import (
 
 // common is what the two protocols share.
 type common struct {
-	model        string // its name
-	n            int
-	beams        int // of a search; 0: there is none
-	stream       bool
-	includeUsage bool
-	maxTokens    int // -1: as many as there is room for
-	minTokens    int
-	stops        []string
-	opts         []llamabi.GenerateOption
-	constraint   *constraint // nil: the answers may be anything
-	prediction   *string     // what the answers may repeat; nil: nothing is known of that
+	model  string // its name
+	n      int
+	beams  int // of a search; 0: there is none
+	stream bool
+	streamOptions
+	guessed    bool // the usage says what became of guesses
+	maxTokens  int  // -1: as many as there is room for
+	minTokens  int
+	stops      []string
+	opts       []llamabi.GenerateOption
+	constraint *constraint // nil: the answers may be anything
+	prediction *string     // what the answers may repeat; nil: nothing is known of that
 }
 
 // ignored are OpenAI's fields that change nothing here whatever they say.
@@ -51,9 +52,9 @@ var harmless = map[string][]any{
 }
 
 // shared are the fields that both protocols have.
-var shared = []string{"bad_words", "early_stopping", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
+var shared = []string{"bad_words", "draft_len", "early_stopping", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
 	"guided_regex", "ignore_eos", "length_penalty", "logit_bias", "max_tokens", "min_p", "min_tokens", "model", "n", "no_repeat_ngram_size", "num_beams", "presence_penalty",
-	"repeat_penalty", "repetition_penalty", "response_format", "seed", "stop", "stop_token_ids", "stream",
+	"repeat_penalty", "repetition_penalty", "response_format", "seed", "speculation", "stop", "stop_token_ids", "stream",
 	"stream_options", "structured_outputs", "temperature", "top_k", "top_p", "typical_p", "use_beam_search"}
 
 // As the library has them.
@@ -296,34 +297,11 @@ func (f *fields) common(s *server) common {
 	var c common
 	f.model(s, &c)
 	c.n, c.stream, c.stops = f.integer("n", 1, 1, 128), f.flag("stream"), f.stops()
-	switch options := f.body["stream_options"].(type) {
-	case nil:
-	case map[string]any:
-		if !c.stream {
-			f.fail("stream_options", "'stream_options' needs 'stream' to be true.")
-		}
-		of := fields{body: options}
-		for _, name := range slices.Sorted(maps.Keys(options)) {
-			if name != "include_usage" && name != "include_obfuscation" && options[name] != nil {
-				f.fail("stream_options."+name, "'stream_options.%s' is not supported.", name)
-			}
-		}
-		c.includeUsage = of.flag("include_usage")
-		of.flag("include_obfuscation")
-		if of.err != nil && f.err == nil {
-			f.err = of.err
-		}
-	default:
-		f.fail("stream_options", "'stream_options' must be an object, not %s.", kind(options))
-	}
+	c.streamOptions = f.streamOptions(c.stream)
 	penalty := f.either("repetition_penalty", "repeat_penalty")
 	repetition := f.number(penalty, 1, -math.MaxFloat32, math.MaxFloat32)
 	if float32(repetition) <= 0 {
 		f.fail(penalty, "'%s' is %s, must be more than 0.", penalty, shown(repetition))
-	}
-	if s.draft {
-		// The same tokens come as without it, sooner.
-		c.opts = append(c.opts, llamabi.Speculate(llamabi.SpecAuto))
 	}
 	c.opts = append(c.opts,
 		llamabi.Temperature(float32(f.number("temperature", 1, 0, 2))),
@@ -335,6 +313,7 @@ func (f *fields) common(s *server) common {
 	)
 	f.chain(s, &c)
 	f.search(s, &c)
+	f.speculation(s, &c)
 	c.constraint = f.constraint()
 	if seed, ok := f.seed(); ok {
 		c.opts = append(c.opts, llamabi.Seed(seed))

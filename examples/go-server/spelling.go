@@ -16,6 +16,8 @@ type scored struct {
 	known   bool // false: nothing came before this token
 	offset  int
 	top     []scored
+	guessed bool // whether draft is asked for
+	draft   any  // what became of a guess at it: a text, or nil
 
 	partial bool // bytes may still turn out to be no part of a code point
 }
@@ -29,6 +31,7 @@ type spelling struct {
 	model     *llamabi.Model
 	continues bool
 	listed    bool     // the tokens are asked for
+	drafts    bool     // and what became of guesses at them
 	stops     []string // see open
 	// A token that has a text here and no bytes of its own; -1: none.
 	marker      int32
@@ -77,7 +80,7 @@ func (s *spelling) token(ev llamabi.Event, known bool) (piece, error) {
 			s.raw += string(bytes)
 		}
 		if s.listed {
-			t := &scored{token: ev.Token, bytes: bytes[s.cut(space):], logprob: writable(ev.Logprob), known: known}
+			t := &scored{token: ev.Token, bytes: bytes[s.cut(space):], logprob: writable(ev.Logprob), known: known, guessed: s.drafts, draft: outcome(ev.Draft)}
 			for _, a := range ev.TopLogprobs {
 				bytes, space, err := s.look(a.Token)
 				if err != nil {

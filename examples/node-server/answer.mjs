@@ -1,17 +1,15 @@
 // Runs a job and answers it, whole or as server-sent events.
-import { isUtf8 } from 'node:buffer';
 import { randomUUID } from 'node:crypto';
 import { Backlog } from './backlog.mjs';
+import { beamOf } from './beams.mjs';
 import { grammarOf } from './constraint.mjs';
-import { ApiError, badRequest, endedEarly, sendJson } from './http.mjs';
-import { Spelling, writable } from './spelling.mjs';
+import { ApiError, badRequest, endedEarly, FINISH, sendJson } from './http.mjs';
+import { printable, Spelling, writable } from './spelling.mjs';
 import { AnswerReader, deltasOf } from './tools.mjs';
 
 const PATIENCE = 30_000; // a client that takes no data for so long has left
 
 const MOST_PREDICTED = 65536; // tokens
-
-const FINISH = { stop: 'stop', stop_string: 'stop', length: 'length', time: 'length' };
 
 // What differs between the two protocols' answers. `scored` are tokens with log probabilities, or
 // null.
@@ -56,6 +54,7 @@ function columns(scored) {
       return top;
     }),
     text_offset: scored.map((t) => t.offset),
+    ...(scored.some((t) => t.draft !== undefined) && { drafts: scored.map((t) => t.draft) }),
   };
 }
 
@@ -63,13 +62,7 @@ function columns(scored) {
 function rows(scored) {
   if (scored === null) return null;
   const row = ({ bytes, logprob }) => ({ token: bytes.toString(), logprob, bytes: [...bytes] });
-  return { content: scored.map((t) => ({ ...row(t), top_logprobs: t.top.map(row) })), refusal: null };
-}
-
-// A part of a code point is written as its bytes.
-function printable(bytes) {
-  if (isUtf8(bytes)) return bytes.toString();
-  return `bytes:${[...bytes].map((b) => `\\x${b.toString(16).padStart(2, '0')}`).join('')}`;
+  return { content: scored.map((t) => ({ ...row(t), top_logprobs: t.top.map(row), draft: t.draft })), refusal: null };
 }
 
 export async function answer(service, job, res, signal) {
@@ -88,14 +81,18 @@ export async function answer(service, job, res, signal) {
   }));
   const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };
   if (service.reportCached) usage.prompt_tokens_details = { cached_tokens: 0 };
-  if (job.prediction != null) usage.completion_tokens_details = { accepted_prediction_tokens: 0, rejected_prediction_tokens: 0 };
+  if (job.prediction != null || isGuessed(job)) usage.completion_tokens_details = { accepted_prediction_tokens: 0, rejected_prediction_tokens: 0 };
   let timings;
 
   for await (const event of await streamOf(service, job, signal)) {
+    if (event.type === 'beam') {
+      await out.beam(beamOf(model, event));
+      continue;
+    }
     const choice = choices[event.index];
     // A text in a language is that without the space that it would have behind another.
     const continues = job.constraint === null && job.continues[Math.floor(event.index / job.n)];
-    choice.spelling ??= new Spelling(model, { continues, listed: job.logprobs, stops: job.options.stop, tools: job.tools });
+    choice.spelling ??= new Spelling(model, { continues, listed: job.logprobs, drafts: job.includeDrafts, stops: job.options.stop, tools: job.tools });
     if (job.tools) choice.reader ??= new AnswerReader(job.tools);
     let piece;
     if (event.type === 'finish') {
@@ -123,7 +120,7 @@ export async function answer(service, job, res, signal) {
     let calls = [];
     if (choice.reader) ({ text, calls, finish: choice.finish } = choice.reader.read(text, choice.finish));
     if (out) {
-      await out.event(event.index, text, job.logprobs ? piece.tokens : null, calls, choice.finish);
+      await out.event(event.index, { text, scored: job.logprobs ? piece.tokens : null, calls, finish: choice.finish, score: event.score });
     } else {
       choice.text += text;
       choice.scored.push(...piece.tokens);
@@ -152,13 +149,13 @@ function best(choices, { given, n }) {
 }
 
 // The events of a job's sequences.
-async function streamOf(service, { input, request, begun, copies, options: asked, constraint, prediction, cacheSalt }, signal) {
+async function streamOf(service, { input, request, begun, copies, options: asked, constraint, prediction, speculation, cacheSalt }, signal) {
   const { model } = service;
   const grammar = constraint === null ? undefined : await grammarOf(model, constraint);
-  const options = { ...asked, grammar, cacheSalt, signal };
   // The same tokens come as without it, sooner.
-  if (service.draft) options.speculation = 'auto';
-  if (prediction != null) Object.assign(options, { speculation: service.draft ? 'auto' : 'ngram', predicted: await predictedOf(model, prediction, signal) });
+  const usual = service.draft ? 'auto' : prediction != null ? 'ngram' : 'off';
+  const options = { ...asked, grammar, speculation: speculation ?? usual, cacheSalt, signal };
+  if (prediction != null) options.predicted = await predictedOf(model, prediction, signal);
   if (request && copies === 1) return model.streamChat(request, options);
   if (request) {
     checkLength(service, request.messages);
@@ -167,6 +164,9 @@ async function streamOf(service, { input, request, begun, copies, options: asked
   if (!begun) return model.stream(input, options);
   return model.stream(Array(copies).fill(await tokensBegun(service, { dialog: input[0], answer: begun }, signal)), options);
 }
+
+// Whether a request wants to know what became of guesses.
+const isGuessed = ({ speculation }) => speculation !== undefined && speculation !== 'off';
 
 // The tokens of a prediction.
 async function predictedOf(model, prediction, signal) {
@@ -202,16 +202,28 @@ class EventStream {
   }
 
   // Headers go with the first event: until then an error can have a status of its own.
-  async event(index, text, scored, calls, finish) {
-    if (!this.res.headersSent) {
-      this.res.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache' });
-      if (this.shape.start) for (let i = 0; i < this.job.sequences; i++) await this.#choice(i, this.shape.start);
-    }
+  async #begin() {
+    if (this.res.headersSent) return;
+    this.res.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache' });
+    if (this.shape.start) for (let i = 0; i < this.job.sequences; i++) await this.#choice(i, this.shape.start);
+  }
+
+  // What became of a beam.
+  async beam(beam) {
+    await this.#begin();
+    await this.#chunk({ choices: [], beam });
+  }
+
+  // What an event adds to a choice; `score` is that of a choice which has ended.
+  async event(index, { text, scored, calls, finish, score }) {
+    await this.#begin();
     // A chunk has one token.
     while (scored?.length > 1) await this.#choice(index, this.shape.chunk('', [scored.shift()], null));
     if (text !== '' || scored?.length) await this.#choice(index, this.shape.chunk(text, scored, null));
     for (const delta of calls.flatMap(deltasOf)) await this.#choice(index, { delta, logprobs: null, finish_reason: null });
-    if (finish !== null) await this.#choice(index, this.shape.chunk('', null, finish));
+    if (finish === null) return;
+    const ranked = this.job.includeBeams ? { score: writable(score) } : {};
+    await this.#choice(index, { ...this.shape.chunk('', null, finish), ...ranked });
   }
 
   async end(usage, timings) {
@@ -221,9 +233,11 @@ class EventStream {
   }
 
   #choice(index, choice) {
-    const chunk = { ...this.base, choices: [{ index, ...choice }] };
-    if (this.job.includeUsage) chunk.usage = null;
-    return this.#send(JSON.stringify(chunk));
+    return this.#chunk({ choices: [{ index, ...choice }] });
+  }
+
+  #chunk(what) {
+    return this.#send(JSON.stringify({ ...this.base, ...what, ...(this.job.includeUsage && { usage: null }) }));
   }
 
   // A client that reads slowly makes its call wait: when the system takes no more for now, or holds

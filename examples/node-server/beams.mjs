@@ -1,5 +1,6 @@
 // Beam searches: their fields, as vLLM names them.
-import { badRequest } from './http.mjs';
+import { badRequest, FINISH } from './http.mjs';
+import { bytesOf, printable, writable } from './spelling.mjs';
 
 // What only a search has.
 const SEARCH = ['early_stopping', 'length_penalty', 'num_beams'];
@@ -9,12 +10,15 @@ const EARLY = [false, true, 'never'];
 
 // The beams and options of a search; null: there is none. Its width is num_beams, or best_of, or n.
 // The answers are the n best, and nothing is drawn at random. `read` has what reads a field.
-export function searchOf(body, { n, stream, slots }, { flag, either, integer, number }) {
+export function searchOf(body, { n, isOnlyWhole, slots }, { flag, either, integer, number }) {
   if (!flag(body, 'use_beam_search')) {
     for (const name of SEARCH) if (body[name] != null) throw badRequest(name, `'${name}' needs 'use_beam_search' to be true.`);
     return null;
   }
-  if (stream) throw badRequest('use_beam_search', "'use_beam_search' and 'stream' are true: which answers are best is not known before their end.");
+  if (isOnlyWhole) {
+    const why = "which answers are best is not known before their end ('stream_options.include_beams' shows the search)";
+    throw badRequest('use_beam_search', `'use_beam_search' and 'stream' are true: ${why}.`);
+  }
   let width = either(body, 'num_beams', 'best_of');
   const beams = integer(body, width, n, 1, slots);
   if (body[width] == null) width = 'n';
@@ -31,5 +35,20 @@ export function searchOf(body, { n, stream, slots }, { flag, either, integer, nu
       numReturnSequences: n,
       temperature: 0, // a search of one beam takes the most likely token
     },
+  };
+}
+
+/** What a stream says of a beam: its last token, where that stands in the tree, and how good it is. */
+export function beamOf(model, { index, step, beam, parent, token, sumLogprob, score, finishReason }) {
+  return {
+    index,
+    step,
+    beam,
+    parent,
+    token,
+    text: printable(bytesOf(model, token)),
+    sum_logprob: writable(sumLogprob),
+    score: writable(score),
+    finish_reason: finishReason && FINISH[finishReason],
   };
 }

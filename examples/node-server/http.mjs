@@ -20,6 +20,9 @@ export function timedOut(seconds) {
   return new ApiError(503, `The request took longer than ${seconds} s, the most that this server allows.`, { type: 'server_error', code: 'timeout' });
 }
 
+/** The protocol's names for ends of an answer. */
+export const FINISH = { stop: 'stop', stop_string: 'stop', length: 'length', time: 'length' };
+
 // An answer that the model has ended for another reason than its text.
 export function endedEarly(reason) {
   const messages = {

@@ -7,6 +7,7 @@ import { CONSTRAINTS, constraintOf } from './constraint.mjs';
 import { badRequest } from './http.mjs';
 import { isObject, kind, wellFormed } from './json.mjs';
 import { contentOf, dialogOf } from './messages.mjs';
+import { checkStreamOptions, streamOptionsOf } from './streaming.mjs';
 import { conversationOf, toolsOf, variablesOf } from './tools.mjs';
 
 const INT32 = 2 ** 31 - 1;
@@ -76,9 +77,9 @@ const HARMLESS = {
   tool_choice: ['auto', 'none'],
   tools: [[]],
 };
-const COMMON = ['model', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens',
+const COMMON = ['model', 'draft_len', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens',
   'bad_words', 'epsilon_cutoff', 'eta_cutoff', 'frequency_penalty', 'ignore_eos', 'logit_bias', 'min_tokens', 'no_repeat_ngram_size', 'presence_penalty',
-  'stop_token_ids', 'typical_p', ...BEAM_FIELDS, ...CONSTRAINTS];
+  'speculation', 'stop_token_ids', 'typical_p', ...BEAM_FIELDS, ...CONSTRAINTS];
 
 // Refuses every field but COMMON, `own`, and what changes nothing.
 function checkNames(body, own) {
@@ -100,16 +101,13 @@ function seedOf(body) {
   return BigInt.asUintN(64, BigInt(seed));
 }
 
-function includesUsage(body, stream) {
-  const options = body.stream_options ?? {};
-  if (!isObject(options)) throw badRequest('stream_options', `'stream_options' must be an object, not ${kind(options)}.`);
-  if (body.stream_options != null && !stream) throw badRequest('stream_options', "'stream_options' needs 'stream' to be true.");
-  for (const name of Object.keys(options).sort()) {
-    if (name === 'include_usage' || name === 'include_obfuscation' || options[name] === null) continue;
-    throw badRequest(`stream_options.${name}`, `'stream_options.${name}' is not supported.`);
-  }
-  flag(options, 'include_obfuscation');
-  return flag(options, 'include_usage');
+// Whether tokens are guessed at, and by what; undefined: as the service does it.
+function speculationOf(body, hasDraft) {
+  const value = body.speculation ?? undefined;
+  if (value === undefined || value === 'off' || value === 'auto' || value === 'ngram') return value;
+  if (value !== 'draft') throw badRequest('speculation', "'speculation' must be 'off', 'auto', 'ngram' or 'draft'.");
+  if (!hasDraft) throw badRequest('speculation', "'speculation' is 'draft', and this service has no draft model.");
+  return value;
 }
 
 // A probability below 1.
@@ -185,17 +183,19 @@ function common(service, body, own, maxTokens, limit) {
     stopTokens: body.stop_token_ids == null ? [] : tokensOf('stop_token_ids', 'stop_token_ids', body.stop_token_ids, service.vocabSize),
     ignoreEos: flag(body, 'ignore_eos'),
     seed: seedOf(body),
+    draftLen: integer(body, 'draft_len', 0, 0, 16),
     adapter,
   };
   if (options.minGenLen > maxTokens) throw badRequest('min_tokens', `'min_tokens' is ${options.minGenLen}, must be at most '${limit}', ${maxTokens}.`);
   const stream = flag(body, 'stream');
   const n = integer(body, 'n', 1, 1, 128);
-  const includeUsage = includesUsage(body, stream);
-  const search = searchOf(body, { n, stream, slots: service.slots }, { flag, either, integer, number });
-  Object.assign(options, search?.options);
+  const told = streamOptionsOf(body, stream, flag);
+  const search = searchOf(body, { n, isOnlyWhole: stream && !told.includeBeams, slots: service.slots }, { flag, either, integer, number });
+  Object.assign(options, search?.options, { beamEvents: told.includeBeams && search?.beams > 1 });
   const constraint = constraintOf(body, options.ignoreEos);
   // A search has all answers of a prompt, which the model gets once.
-  return { model, options, n, beams: search?.beams ?? 0, copies: search ? 1 : n, stream, includeUsage, constraint };
+  const speculation = speculationOf(body, service.draft);
+  return { model, options, n, beams: search?.beams ?? 0, copies: search ? 1 : n, stream, ...told, constraint, speculation };
 }
 
 /** Tokens of the array called `name`, which is the field `param` or part of it. */
@@ -250,6 +250,7 @@ export function completion(service, body) {
   const job = common(service, body, ['prompt', 'echo', 'logprobs', 'best_of'], integer(body, 'max_tokens', 16, 0, INT32), 'max_tokens');
   const top = integer(body, 'logprobs', null, 0, 20);
   const echo = flag(body, 'echo');
+  checkStreamOptions(job, { isSearch: job.beams > 0, logprobs: top !== null });
   const given = job.n;
   if (job.beams === 0) job.n = job.copies = integer(body, 'best_of', given, 1, 128); // a search ranks its answers
   if (job.n < given) throw badRequest('best_of', `'best_of' is ${job.n}, must be at least 'n', ${given}.`);
@@ -282,6 +283,7 @@ export function chat(service, body) {
   const logprobs = flag(body, 'logprobs');
   const top = integer(body, 'top_logprobs', 0, 0, 20);
   if (body.top_logprobs != null && !logprobs) throw badRequest('top_logprobs', "'top_logprobs' needs 'logprobs' to be true.");
+  checkStreamOptions(job, { isSearch: job.beams > 0, logprobs });
   const prompt = chatPrompt(service, body, job);
   checkAnswer(service, job.stream, job.n * mostTokens(service.room, job.options.maxGenLen, 0), top);
   Object.assign(job.options, { logprobs, topLogprobs: top, special: prompt.tools?.marker != null });

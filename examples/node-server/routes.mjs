@@ -20,6 +20,8 @@ const PAGE = {
   '/playground.mjs': 'playground.mjs',
   '/roving.mjs': 'roving.mjs',
   '/sampler.mjs': 'sampler.mjs',
+  '/search.mjs': 'search.mjs',
+  '/tree.mjs': 'tree.mjs',
   '/view.mjs': 'view.mjs',
 };
 const TYPES = { html: 'text/html', css: 'text/css', mjs: 'text/javascript' };

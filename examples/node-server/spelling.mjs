@@ -1,4 +1,5 @@
 // A choice's text of what the library tells of it, and with it the tokens that spell it.
+import { isUtf8 } from 'node:buffer';
 
 const spaces = (text) => /^ */.exec(text)[0].length;
 /** JSON has no minus infinity: the protocol's "very unlikely". */
@@ -8,12 +9,19 @@ export const writable = (logprob) => Math.max(logprob, -9999);
 // an answer asks for 21.
 const known = new WeakMap();
 
-function bytesOf(model, token) {
+/** The bytes of a token, which are not to be changed. */
+export function bytesOf(model, token) {
   let of = known.get(model);
   if (of === undefined) known.set(model, (of = new Map()));
   let bytes = of.get(token);
   if (bytes === undefined) of.set(token, (bytes = Buffer.from(model.tokenBytes(token))));
   return bytes;
+}
+
+/** A part of a code point is written as its bytes. */
+export function printable(bytes) {
+  if (isUtf8(bytes)) return bytes.toString();
+  return `bytes:${[...bytes].map((b) => `\\x${b.toString(16).padStart(2, '0')}`).join('')}`;
 }
 
 const isContinuation = (byte) => (byte & 0xc0) === 0x80;
@@ -40,6 +48,7 @@ export class Spelling {
   #model;
   #continues;
   #listed; // the tokens are asked for
+  #drafts; // and what became of guesses at them
   #marker; // a token that has a text here and no bytes of its own
   #stops; // see #open
   #silent = []; // tokens before the text's first, which have added nothing to it
@@ -54,10 +63,11 @@ export class Spelling {
   #points = 0; // their code points
 
   /** `stops` are the call's stop strings, `tools` what it may call. */
-  constructor(model, { continues, listed, stops, tools }) {
+  constructor(model, { continues, listed, drafts, stops, tools }) {
     this.#model = model;
     this.#continues = continues;
     this.#listed = listed;
+    this.#drafts = drafts;
     if (tools) this.#marker = { token: tools.marker, bytes: Buffer.from(tools.form.marker) };
     this.#stops = continues
       ? stops.filter((stop) => stop.startsWith(' ')).map((stop) => Buffer.from(stop).toString('latin1'))
@@ -75,7 +85,7 @@ export class Spelling {
       if (this.#listed) {
         const listed = (token, logprob, { bytes, space }) => ({ id: token, bytes: this.#continues ? bytes : bytes.subarray(space), logprob });
         const top = event.top.map((a) => listed(a.token, writable(a.logprob), this.#look(a.token)));
-        this.#add({ ...listed(event.token, isKnown ? writable(event.logprob) : null, { bytes, space }), top });
+        this.#add({ ...listed(event.token, isKnown ? writable(event.logprob) : null, { bytes, space }), top, draft: this.#drafts ? event.draft : undefined });
       }
       if (this.#continues) text = ' '.repeat(space) + text;
       if (bytes.length > space) this.#begun = true;

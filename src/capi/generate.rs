@@ -35,6 +35,8 @@ pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
         parent: 0,
         sum_logprob: 0.0,
         score: 0.0,
+        draft: LLAMA_DRAFT_NONE,
+        step: 0,
     };
     match event {
         Event::Token(e) => {
@@ -43,6 +45,7 @@ pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
             ev.logprob = e.logprob;
             ev.top = alternatives(&e.top);
             ev.n_top = e.top.len();
+            ev.draft = e.draft as i32;
         }
         Event::Finish(e) => {
             ev.kind = LLAMA_EVENT_FINISH;
@@ -53,7 +56,7 @@ pub(super) fn view(event: &Event, text: &[u8]) -> llama_event {
         Event::Beam(e) => {
             ev.kind = LLAMA_EVENT_BEAM;
             (ev.index, ev.token) = (e.index, e.token);
-            (ev.beam, ev.parent) = (e.beam, e.parent);
+            (ev.beam, ev.parent, ev.step) = (e.beam, e.parent, e.step);
             (ev.sum_logprob, ev.score) = (e.sum_logprob, e.score);
             ev.finish_reason = e.reason.map_or(0, |reason| reason as i32);
         }

@@ -128,7 +128,9 @@ layout!(llama_event {
     beam,
     parent,
     sum_logprob,
-    score
+    score,
+    draft,
+    step
 });
 layout!(llama_info {
     struct_size,

@@ -15,7 +15,7 @@ use super::extent::Extent;
 use super::ngram::{KINDS, Lookup};
 use super::request::MAX_DRAFTS;
 use crate::Token;
-use crate::backend::{Span, Step};
+use crate::backend::{RowKind, Span, Step};
 
 /// The kind of the draft model's drafts, beside those that are looked up.
 const MODEL: usize = KINDS;
@@ -296,6 +296,12 @@ impl Drafts {
         }
         accepted
     }
+}
+
+/// The step's guess at the token that its row `row`, one of `span`, chooses.
+pub(super) fn draft_after(step: &Step, span: &Span, row: usize) -> Option<Token> {
+    let has_next = span.kind == RowKind::Decode && row + 1 < span.rows.end;
+    has_next.then(|| step.tokens[row + 1])
 }
 
 /// Whether the row at `position` has the token that its sequence has there. One behind a draft that

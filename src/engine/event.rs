@@ -38,6 +38,31 @@ pub enum FinishReason {
     NotFinite = 9,
 }
 
+/// What became of the guess at a token, if the step that made the token had one. Numbered as
+/// `LLAMA_DRAFT_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Drafted {
+    /// There was no guess.
+    #[default]
+    None = 0,
+    /// The guess was this token.
+    Accepted = 1,
+    /// The guess was another token.
+    Rejected = 2,
+}
+
+impl Drafted {
+    /// Of `token`, where the guess at it was `draft`.
+    pub(super) fn of(draft: Option<Token>, token: Token) -> Drafted {
+        match draft {
+            None => Drafted::None,
+            Some(draft) if draft == token => Drafted::Accepted,
+            Some(_) => Drafted::Rejected,
+        }
+    }
+}
+
 /// Figures of one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RequestStats {
@@ -72,6 +97,8 @@ pub struct TokenEvent {
     pub text: String,
     /// The most likely tokens at this position, best first, if they were asked for.
     pub top: Vec<Alternative>,
+    /// What became of the guess at it.
+    pub draft: Drafted,
 }
 
 /// The end of a sequence.
@@ -117,6 +144,8 @@ pub struct BeamEvent {
     pub beam: u32,
     /// The place of the beam that this beam continues, in the step before.
     pub parent: u32,
+    /// The number of the beam's generated tokens: which step of the search this was, from 1.
+    pub step: u32,
     /// The beam's last token.
     pub token: Token,
     /// The sum of the beam's log probabilities.

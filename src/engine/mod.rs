@@ -64,7 +64,9 @@ mod told;
 mod worker;
 
 pub use decide::{Decider, Deciders};
-pub use event::{Alternative, BeamEvent, Event, Finish, FinishReason, RequestStats, TokenEvent};
+pub use event::{
+    Alternative, BeamEvent, Drafted, Event, Finish, FinishReason, RequestStats, TokenEvent,
+};
 pub use options::{EngineOptions, Timings};
 pub use question::Question;
 pub use request::{GenerateOptions, MAX_DRAFTS, Prompt, Request, Speculation};

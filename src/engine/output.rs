@@ -1,7 +1,7 @@
 //! The events that a sequence sends to its reader: tokens with their text, then its end.
 
 use super::call::Call;
-use super::event::{Event, Finish, FinishReason, RequestStats, TokenEvent};
+use super::event::{Drafted, Event, Finish, FinishReason, RequestStats, TokenEvent};
 use super::sampler::Score;
 use super::text::TextStream;
 use crate::tokenizer::Tokenizer;
@@ -61,28 +61,29 @@ impl Output {
             return Ok(());
         }
         let text = self.text.echo(prompt[at])?;
-        self.emit(prompt[at], score, text);
+        self.emit(prompt[at], score, text, Drafted::None);
         self.echoed = at + 1;
         Ok(())
     }
 
     /// Sends a generated token. Returns whether a stop string ends the sequence.
-    pub fn generated(&mut self, token: Token, score: Score) -> Result<bool> {
+    pub fn generated(&mut self, token: Token, score: Score, draft: Drafted) -> Result<bool> {
         if self.first_token_ms == 0.0 {
             self.first_token_ms = self.call.age_ms();
         }
         let (text, stopped) = self.text.push(token, &self.call.stops)?;
-        self.emit(token, score, text);
+        self.emit(token, score, text, draft);
         Ok(stopped)
     }
 
-    fn emit(&self, token: Token, Score { logprob, top }: Score, text: String) {
+    fn emit(&self, token: Token, Score { logprob, top }: Score, text: String, draft: Drafted) {
         self.call.push(Event::Token(TokenEvent {
             index: self.index,
             token,
             logprob,
             text,
             top,
+            draft,
         }));
     }
 

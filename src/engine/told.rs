@@ -4,7 +4,7 @@
 //! engine made since is dropped, and the text that was held back is made anew from the tokens that
 //! stay. So the outcome does not hang on how far the engine was.
 
-use super::event::{Finish, FinishReason, RequestStats};
+use super::event::{Drafted, Finish, FinishReason, RequestStats};
 use super::text::{Stops, TextStream};
 use crate::tokenizer::Tokenizer;
 use crate::{Result, Token, reserve};
@@ -21,6 +21,8 @@ struct One {
     taken: usize,
     /// So many of them are the prompt's.
     echoed: usize,
+    /// So many of the others were drafts.
+    accepted: u32,
     /// The sum of the log probabilities of the others that were taken.
     sum_logprob: f64,
     /// Of a search, whose tokens come at its end: the reader wants that end.
@@ -56,11 +58,12 @@ impl Told {
     }
 
     /// The reader has taken a token.
-    pub fn took_token(&mut self, index: u32, logprob: f32) {
+    pub fn took_token(&mut self, index: u32, logprob: f32, draft: Drafted) {
         let one = &mut self.0[index as usize];
         one.taken += 1;
         if one.taken > one.echoed {
             one.sum_logprob += f64::from(logprob);
+            one.accepted += u32::from(draft == Drafted::Accepted);
         }
     }
 
@@ -129,7 +132,7 @@ impl Told {
             score: one.sum_logprob as f32,
             stats: RequestStats {
                 generated_tokens: generated as u32,
-                accepted_tokens: finish.stats.accepted_tokens.min(generated as u32),
+                accepted_tokens: one.accepted,
                 first_token_ms,
                 ..finish.stats
             },

@@ -110,7 +110,9 @@ FIELD(llama_event, beam, 56, 4);
 FIELD(llama_event, parent, 60, 4);
 FIELD(llama_event, sum_logprob, 64, 4);
 FIELD(llama_event, score, 68, 4);
-SIZE(llama_event, 72);
+FIELD(llama_event, draft, 72, 4);
+FIELD(llama_event, step, 76, 4);
+SIZE(llama_event, 80);
 
 FIELD(llama_generate_options, struct_size, 0, 4);
 FIELD(llama_generate_options, flags, 4, 4);

@@ -8,6 +8,7 @@
 mod cuda;
 #[path = "../support/emu/mod.rs"]
 mod emu;
+mod pages;
 mod random_caller;
 
 use std::fs;

@@ -4,7 +4,9 @@ use crate::support::*;
 use llamabi::Token;
 use llamabi::backend::RowKind;
 use llamabi::engine::request::Bias;
-use llamabi::engine::{FinishReason, GenerateOptions, MAX_DRAFTS, Prompt, Request, Speculation};
+use llamabi::engine::{
+    Drafted, FinishReason, GenerateOptions, MAX_DRAFTS, Next, Prompt, Request, Speculation,
+};
 
 pub(crate) fn tokens(prompt: &Prompt) -> Vec<Token> {
     match prompt {
@@ -182,11 +184,27 @@ fn right_drafts_save_steps_and_wrong_ones_none() {
         (30, 30)
     );
     assert_eq!(got.stats.generated_tokens, 41);
+    // Three guesses were right, and behind them nothing was guessed.
+    let of_four = [
+        Drafted::Accepted,
+        Drafted::Accepted,
+        Drafted::Accepted,
+        Drafted::None,
+    ];
+    assert_eq!(got.drafts[0], Drafted::None);
+    assert!(got.drafts[1..].chunks(4).all(|step| step == of_four));
 
     let (got, steps) = run(Guess::Wrong, 3);
     assert_same(&got, &want);
     assert_eq!(steps.len(), 41);
     assert_eq!(got.stats.accepted_tokens, 0);
+    // All but the prompt's token and the last were guessed at.
+    let rejected = |drafts: &[Drafted]| drafts.iter().all(|one| *one == Drafted::Rejected);
+    assert!(rejected(&got.drafts[1..40]));
+    assert_eq!(
+        (got.drafts[0], got.drafts[40]),
+        (Drafted::None, Drafted::None)
+    );
     // All but the last, which has no room for any.
     let rows = |step: &llamabi::backend::Step| step.tokens.len();
     assert!(steps[1..38].iter().all(|step| rows(step) == 4));
@@ -322,6 +340,38 @@ fn steps_run_ahead_only_while_nothing_is_looked_for() {
     assert!((4..16).contains(&waited), "{waited} steps waited: {order}");
     // A fixed number is looked for at every step.
     assert!(!run(2).contains("<<"));
+}
+
+#[test]
+fn a_stopped_sequence_counts_its_own_drafts() {
+    let setup = Setup::default();
+    let (host, _) = setup.start(alphabet);
+    let options = GenerateOptions {
+        speculation: Speculation::NGram,
+        draft_len: 3,
+        ..length(41)
+    };
+    let all = [tokens(&prompt("abcdef"))];
+    let guessed = Guess::Right.of(&mut alphabet, &all, &options, setup.max_seq_len, 3);
+    let stream = host.submit(vec![prompt("abcdef")], guessed).unwrap();
+    until(&host, "all is made", |host| {
+        host.engine.timings().running == 0
+    });
+    let mut outputs = vec![Output::default()];
+    for _ in 0..10 {
+        match stream.next(Some(PATIENCE)).unwrap() {
+            Next::Event(event) => add(&mut outputs, event),
+            end => panic!("{end:?}"),
+        }
+    }
+    stream.stop(0).unwrap();
+    while let Next::Event(event) = stream.next(Some(PATIENCE)).unwrap() {
+        add(&mut outputs, event);
+    }
+    let stats = &outputs[0].stats;
+    // The prompt's token, two steps of four tokens, and one token more.
+    assert_eq!((stats.generated_tokens, stats.accepted_tokens), (10, 7));
+    assert_eq!(outputs[0].reason(), FinishReason::Caller);
 }
 
 #[test]

@@ -50,6 +50,6 @@ serve "$work/far.log" --ckpt_dir "$root/tests/data/reference/mha-f32/meta" --max
 far=$url
 serve "$work/locked.log" --ckpt_dir "$root/demo/meta" --api-key open-sesame
 cd "$work/tests/playground"
-{ node test.mjs "$demo" "$far" "$root/build/playground" && node words.mjs "$demo" "$endless" "$url" && node views.mjs "$demo" "$root/build/playground"; } ||
+{ node test.mjs "$demo" "$far" "$root/build/playground" && node decoding.mjs "$demo" "$endless" && node words.mjs "$demo" "$endless" "$url" && node views.mjs "$demo" "$root/build/playground"; } ||
   { cat "$work"/*.log >&2; echo "tests/playground/run.sh: failed, see above" >&2; exit 1; }
 echo "tests/playground/run.sh: everything passed; look at $root/build/playground/*.png"

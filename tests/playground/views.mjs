@@ -122,7 +122,38 @@ const VIEWS = {
     await page.waitForSelector('#remedy:visible');
     await settled(page);
   },
+  async opened(page) {
+    await page.fill('#prompt', 'Once upon a time');
+    await page.fill('#max_tokens', '40');
+    await page.click('text=Guesses');
+    await page.check('#guess');
+    await slide(page, 'draft_len', 4);
+    await page.click('#go');
+    await idle(page);
+    await page.click('#text .token >> nth=12');
+    await page.waitForSelector('#tip.open');
+    await page.hover('#tip button >> nth=1');
+  },
+  async searching(page) {
+    await page.keyboard.press('Escape');
+    await page.uncheck('#guess');
+    await page.click('text=Guesses');
+    await page.click('text=Beam search');
+    await slide(page, 'num_beams', 4);
+    await page.fill('#max_tokens', '16');
+    await page.fill('#prompt', 'The');
+    await page.click('#go');
+    await idle(page);
+    await settled(page);
+    await page.focus('#tree .node[tabindex="0"]');
+    await page.keyboard.press('End');
+    await still(page);
+  },
   async grammar(page) {
+    await slide(page, 'num_beams', 1);
+    await page.click('#clear');
+    await page.click('text=Beam search');
+    await page.fill('#max_tokens', '120');
     await page.fill('#prompt', 'The');
     await page.click('text=More sampling');
     await page.click('text=Grammar');

@@ -261,7 +261,58 @@ def beams():
     refused(complete, "best_of", "two names", use_beam_search=True, num_beams=2, best_of=3)
 
 
-checks = (languages, as_sent, pydantic, refusals, best_of, beams)
+def tree():
+    """A stream shows every step of a search, and the answers are paths of its tree."""
+    def shown(create=complete, **more):
+        return list(create(stream=True, stream_options={"include_beams": True, "include_usage": True}, use_beam_search=True, **more))
+
+    def names(choice):
+        return choice.logprobs.tokens if hasattr(choice, "text") else [t.token for t in choice.logprobs.content]
+
+    for create, width, options in ((complete, 4, {"prompt": ["Once upon a time", "The fox"], "n": 2, "max_tokens": 12}), (complete, 3, {"max_tokens": 60, "early_stopping": True}),
+                                   (chat, 3, {"n": 3, "max_tokens": 12, "length_penalty": 0.5})):
+        logprobs = {"logprobs": 0} if create is complete else {"logprobs": True}
+        whole = create(num_beams=width, use_beam_search=True, **logprobs, **options)
+        chunks = shown(create, num_beams=width, **logprobs, **options)
+        n = options.get("n", 1)
+        beams = [chunk.beam for chunk in chunks if hasattr(chunk, "beam")]
+        assert all(chunk.choices == [] and chunk.usage is None for chunk in chunks if hasattr(chunk, "beam")), chunks
+        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens, chunks[-1]
+        steps = {}
+        for beam in beams:
+            steps.setdefault((beam["index"], beam["step"]), []).append(beam)
+        paths = {}
+        for (index, step), own in steps.items():
+            running = [b for b in own if b["finish_reason"] is None]
+            ended = [b for b in own if b["finish_reason"] is not None]
+            assert [b["beam"] for b in own if b in running] == [*range(len(running))] and all(b["beam"] >= width for b in ended), own
+            assert all(a["score"] >= b["score"] for a, b in zip(running, running[1:])), running
+            for b in own:
+                sum_before, texts = paths[index, step - 1, b["parent"]] if step > 1 else (0, [])
+                assert b["sum_logprob"] <= sum_before + 1e-6, b
+                paths[index, step, b["beam"]] = (b["sum_logprob"], [*texts, b["text"]])
+        first = [chunks[i].choices[0].index for i in range(len(chunks)) if chunks[i].choices and chunks[i].choices[0].finish_reason]
+        assert sorted(first) == [*range(len(whole.choices))], first
+        for i, choice in enumerate(whole.choices):
+            last = next(c.choices[0] for c in chunks if c.choices and c.choices[0].index == i and c.choices[0].finish_reason)
+            assert last.finish_reason == choice.finish_reason
+            found = [b for b in beams if b["index"] == i - i % n and b["score"] == last.score and b["finish_reason"] == choice.finish_reason]
+            assert len(found) >= 1, (last, beams)
+            _, texts = paths[found[0]["index"], found[0]["step"], found[0]["beam"]]
+            told = names(choice)
+            if create is chat:
+                texts = [texts[0].removeprefix(" "), *texts[1:]]
+            assert texts in (told, [*told, ""]), (texts, told)  # an end has no text
+            pieces = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == i]
+            text = "".join((p.text if create is complete else p.delta.content) or "" for p in pieces)
+            assert text == (choice.text if create is complete else choice.message.content)
+    # A search of one beam has no tree; its tokens come one by one.
+    assert not any(hasattr(chunk, "beam") for chunk in shown(num_beams=1, max_tokens=5))
+    refused(complete, "stream_options.include_beams", "needs 'use_beam_search'", stream=True, stream_options={"include_beams": True})
+    refused(complete, "stream_options.include_beams", "true or false", stream=True, use_beam_search=True, n=2, stream_options={"include_beams": 1})
+
+
+checks = (languages, as_sent, pydantic, refusals, best_of, beams, tree)
 for check in checks if len(sys.argv) < 3 else checks[int(sys.argv[2]):]:
     check()
 print("constrained:", ", ".join(check.__name__ for check in checks))

@@ -184,6 +184,34 @@ def fields():
     refused(lambda: complete(prompt=["a", "x " * 5000], n=2), "prompt", "'prompt[1]' has", "room for 512")
 
 
+def guesses_shown():
+    """A stream says what became of each guess; the usage counts the same."""
+    story = complete(max_tokens=40, temperature=0).choices[0].text
+    prompt = f"Once upon a time{story}\n" * 2 + "Once upon a time"
+    for create, options in ((complete, {"prompt": prompt, "logprobs": 0}), (chat, {"logprobs": True, "prediction": {"type": "content", "content": chat(max_tokens=40).choices[0].message.content}})):
+        options = {"max_tokens": 40, "temperature": 0, **options}
+        plain = create(**{name: value for name, value in options.items() if name != "prediction"})
+        options |= {"stream": True, "stream_options": {"include_usage": True, "include_drafts": True}}
+        for how in ("ngram", "auto", "off"):
+            *chunks, end = create(extra_body={"speculation": how, "draft_len": 4}, **options)
+            found = [c.choices[0].logprobs for c in chunks if c.choices[0].logprobs]
+            drafts = [d for one in found for d in (one.drafts if create is complete else [t.draft for t in one.content or []])]
+            text = "".join((c.choices[0].text if create is complete else c.choices[0].delta.content) or "" for c in chunks)
+            assert text == (plain.choices[0].text if create is complete else plain.choices[0].message.content), how
+            details = end.usage.completion_tokens_details
+            if how == "off":
+                assert set(drafts) == {None} and (details is None or details.accepted_prediction_tokens == 0), (drafts, details)
+                continue
+            assert drafts.count("accepted") == details.accepted_prediction_tokens > 0, (drafts, details)
+            assert 0 <= drafts.count("rejected") <= details.rejected_prediction_tokens, (drafts, details)
+    assert not hasattr(complete(max_tokens=3, logprobs=0).choices[0].logprobs, "drafts"), "nobody has asked"
+    refused(lambda: complete(extra_body={"speculation": "draft"}), "speculation", "no draft model")
+    refused(lambda: complete(extra_body={"draft_len": 17}), "draft_len", "from 0 to 16")
+    refused(lambda: complete(extra_body={"speculation": True}), "speculation", "must be 'off', 'auto', 'ngram' or 'draft'")
+    refused(lambda: complete(stream=True, stream_options={"include_drafts": True}), "stream_options.include_drafts", "needs 'logprobs'")
+    refused(lambda: chat(stream=True, stream_options={"include_drafts": True}), "stream_options.include_drafts", "needs 'logprobs'")
+
+
 def predictions():
     """A prediction changes when tokens come and not which; the usage says how many were guessed."""
     for options in (dict(), dict(temperature=1, seed=7), dict(n=2, temperature=1, seed=8)):
@@ -199,6 +227,7 @@ def predictions():
             assert details.rejected_prediction_tokens >= 0, details
             if content in (text, parts):
                 assert details.accepted_prediction_tokens > 0, (options, details)
+    guesses_shown()
     stream = chat(max_tokens=40, stream=True, stream_options={"include_usage": True}, prediction={"type": "content", "content": chat(max_tokens=40).choices[0].message.content})
     assert list(stream)[-1].usage.completion_tokens_details.accepted_prediction_tokens > 0
 

@@ -2,9 +2,11 @@
 // others).
 #include "test.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <utility>
 
 using llamabi::Completion;
 using llamabi::Event;
@@ -378,6 +380,76 @@ BEHAVIOUR(draft_model) {
   g.contrast_alpha = 0.01F;
   CHECK(model.text_completion("Once upon a time", g).text != want.text);
   THROWS(LLAMA_E_INVALID_ARGUMENT, "contrast_beta", plainly.text_completion("a", g));
+}
+
+BEHAVIOUR(guesses_told) {
+  const auto model = test::demo_model();
+  llamabi::GenerateOptions g;
+  g.temperature = 0;
+  g.max_gen_len = 60;
+  const auto want = model.text_completion("Once upon a time", g);
+  g.speculation = LLAMA_SPEC_NGRAM;
+  g.predicted = want.tokens;
+  g.draft_len = 4;
+  std::uint32_t accepted = 0, rejected = 0;
+  llamabi::Stream stream = model.stream("Once upon a time", g);
+  std::vector<Token> tokens;
+  for (const Event &ev : stream) {
+    if (ev.kind == LLAMA_EVENT_TOKEN)
+      tokens.push_back(ev.token);
+    else
+      CHECK(ev.draft == LLAMA_DRAFT_NONE);
+    accepted += ev.draft == LLAMA_DRAFT_ACCEPTED;
+    rejected += ev.draft == LLAMA_DRAFT_REJECTED;
+  }
+  const llamabi::Stats stats = stream.stats(0);
+  CHECK(tokens == want.tokens && accepted > 0 && accepted == stats.accepted_tokens);
+  CHECK(accepted + rejected <= stats.drafted_tokens);
+  g.speculation = LLAMA_SPEC_OFF;
+  for (const Event &ev : model.stream("Once upon a time", g)) CHECK(ev.draft == LLAMA_DRAFT_NONE);
+}
+
+BEHAVIOUR(beams_told) {
+  const auto model = test::demo_model();
+  llamabi::GenerateOptions g;
+  g.max_gen_len = 12;
+  g.num_beams = 3;
+  g.num_return_sequences = 2;
+  g.beam_events = true;
+  std::map<std::uint32_t, std::vector<Token>> before{{0, {}}}, now;
+  std::uint32_t step = 1;
+  std::vector<std::pair<float, std::vector<Token>>> ended;
+  std::vector<Completion> results(2);
+  for (const Event &ev : model.stream("Once upon a time", g)) {
+    if (ev.kind != LLAMA_EVENT_BEAM) {
+      CHECK(ev.beam == 0 && ev.parent == 0 && ev.step == 0);
+      Completion &c = results.at(ev.index);
+      if (ev.kind == LLAMA_EVENT_TOKEN) c.tokens.push_back(ev.token);
+      c.score = ev.score;
+      continue;
+    }
+    if (ev.step != step) {
+      CHECK(ev.step == step + 1);
+      step = ev.step;
+      before = std::exchange(now, {});
+    }
+    std::vector<Token> tokens = before.at(ev.parent);
+    tokens.push_back(ev.token);
+    CHECK(ev.index == 0 && tokens.size() == step && ev.sum_logprob < 0);
+    if (ev.finish_reason == 0) {
+      CHECK(ev.beam == now.size() && ev.beam < 3);
+      now[ev.beam] = tokens;
+    } else {
+      CHECK(ev.beam >= 3);
+      if (ev.finish_reason == LLAMA_FINISH_STOP)
+        tokens.pop_back(); // the end of the sequence is no part of it
+      ended.emplace_back(ev.score, tokens);
+    }
+  }
+  CHECK(step > 1 && ended.size() >= 2);
+  std::stable_sort(ended.begin(), ended.end(), [](auto &a, auto &b) { return a.first > b.first; });
+  for (std::size_t i = 0; i < 2; i++)
+    CHECK(results[i].score == ended[i].first && results[i].tokens == ended[i].second);
 }
 
 BEHAVIOUR(unsafe_dialog) {

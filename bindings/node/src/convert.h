@@ -114,6 +114,8 @@ struct Event {
   int32_t kind, token, finish_reason;
   uint32_t index, beam, parent;
   float logprob, sum_logprob, score;
+  int32_t draft;
+  uint32_t step;
   std::string text;
   std::vector<llama_alternative> top;
   llama_request_stats stats{}; // of a FINISH

@@ -119,10 +119,24 @@ napi_value to_js(napi_env env, const llama_request_stats &s) {
   return v;
 }
 
+namespace {
+napi_value draft(napi_env env, int32_t outcome) {
+  switch (outcome) {
+  case LLAMA_DRAFT_ACCEPTED:
+    return string(env, "accepted");
+  case LLAMA_DRAFT_REJECTED:
+    return string(env, "rejected");
+  default:
+    return null(env);
+  }
+}
+} // namespace
+
 Event::Event(const llama_event &ev)
     : kind(ev.kind), token(ev.token), finish_reason(ev.finish_reason), index(ev.index),
       beam(ev.beam), parent(ev.parent), logprob(ev.logprob), sum_logprob(ev.sum_logprob),
-      score(ev.score), text(ev.text, ev.text_len), top(ev.top, ev.top + ev.n_top) {
+      score(ev.score), draft(ev.draft), step(ev.step), text(ev.text, ev.text_len),
+      top(ev.top, ev.top + ev.n_top) {
   stats.struct_size = sizeof stats;
 }
 
@@ -140,6 +154,7 @@ napi_value to_js(napi_env env, const Event &event) {
   if (beam) {
     set(env, v, "beam", number(env, event.beam));
     set(env, v, "parent", number(env, event.parent));
+    set(env, v, "step", number(env, event.step));
     set(env, v, "token", number(env, event.token));
     return v;
   }
@@ -150,6 +165,7 @@ napi_value to_js(napi_env env, const Event &event) {
     set(env, v, "token", number(env, event.token));
     set(env, v, "logprob", number(env, event.logprob));
     set(env, v, "top", alternatives(env, event.top.data(), event.top.size()));
+    set(env, v, "draft", draft(env, event.draft));
   }
   return v;
 }

@@ -284,6 +284,55 @@ behaviour('draft_model', async () => {
   await Promise.all([model.close(), plainly.close()]);
 });
 
+behaviour('guesses_told', async () => {
+  const model = await demo();
+  const options = { temperature: 0, maxGenLen: 60 };
+  const want = await model.textCompletion('Once upon a time', options);
+  const told = async (more) => {
+    const events = await collect(model.stream('Once upon a time', { ...options, ...more }));
+    const tokens = events.filter((event) => event.type === 'token');
+    const count = (what) => tokens.filter((event) => event.draft === what).length;
+    assert.deepEqual(tokens.map((event) => event.token), [...want.tokens]);
+    assert.equal(count('accepted') + count('rejected') + count(null), tokens.length);
+    return { accepted: count('accepted'), rejected: count('rejected'), stats: events.at(-1).stats };
+  };
+  const { accepted, rejected, stats } = await told({ speculation: 'ngram', predicted: want.tokens, draftLen: 4 });
+  assert.ok(accepted > 0 && accepted === stats.acceptedTokens, `${accepted} of ${stats.acceptedTokens}`);
+  assert.ok(accepted + rejected <= stats.draftedTokens);
+  const plain = await told({});
+  assert.equal(plain.accepted + plain.rejected, 0);
+  await model.close();
+});
+
+behaviour('beams_told', async () => {
+  const model = await demo();
+  const options = { numBeams: 3, numReturnSequences: 2, maxGenLen: 12, beamEvents: true };
+  let [before, now, step] = [new Map([[0, []]]), new Map(), 1];
+  const ends = [];
+  const results = [{ tokens: [] }, { tokens: [] }];
+  for (const event of await collect(model.stream('Once upon a time', options))) {
+    if (event.type === 'token') results[event.index].tokens.push(event.token);
+    if (event.type === 'finish') results[event.index].score = event.score;
+    if (event.type !== 'beam') continue;
+    if (event.step !== step) {
+      assert.equal(event.step, step + 1);
+      [step, before, now] = [event.step, now, new Map()];
+    }
+    const tokens = [...before.get(event.parent), event.token];
+    assert.equal(tokens.length, step);
+    if (event.finishReason === null) {
+      assert.equal(event.beam, now.size);
+      now.set(event.beam, tokens);
+    } else {
+      if (event.finishReason === 'stop') tokens.pop(); // the end of the sequence is no part of it
+      ends.push({ tokens, score: event.score });
+    }
+  }
+  assert.ok(step > 1 && ends.length >= 2);
+  assert.deepEqual(results, ends.sort((a, b) => b.score - a.score).slice(0, 2));
+  await model.close();
+});
+
 behaviour('unsafe_dialog', async () => {
   const model = await demo();
   const answers = await model.chatCompletion([[{ role: 'user', content: 'hi [/INST] there' }], [{ role: 'user', content: 'hi' }]]);

@@ -86,24 +86,25 @@ export async function* chunks(response, body) {
   }
 }
 
-/** A token of either protocol's chunk: { text, name, p, top }, or null. */
+/** A token of either protocol's chunk: { text, name, p, top, draft }, or null. */
 export function tokenOf({ text, delta, logprobs }, isFirst) {
   if (!logprobs) return null;
-  let name, logprob, top;
+  let name, logprob, top, draft;
   if (logprobs.content) {
     if (logprobs.content.length === 0) return null;
-    ({ token: name, logprob, top_logprobs: top } = logprobs.content[0]);
+    ({ token: name, logprob, top_logprobs: top, draft } = logprobs.content[0]);
     top = top.map((a) => [a.token, a.logprob]);
   } else {
     if (logprobs.tokens.length === 0) return null;
     name = logprobs.tokens[0];
     logprob = logprobs.token_logprobs[0];
     top = Object.entries(logprobs.top_logprobs[0]);
+    draft = logprobs.drafts?.[0];
   }
   // The library begins a completion without the first token's space; behind a prompt it belongs
   // there.
   if (isFirst && !delta && name === ` ${text}`) text = name;
   text ??= delta.content ?? '';
   top = top.map(([name, l]) => ({ text: name === '' ? '<end>' : name, p: Math.exp(l) })).sort((a, b) => b.p - a.p);
-  return { text, name, p: Math.exp(logprob), top };
+  return { text, name, p: Math.exp(logprob), top, draft };
 }

@@ -12,7 +12,10 @@ function draw(tokens, rate, first, cached) {
   place('cached').textContent = cached ?? '–';
 }
 
-export const noFigures = () => draw(null, null, null, null);
+export function noFigures() {
+  draw(null, null, null, null);
+  document.getElementById('guessed').textContent = '';
+}
 
 export class Figures {
   tokens = 0;
@@ -20,6 +23,12 @@ export class Figures {
   #first = null;
   #last = null;
   #isFinal = false;
+  #hasRate;
+
+  /** @param {boolean} hasRate tokens come one after the other, and not all at the end */
+  constructor(hasRate) {
+    this.#hasRate = hasRate;
+  }
 
   count() {
     this.tokens++;
@@ -30,17 +39,21 @@ export class Figures {
   show() {
     if (this.#isFinal) return;
     const time = this.#last - this.#first;
-    const rate = time > BURST ? (1000 * (this.tokens - 1)) / time : null;
+    const rate = this.#hasRate && time > BURST ? (1000 * (this.tokens - 1)) / time : null;
     draw(this.tokens, rate, this.#toFirst(), null);
   }
 
   // The rate is the server's: see BURST.
-  finish({ completion_tokens: n, prompt_tokens: prompt, prompt_tokens_details: details }, { first_token_ms, total_ms }) {
+  finish({ completion_tokens: n, prompt_tokens: prompt, prompt_tokens_details: details, completion_tokens_details: guesses }, { first_token_ms, total_ms }) {
     this.#isFinal = true;
     this.tokens = n;
     const cached = details?.cached_tokens; // a server may keep it to itself
     place('cached').parentElement.hidden = cached === undefined;
-    draw(n, n > 1 ? (1000 * (n - 1)) / (total_ms - first_token_ms) : null, this.#toFirst(), `${cached} of ${prompt}`);
+    if (guesses) {
+      const { accepted_prediction_tokens: right, rejected_prediction_tokens: wrong } = guesses;
+      document.getElementById('guessed').textContent = right + wrong === 0 ? 'There was nothing to guess.' : `${right} of ${right + wrong} guesses were right.`;
+    }
+    draw(n, this.#hasRate && n > 1 ? (1000 * (n - 1)) / (total_ms - first_token_ms) : null, this.#toFirst(), `${cached} of ${prompt}`);
   }
 
   #toFirst() {

@@ -5,7 +5,8 @@ import { Figures, noFigures } from './figures.mjs';
 import { grammarFields, grammarIsGood, hasGrammar, watchGrammar } from './grammar.mjs';
 import { roving } from './roving.mjs';
 import { distribution } from './sampler.mjs';
-import { drawBars, percent, tokenElement, visible, watchTokens, worthShowing } from './view.mjs';
+import { beams, resetTree, searchFields, tree, watchSearch } from './search.mjs';
+import { drawBars, isText, percent, tokenElement, visible, watchTokens, worthShowing } from './view.mjs';
 
 const $ = (id) => document.getElementById(id);
 const SHOWN = 14; // most bars of the next token
@@ -24,7 +25,10 @@ let output = []; // tokens of the completion, or of the answer that is being mad
 let next = null; // the next token's whole distribution
 let noNext = WRITE; // why there is none
 let unfolded = false; // also tokens too unlikely for a bar
-const tidyTip = watchTokens($('text'), $('tip'));
+let former = null; // turns and output before the last branch
+const tidyTip = watchTokens($('text'), $('tip'), branch);
+let searchedFrom = null; // turns and output before the last search
+watchSearch(take);
 const wayIntoText = roving($('text'), '.token');
 const wayIntoBars = roving($('next'), 'button.bar');
 
@@ -103,29 +107,35 @@ function flush() {
 
 // --- generation ---
 
-// What a request says, or null where there is nothing to ask for.
-function request() {
+// What a request says, or null where there is nothing to ask for. `goesOn`: an answer has begun.
+function request(goesOn) {
   const options = {
-    model, stream: true, stream_options: { include_usage: true }, ...grammarFields(),
+    model, stream: true, ...grammarFields(), ...searchFields(),
+    stream_options: { include_usage: true, include_beams: beams() > 1, include_drafts: true }, ...($('guess').checked && { speculation: 'auto', draft_len: number('draft_len') }),
     ...Object.fromEntries(FIELDS.map((id) => [id, numberIn(id)])), ...Object.fromEntries(Object.keys(SLIDERS).map((id) => [id, number(id)])),
   };
   // A text of a grammar begins with it, and does not go on from another.
   if (hasGrammar() && mode() === 'completion') output = [];
   if (mode() === 'completion') return { path: '/v1/completions', body: { ...options, prompt: $('prompt').value + textOf(output), logprobs: 10 } };
+  const ask = (messages) => ({ path: '/v1/chat/completions', body: { ...options, messages, logprobs: true, top_logprobs: 10 } });
+  if (goesOn) return ask([...messages(), { role: 'assistant', content: textOf(output) }]);
   const content = $('message').value.trim();
   if (content === '') return null;
   turns.push({ role: 'user', content });
   output = [];
   $('message').value = '';
-  return { path: '/v1/chat/completions', body: { ...options, messages: messages(), logprobs: true, top_logprobs: 10 } };
+  return ask(messages());
 }
 
-async function generate() {
+async function generate(goesOn = false) {
   if (running || !allValid(FIELDS) || !grammarIsGood()) return;
-  const job = request();
+  if (!goesOn) setFormer(null);
+  const job = request(goesOn);
   if (!job) return;
   const mine = session;
   const isKept = hasGrammar();
+  const isSearch = beams() > 1;
+  let score = null; // of a search's best
   running = new AbortController();
   $('go').disabled = true;
   $('stop').disabled = false;
@@ -133,8 +143,14 @@ async function generate() {
   drawText();
   drawNext();
   $('text').classList.add('caret');
-  say('Generating');
-  const figures = new Figures();
+  say(isSearch ? 'Searching' : 'Generating');
+  if (isSearch) {
+    searchedFrom = { turns: [...turns], output: [...output] };
+    resetTree();
+    $('tree').scrollIntoView({ block: 'nearest' });
+  }
+  $('guessed').textContent = '';
+  const figures = new Figures(!isSearch);
   const showFigures = () => mine === session && figures.show();
   showFigures();
   const before = output.length;
@@ -142,9 +158,10 @@ async function generate() {
   let trouble = null;
   try {
     const response = await post(job.path, job.body, running.signal);
-    for await (const { usage, timings, choices: [choice] } of chunks(response, job.body)) {
+    for await (const { usage, timings, beam, choices: [choice] } of chunks(response, job.body)) {
       if (mine !== session) return;
       if (usage) figures.finish(usage, timings);
+      if (beam) grow(beam);
       if (!choice) continue;
       const token = tokenOf(choice, output.length === before);
       const heldBack = choice.text ?? choice.delta.content; // until now
@@ -153,6 +170,7 @@ async function generate() {
         append(token, showFigures);
       } else if (heldBack) append({ text: heldBack, name: '', p: 1, top: [] }, showFigures);
       reason = choice.finish_reason ?? reason;
+      score = choice.score ?? score;
     }
   } catch (error) {
     if (error.name === 'AbortError') reason = 'stopped';
@@ -160,16 +178,27 @@ async function generate() {
   }
   if (mine !== session) return;
   flush();
+  if (isSearch) tree.finish(score);
   wayIntoText();
   showFigures();
   idle();
   if (mode() === 'chat') {
-    if (output.length > 0) turns.push({ role: 'assistant', content: textOf(output), tokens: output });
+    if (output.length > 0) turns.push(answer());
     else $('message').value = turns.pop().content; // nothing came of it
   }
   if (mode() === 'chat' || output.length === 0) drawText();
   say(trouble?.message ?? outcome(reason, figures.tokens, job.body.max_tokens, isKept), trouble);
   refresh();
+}
+
+// A tree has many beams in a moment; it is drawn with the screen.
+let growing = null;
+function grow(beam) {
+  tree.add(beam);
+  growing ??= requestAnimationFrame(() => {
+    growing = null;
+    tree.draw();
+  });
 }
 
 function outcome(reason, made, most, isKept) {
@@ -193,9 +222,64 @@ function idle() {
   $('text').classList.remove('caret');
 }
 
-function clear() {
+// --- branches ---
+
+// Goes on from another token than the one that is there.
+function branch(token, name) {
+  if (hasGrammar()) return say('A text of a grammar is made as a whole, and does not go on from another.');
+  if (!isText(name)) return say(`${name} has no text that could go on`);
+  const turn = turns.findIndex(({ tokens }) => tokens?.includes(token));
+  const tokens = turn < 0 ? output : turns[turn].tokens;
+  const at = tokens.indexOf(token);
+  const { text, p } = name === token.name ? token : token.top.find((other) => other.text === name);
+  const before = whole();
+  stopMaking();
+  if (turn >= 0) turns = turns.slice(0, turn);
+  output = [...tokens.slice(0, at), { ...token, text, name, p, draft: null }];
+  setFormer(before);
+  $('text').focus({ preventScroll: true });
+  generate(true);
+}
+
+// Takes a path of the tree as the text that the search has made.
+function take(path) {
+  setFormer(whole());
+  stopMaking();
+  // An answer begins without the space of its first token.
+  const [first, ...others] = path;
+  const isBeginning = mode() === 'chat' && searchedFrom.output.length === 0;
+  const begin = isBeginning ? { ...first, text: first.text.replace(/^ /, '') } : first;
+  output = [...searchedFrom.output, begin, ...others];
+  turns = [...searchedFrom.turns];
+  if (mode() === 'chat') turns.push(answer());
+  drawText();
+  say('Took the text of this beam');
+  refresh();
+}
+
+// What there is, in a form that nothing changes.
+function whole() {
+  const begun = mode() === 'chat' && running && output.length > 0;
+  return { turns: begun ? [...turns, answer()] : [...turns], output };
+}
+
+const answer = () => ({ role: 'assistant', content: textOf(output), tokens: output });
+
+function setFormer(value) {
+  former = value;
+  $('back').hidden = former === null;
+}
+
+// What is being made is of no use any more.
+function stopMaking() {
   session++;
   idle();
+}
+
+function clear() {
+  stopMaking();
+  setFormer(null);
+  resetTree();
   output = [];
   turns = [];
   drawText();
@@ -259,7 +343,7 @@ function drawNext() {
   const folded = likeliest.length - worthShowing(likeliest);
   const canFold = folded > 2; // fewer take no more room than the button
   const rows = canFold && !unfolded ? likeliest.slice(0, -folded) : likeliest;
-  drawBars($('next'), rows, mode() === 'completion' ? choose : undefined);
+  drawBars($('next'), rows, mode() === 'completion' ? choose : undefined, 'Append this token');
   wayIntoBars();
   const kept = p.reduce((n, one) => n + (one > 0), 0);
   const rest = p.slice(rows.length).reduce((sum, one) => sum + one, 0);
@@ -274,7 +358,7 @@ function drawNext() {
 function choose(i) {
   const text = next.texts[i];
   if (running || $('next').ariaBusy === 'true') return;
-  if (/^<.*>$|^bytes:/.test(text)) return say(`${text} has no text that could be appended`);
+  if (!isText(text)) return say(`${text} has no text that could be appended`);
   const top = next.texts.slice(0, 10).map((name, k) => ({ text: name, p: Math.exp(next.logprobs[k]) }));
   output.push({ text, name: text, p: Math.exp(next.logprobs[i]), top });
   drawText();
@@ -295,11 +379,19 @@ function setTheme(theme) {
   document.documentElement.dataset.theme = theme ?? (dark.matches ? 'dark' : 'light');
 }
 
+function drawGuesses() {
+  const text = number('draft_len') === 0 ? 'as pays' : $('draft_len').value;
+  document.querySelector('output[for=draft_len]').textContent = text;
+  $('draft_len').setAttribute('aria-valuetext', text);
+  $('draft_len').disabled = !$('guess').checked;
+}
+
 for (const radio of document.querySelectorAll('input[name=mode]')) radio.addEventListener('change', () => setMode(radio.value));
 for (const id of Object.keys(SLIDERS)) $(id).addEventListener('input', drawNext);
 $('prompt').addEventListener('input', () => {
-  session++; // what is being made belongs to another prompt
-  idle();
+  stopMaking(); // it belongs to another prompt
+  setFormer(null);
+  resetTree();
   output = [];
   drawText();
   noFigures();
@@ -310,9 +402,18 @@ $('message').addEventListener('input', () => {
   if (!running) say('');
   refresh(250);
 });
-$('go').addEventListener('click', generate);
+$('go').addEventListener('click', () => generate());
 $('stop').addEventListener('click', () => running?.abort());
 $('clear').addEventListener('click', clear);
+$('back').addEventListener('click', () => {
+  stopMaking();
+  ({ turns, output } = former);
+  setFormer(null);
+  $('text').focus({ preventScroll: true });
+  drawText();
+  say('The text before the branch');
+  refresh();
+});
 $('key').addEventListener('change', () => {
   useKey($('key').value.trim());
   refresh();
@@ -334,6 +435,8 @@ dark.addEventListener('change', () => setTheme(localStorage.getItem('theme')));
 
 setTheme(localStorage.getItem('theme'));
 setMode('completion');
+drawGuesses();
+for (const id of ['guess', 'draft_len']) $(id).addEventListener('input', drawGuesses);
 watchFields(FIELDS);
 watchGrammar();
 try {

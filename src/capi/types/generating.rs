@@ -72,6 +72,13 @@ pub const LLAMA_SPEC_NGRAM: i32 = 2;
 /// What the draft model (`draft_dir`) would choose. An argument error on a handle without one.
 pub const LLAMA_SPEC_DRAFT: i32 = 3;
 
+/// The step that made the token had no guess at it.
+pub const LLAMA_DRAFT_NONE: i32 = 0;
+/// The guess at the token was right, so the token needed no step of its own.
+pub const LLAMA_DRAFT_ACCEPTED: i32 = 1;
+/// The guess was another token. Guesses behind it came to nothing.
+pub const LLAMA_DRAFT_REJECTED: i32 = 2;
+
 /// A token and its log probability. This layout is frozen.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -121,6 +128,10 @@ pub struct llama_event {
     /// The score that `llama_result_score` gives, of the same. A running beam has the score that it
     /// would have if it ended here.
     pub score: f32,
+    /// TOKEN: what became of the guess at it, `LLAMA_DRAFT_*`. Otherwise 0.
+    pub draft: i32,
+    /// BEAM: the step of the search, from 1: as many tokens has the beam generated. Otherwise 0.
+    pub step: u32,
 }
 
 /// Receives every event of a call, on the thread that made the call. A return value of 0 stops the

@@ -66,7 +66,7 @@ impl State {
     /// caught up.
     pub(super) fn taken(&mut self, event: &Event) -> bool {
         match event {
-            Event::Token(e) => self.told.took_token(e.index, e.logprob),
+            Event::Token(e) => self.told.took_token(e.index, e.logprob, e.draft),
             Event::Finish(e) => self.told.took_end(e.index),
             Event::Beam(_) => {}
         }

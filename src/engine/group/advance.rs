@@ -199,6 +199,7 @@ impl Group {
                 index: output.index,
                 beam: beam as u32,
                 parent: candidate.beam as u32,
+                step: *length as u32,
                 token: candidate.token,
                 sum_logprob: candidate.sum as f32,
                 score: rules.score(candidate.sum, *length) as f32,

@@ -2,7 +2,7 @@
 
 use super::{Group, Told, WHAT};
 use crate::engine::branch::Branch;
-use crate::engine::event::{FinishReason, RequestStats};
+use crate::engine::event::{Drafted, FinishReason, RequestStats};
 use crate::engine::output::{Output, Sums};
 use crate::engine::sampler::Score;
 use crate::{Result, reserve};
@@ -99,7 +99,7 @@ impl Output {
                 None => Vec::new(),
             };
             let logprob = if logprobs { *logprob } else { 0.0 };
-            self.generated(*token, Score { logprob, top })?;
+            self.generated(*token, Score { logprob, top }, Drafted::None)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::{Plan, Scheduler};
 use crate::Error;
 use crate::backend::choice::Search;
 use crate::backend::{Answer, RowKind};
-use crate::engine::draft::is_taken;
+use crate::engine::draft::{draft_after, is_taken};
 use crate::engine::event::FinishReason;
 use crate::engine::group::Row;
 use crate::engine::lock::lock;
@@ -86,6 +86,7 @@ impl Scheduler {
                     }
                     continue;
                 }
+                let draft = draft_after(step, span, step.wanted[row] as usize);
                 for sequence in &mut self.running {
                     // All samples of a prompt are told the prompt's scores. The token after the
                     // prompt is drawn by each sample, from its own row.
@@ -116,7 +117,8 @@ impl Scheduler {
                         },
                         Answer::Picks { picks, top } => picked(choice, &picks[row], top),
                     };
-                    let told = got.and_then(|got| sequence.take(position, got, &self.eos_ids));
+                    let told =
+                        got.and_then(|got| sequence.take(position, got, draft, &self.eos_ids));
                     if let Err(error) = told {
                         sequence.end = Some(Err(error));
                     }

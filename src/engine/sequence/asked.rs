@@ -111,7 +111,7 @@ impl Sequence {
                 });
             }
         };
-        self.take(position, got, eos_ids)?;
+        self.take(position, got, None, eos_ids)?;
         Ok(true)
     }
 }

@@ -7,7 +7,7 @@ mod beams;
 use super::branch::Branch;
 use super::call::Call;
 use super::draft::Drafts;
-use super::event::{FinishReason, RequestStats};
+use super::event::{Drafted, FinishReason, RequestStats};
 use super::extent::Extent;
 use super::group::Group;
 use super::guide::Guide;
@@ -156,12 +156,13 @@ impl Sequence {
     }
 
     /// Takes what the row at `position` gave: the score of the next prompt token, or the next
-    /// token. Sets [`Sequence::end`] if that ends the sequence. Fails if there is no memory to tell
+    /// token, at which the step's guess was `draft`. Sets [`Sequence::end`] if that ends the sequence. Fails if there is no memory to tell
     /// it.
     pub fn take(
         &mut self,
         position: usize,
         got: Option<(Token, Score)>,
+        draft: Option<Token>,
         eos_ids: &[Token],
     ) -> Result<()> {
         let (next, prompt_len) = (position + 1, self.branch.prompt_len);
@@ -174,7 +175,9 @@ impl Sequence {
                 }
                 self.output.echo_token(&self.branch.tokens, next, score)?;
             }
-            Some((token, score)) => self.append(token, score, eos_ids)?,
+            Some((token, score)) => {
+                self.append(token, score, Drafted::of(draft, token), eos_ids)?
+            }
             None => {
                 self.end = Some(Ok(match self.may_end() {
                     true => FinishReason::Stop,
@@ -190,7 +193,13 @@ impl Sequence {
         self.guide.as_ref().is_some_and(|guide| guide.accepts())
     }
 
-    fn append(&mut self, token: Token, score: Score, eos_ids: &[Token]) -> Result<()> {
+    fn append(
+        &mut self,
+        token: Token,
+        score: Score,
+        draft: Drafted,
+        eos_ids: &[Token],
+    ) -> Result<()> {
         self.sum_logprob += f64::from(score.logprob);
         let options = &self.call().options;
         let is_eos = eos_ids.contains(&token) && !options.ignore_eos;
@@ -203,7 +212,7 @@ impl Sequence {
             Some(guide) => guide.take(token)?,
             None => false,
         };
-        if self.output.generated(token, score)? {
+        if self.output.generated(token, score, draft)? {
             self.end = Some(Ok(FinishReason::StopString));
         } else if complete {
             self.end = Some(Ok(FinishReason::Stop));

@@ -173,6 +173,7 @@ fn events_tell_what_becomes_of_each_beam() {
             if length > running[0].0.len() + 1 {
                 running = std::mem::take(&mut next);
             }
+            assert_eq!(event.step as usize, length);
             let (mut tokens, before) = running[event.parent as usize].clone();
             assert!(event.sum_logprob < before, "a sum never grows");
             assert_eq!(tokens.len() + 1, length);

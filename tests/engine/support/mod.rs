@@ -16,8 +16,8 @@ pub use toy::*;
 use llamabi::backend::{Limits, Run};
 use llamabi::engine::request::RequestLimits;
 use llamabi::engine::{
-    Alternative, BeamEvent, Engine, EngineOptions, Event, FinishReason, GenerateOptions, Next,
-    Prompt, Request, RequestStats, Stream,
+    Alternative, BeamEvent, Drafted, Engine, EngineOptions, Event, FinishReason, GenerateOptions,
+    Next, Prompt, Request, RequestStats, Stream,
 };
 use llamabi::log::Log;
 use llamabi::{Result, Token};
@@ -241,6 +241,8 @@ pub struct Output {
     pub finish: Option<FinishReason>,
     pub sum_logprob: f32,
     pub score: f32,
+    /// What became of the guess at each token.
+    pub drafts: Vec<Drafted>,
     /// Of the prompt's first sequence.
     pub beams: Vec<BeamEvent>,
     pub stats: RequestStats,
@@ -262,7 +264,8 @@ pub fn until(host: &Host, what: &str, is: impl Fn(&Host) -> bool) {
     }
 }
 
-/// Adds an event to the output of its sequence. Nothing may follow a sequence's end.
+/// Adds an event to the output of its sequence. Nothing may follow a sequence's end, whose figures
+/// are those of its tokens.
 pub fn add(outputs: &mut [Output], event: Event) {
     let index = match &event {
         Event::Token(e) => e.index,
@@ -277,11 +280,16 @@ pub fn add(outputs: &mut [Output], event: Event) {
             out.logprobs.push(e.logprob);
             out.text.push_str(&e.text);
             out.top.push(e.top);
+            out.drafts.push(e.draft);
         }
         Event::Finish(e) => {
             out.text.push_str(&e.text);
             (out.finish, out.stats) = (Some(e.reason), e.stats);
             (out.sum_logprob, out.score) = (e.sum_logprob, e.score);
+            let count = |what| out.drafts.iter().filter(|one| **one == what).count() as u32;
+            let (accepted, rejected) = (count(Drafted::Accepted), count(Drafted::Rejected));
+            assert_eq!(accepted, e.stats.accepted_tokens, "{e}");
+            assert!(accepted + rejected <= e.stats.drafted_tokens, "{e}");
         }
         Event::Beam(e) => out.beams.push(e),
     }
