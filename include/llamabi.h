@@ -233,9 +233,17 @@ const char *llama_status_string(llama_status s);
 /// AUTO keeps weights that are stored so.
 #define LLAMA_DTYPE_K4 8
 
-/// 8-bit integers with scales of two levels. Q6_K and Q3_K are kept in this form, exactly. The rest
-/// is as with K4.
+/// 8-bit integers with scales of two levels. Q3_K of GGUF files is kept in this form, exactly. The
+/// rest is as with K4.
 #define LLAMA_DTYPE_K8 9
+
+/// 5-bit integers, otherwise as K4. Q5_K of GGUF files is kept in this form, exactly. The rest is
+/// as with K4.
+#define LLAMA_DTYPE_K5 10
+
+/// 6-bit integers with scales of two levels. Q6_K of GGUF files is kept in this form, exactly. The
+/// rest is as with K4.
+#define LLAMA_DTYPE_K6 11
 
 /// Something failed.
 #define LLAMA_LOG_ERROR 1

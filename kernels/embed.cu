@@ -49,4 +49,6 @@ KERNEL(embed_bf16) { embed<bf16>(p); }
 KERNEL(embed_int8) { embed_quantised<Int8>(p); }
 KERNEL(embed_int4) { embed_quantised<Int4>(p); }
 KERNEL(embed_k4) { embed_quantised<K4>(p); }
+KERNEL(embed_k5) { embed_quantised<K5>(p); }
+KERNEL(embed_k6) { embed_quantised<K6>(p); }
 KERNEL(embed_k8) { embed_quantised<K8>(p); }

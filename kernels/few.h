@@ -12,8 +12,8 @@
 //
 // Batch invariance: every kernel computes an output in the same order, for any number of rows.
 // - Each warp w of eight runs the mmas over lines w, w + 8, .. in turn. For quantised weights, the
-//   sum of each step (k8: of each half of a step) starts from zero, is scaled, and is added in
-//   float32; before that, for k4, the step's minimum times its sum of activations is subtracted.
+//   sum of each step (k6 and k8: of each half of a step) starts from zero, is scaled, and is added
+//   in float32; before that, for k4 and k5, the step's minimum times its sum of activations is subtracted.
 // - The sums of warps 2i and 2i + 1 are added, for i = 0 .. 3.
 // - These four sums are added in ascending order.
 // The columns of an mma do not affect each other. A row is rounded to 16 bits either as prepare.cu
@@ -68,6 +68,7 @@ template <class Q> struct QuantisedLine {
     static constexpr uint32_t STEPS = Q::STEPS, START = 4, GAP = 16;
     static constexpr bool SCALED = true, SIXTEENS = Q::SIXTEENS, MINIMA = Q::MINIMA;
     Words4 pieces[2][2]; // [row][half of 32 columns]
+    uint32_t planes[2][2][Q::PLANE > 0 ? Q::PLANE : 1];
     typename Q::LineScales scales[2];
 
     DEVICE_MEMBER static uint32_t codes(uint32_t k) { return code_bytes<Q>(k); }
@@ -78,7 +79,10 @@ template <class Q> struct QuantisedLine {
             UNROLL
             for (uint32_t h = 0; h < 2; h++)
                 pieces[i][h] = load_stream(rows[i] + line * 128 + h * 64 + threadIdx.x % 4 * 16);
-            Q::load_scales(scales[i], rows[i] + codes, line, codes / (Q::LINES * 128));
+            const uint32_t blocks = codes / BLOCK_BYTES<Q>;
+            if constexpr (Q::PLANE > 0)
+                Q::load_planes(planes[i], rows[i] + blocks * (Q::LINES * 128), line);
+            Q::load_scales(scales[i], rows[i] + codes, line, blocks);
         }
     }
     DEVICE_MEMBER void fragments(uint32_t (&a)[2][4], uint32_t step, const uint32_t *table) const {
@@ -86,7 +90,10 @@ template <class Q> struct QuantisedLine {
         for (uint32_t h = 0; h < 2; h++) UNROLL
         for (uint32_t i = 0; i < 2; i++) {
             uint32_t pairs[2];
-            Q::decode_pairs(pairs, pieces[i][h].w, step, table);
+            if constexpr (Q::PLANE > 0)
+                Q::decode_planed(pairs, pieces[i][h].w, planes[i][h], step);
+            else
+                Q::decode_pairs(pairs, pieces[i][h].w, step, table);
             a[h][i] = pairs[0], a[h][2 + i] = pairs[1];
         }
     }

@@ -155,6 +155,8 @@ KERNEL(ffn_up_int4) { ffn_up<Int4, false>(p); }
 KERNEL(ffn_up_nf4) { ffn_up<Nf4, false>(p); }
 KERNEL(ffn_up_fp8) { ffn_up<Fp8, false>(p); }
 KERNEL(ffn_up_k4) { ffn_up<K4, false>(p); }
+KERNEL(ffn_up_k5) { ffn_up<K5, false>(p); }
+KERNEL(ffn_up_k6) { ffn_up<K6, false>(p); }
 KERNEL(ffn_up_k8) { ffn_up<K8, false>(p); }
 KERNEL(ffn_up_batch_f16) { ffn_up<f16, true>(p); }
 KERNEL(ffn_up_batch_bf16) { ffn_up<bf16, true>(p); }
@@ -163,6 +165,8 @@ KERNEL(ffn_up_batch_int4) { ffn_up<Int4, true>(p); }
 KERNEL(ffn_up_batch_nf4) { ffn_up<Nf4, true>(p); }
 KERNEL(ffn_up_batch_fp8) { ffn_up<Fp8, true>(p); }
 KERNEL_WIDE(ffn_up_batch_k4) { ffn_up<K4, true>(p); }
+KERNEL_WIDE(ffn_up_batch_k5) { ffn_up<K5, true>(p); }
+KERNEL_WIDE(ffn_up_batch_k6) { ffn_up<K6, true>(p); }
 KERNEL(ffn_up_batch_k8) { ffn_up<K8, true>(p); }
 KERNEL(ffn_up_prefill_f32) { ffn_up_prefill<float>(p); }
 KERNEL(ffn_up_prefill_f16) { ffn_up_prefill<f16>(p); }
@@ -172,6 +176,8 @@ KERNEL(ffn_up_prefill_int4) { ffn_up_prefill<Int4>(p); }
 KERNEL(ffn_up_prefill_nf4) { ffn_up_prefill<Nf4>(p); }
 KERNEL(ffn_up_prefill_fp8) { ffn_up_prefill<Fp8>(p); }
 KERNEL(ffn_up_prefill_k4) { ffn_up_prefill<K4>(p); }
+KERNEL(ffn_up_prefill_k5) { ffn_up_prefill<K5>(p); }
+KERNEL(ffn_up_prefill_k6) { ffn_up_prefill<K6>(p); }
 KERNEL(ffn_up_prefill_k8) { ffn_up_prefill<K8>(p); }
 KERNEL(ffn_up_epilogue_f16) { put_sums<f16>(p); }
 KERNEL(ffn_up_epilogue_bf16) { put_sums<bf16>(p); }

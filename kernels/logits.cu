@@ -64,10 +64,14 @@ KERNEL(logits_bf16) { logits<bf16, false>(p); }
 KERNEL(logits_int8) { logits<Int8, false>(p); }
 KERNEL(logits_int4) { logits<Int4, false>(p); }
 KERNEL(logits_k4) { logits<K4, false>(p); }
+KERNEL(logits_k5) { logits<K5, false>(p); }
+KERNEL(logits_k6) { logits<K6, false>(p); }
 KERNEL(logits_k8) { logits<K8, false>(p); }
 KERNEL(logits_batch_f16) { logits<f16, true>(p); }
 KERNEL(logits_batch_bf16) { logits<bf16, true>(p); }
 KERNEL(logits_batch_int8) { logits<Int8, true>(p); }
 KERNEL_WIDE(logits_batch_int4) { logits<Int4, true>(p); }
 KERNEL_WIDE(logits_batch_k4) { logits<K4, true>(p); }
+KERNEL_WIDE(logits_batch_k5) { logits<K5, true>(p); }
+KERNEL_WIDE(logits_batch_k6) { logits<K6, true>(p); }
 KERNEL(logits_batch_k8) { logits<K8, true>(p); }

@@ -144,6 +144,8 @@ KERNEL(matmul_add_int4) { matmul_add<Int4, false>(p); }
 KERNEL(matmul_add_nf4) { matmul_add<Nf4, false>(p); }
 KERNEL(matmul_add_fp8) { matmul_add<Fp8, false>(p); }
 KERNEL(matmul_add_k4) { matmul_add<K4, false>(p); }
+KERNEL(matmul_add_k5) { matmul_add<K5, false>(p); }
+KERNEL(matmul_add_k6) { matmul_add<K6, false>(p); }
 KERNEL(matmul_add_k8) { matmul_add<K8, false>(p); }
 KERNEL(matmul_add_batch_f16) { matmul_add<f16, true>(p); }
 KERNEL(matmul_add_batch_bf16) { matmul_add<bf16, true>(p); }
@@ -152,6 +154,8 @@ KERNEL(matmul_add_batch_int4) { matmul_add<Int4, true>(p); }
 KERNEL(matmul_add_batch_nf4) { matmul_add<Nf4, true>(p); }
 KERNEL(matmul_add_batch_fp8) { matmul_add<Fp8, true>(p); }
 KERNEL_WIDE(matmul_add_batch_k4) { matmul_add<K4, true>(p); }
+KERNEL_WIDE(matmul_add_batch_k5) { matmul_add<K5, true>(p); }
+KERNEL_WIDE(matmul_add_batch_k6) { matmul_add<K6, true>(p); }
 KERNEL(matmul_add_batch_k8) { matmul_add<K8, true>(p); }
 KERNEL(matmul_add_prefill_f32) { matmul_add_prefill<float>(p); }
 KERNEL(matmul_add_prefill_f16) { matmul_add_prefill<f16>(p); }
@@ -161,6 +165,8 @@ KERNEL(matmul_add_prefill_int4) { matmul_add_prefill<Int4>(p); }
 KERNEL(matmul_add_prefill_nf4) { matmul_add_prefill<Nf4>(p); }
 KERNEL(matmul_add_prefill_fp8) { matmul_add_prefill<Fp8>(p); }
 KERNEL(matmul_add_prefill_k4) { matmul_add_prefill<K4>(p); }
+KERNEL(matmul_add_prefill_k5) { matmul_add_prefill<K5>(p); }
+KERNEL(matmul_add_prefill_k6) { matmul_add_prefill<K6>(p); }
 KERNEL(matmul_add_prefill_k8) { matmul_add_prefill<K8>(p); }
 #ifdef HOPPER
 // clang-format off: one kernel a line, because kernels/test.sh removes lines that begin with

@@ -30,11 +30,11 @@
 //   type       The type of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16, or one of the
 //              quantised types below. Everything else is float32.
 //
-// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8, GPU_K4, GPU_K8): a row holds its codes and then
-// its scales, as quant.h says, for K padded to GPU_BLOCK_K. w_stride is counted in units of 16
+// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8, GPU_K4, GPU_K5, GPU_K6, GPU_K8): a row holds its
+// codes and then its scales, as quant.h says, for K padded to GPU_BLOCK_K. w_stride is counted in units of 16
 // bytes and is a multiple of 4. The scales of padding are zero. A prefill product with quantised
 // weights takes f16 activations, and its shared memory is 66048 bytes instead of 49152. The entries
-// below leave k4 and k8 out: these have the kernels of int4 and int8, but none for compute
+// below leave k4, k5, k6 and k8 out: these have the kernels of int4 and int8, but none for compute
 // capability 9.0 alone.
 //
 // Products of decode rows:
@@ -55,7 +55,7 @@
 //     leaves them at zero.
 //     OP_TYPE        grid.y ceil(n_rows / 8),
 //                    shared GPU_FEW_SHARED + 4096 * steps; steps: f16 and bf16 2, int8, k8 and fp8
-//                    4, int4, k4 and nf4 8; matmul_add: GPU_TABLE_BYTES + 4096
+//                    4, int4, k4, k5, k6 and nf4 8; matmul_add: GPU_TABLE_BYTES + 4096
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
 //                    shared GPU_TABLE_BYTES + R / 8 *
 //                    ((quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
@@ -96,11 +96,13 @@ enum {
     GPU_NF4 = 5,
     GPU_FP8 = 6,
     GPU_K4 = 7,
-    GPU_K8 = 8,
+    GPU_K5 = 8,
+    GPU_K6 = 9,
+    GPU_K8 = 10,
     // The type of activations for quantised weights: f16 in which finite numbers stay finite. Those
     // beyond the range of f16 become +-65504; infinities and NaN stay what they are, so that what has
     // failed in float32 is still seen to have failed.
-    GPU_F16_FINITE = 9,
+    GPU_F16_FINITE = 11,
 
     GPU_PAGE = 16,   // positions of a page
     GPU_CHUNK = 256, // keys of one split in decode attention
@@ -529,6 +531,8 @@ typedef struct {
     GPU_PRODUCTS(X, nf4)                                                                           \
     GPU_PRODUCTS(X, fp8)                                                                           \
     GPU_PRODUCTS(X, k4)                                                                            \
+    GPU_PRODUCTS(X, k5)                                                                            \
+    GPU_PRODUCTS(X, k6)                                                                            \
     GPU_PRODUCTS(X, k8)                                                                            \
     GPU_BATCH_PRODUCTS(X, f16)                                                                     \
     GPU_BATCH_PRODUCTS(X, bf16)                                                                    \
@@ -537,6 +541,8 @@ typedef struct {
     GPU_BATCH_PRODUCTS(X, nf4)                                                                     \
     GPU_BATCH_PRODUCTS(X, fp8)                                                                     \
     GPU_BATCH_PRODUCTS(X, k4)                                                                      \
+    GPU_BATCH_PRODUCTS(X, k5)                                                                      \
+    GPU_BATCH_PRODUCTS(X, k6)                                                                      \
     GPU_BATCH_PRODUCTS(X, k8)                                                                      \
     GPU_HOPPER_PRODUCTS(X, f16)                                                                    \
     GPU_HOPPER_PRODUCTS(X, bf16)                                                                   \
@@ -550,12 +556,16 @@ typedef struct {
     GPU_VOCABULARY(X, int8)                                                                        \
     GPU_VOCABULARY(X, int4)                                                                        \
     GPU_VOCABULARY(X, k4)                                                                          \
+    GPU_VOCABULARY(X, k5)                                                                          \
+    GPU_VOCABULARY(X, k6)                                                                          \
     GPU_VOCABULARY(X, k8)                                                                          \
     X(logits_batch_f16, LogitsParams, 256)                                                         \
     X(logits_batch_bf16, LogitsParams, 256)                                                        \
     X(logits_batch_int8, LogitsParams, 256)                                                        \
     X(logits_batch_int4, LogitsParams, 256)                                                        \
     X(logits_batch_k4, LogitsParams, 256)                                                          \
+    X(logits_batch_k5, LogitsParams, 256)                                                          \
+    X(logits_batch_k6, LogitsParams, 256)                                                          \
     X(logits_batch_k8, LogitsParams, 256)                                                          \
     X(prepare_f32, PrepareParams, 256)                                                             \
     X(prepare_f16, PrepareParams, 256)                                                             \

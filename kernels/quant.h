@@ -17,10 +17,17 @@
 //     8 bits  word j of the piece, in byte e: int8 and k8 code + 128, e4m3 as it is
 //     4 bits  word j / 2, in nibbles 0 4 1 5 (j even) or 2 6 3 7 (j odd)
 //
-// The K types of GGUF files, k4 and k8 (compute/src/quant/k.rs), have scales of two levels instead.
-// After the codes come, for each block, sixteen bytes: of k4 a scale and a minimum for each 32
-// columns in turn, of k8 a scale + 128 for each 16. After those of all blocks comes what they are
-// multiplied with, in f16: of k4 two for each block, of k8 one.
+// The K types of GGUF files (compute/src/quant/k.rs) have scales of two levels instead. After the
+// codes come, for each block, sixteen bytes: of k4 and k5 a scale and a minimum for each 32 columns
+// in turn, of k6 and k8 a scale + 128 for each 16. After those of all blocks comes what they are
+// multiplied with, in f16: of k4 and k5 two for each block, of k6 and k8 one.
+//
+// The lower four bits of the codes of k5 and k6 lie as codes of 4 bits do. Behind them, before the
+// scales, are the planes with the PLANE = 1 or 2 bits above: for each block PLANE words for each
+// piece, in the order of pieces 0, 4, 1, 5, 2, 6, 3, 7, so that a lane of a decode product loads
+// those of its two pieces at once. A word of k5 serves all eight steps of a line; of k6, the first
+// word serves steps 0 .. 3 and the second the others. The bits of step i of a word are, from bit 2 *
+// PLANE * i on, those of columns e = 0 and 2, and 16 bits higher those of e = 1 and 3.
 //
 // The codes of two neighbouring columns are thus 16 bits apart, and one mask gives a pair of 16-bit
 // numbers for tensor cores. The same pieces also serve as operand A of mma.m16n8k16: a thread may
@@ -33,9 +40,13 @@
 
 struct Quantised {
     // Whether each sixteen columns have a scale of their own; whether groups have minima, which are
-    // subtracted (k4).
+    // subtracted (k4, k5).
     static constexpr bool SIXTEENS = false, MINIMA = false;
+    // Bits of a code that lie in a plane.
+    static constexpr uint32_t PLANE = 0;
 };
+// Bytes of the codes of a block.
+template <class Q> constexpr uint32_t BLOCK_BYTES = Q::LINES * 128 + Q::PLANE * 32;
 
 // What the formats share that have a scale in f16 for each group of G columns.
 template <uint32_t G> struct OneScale : Quantised {
@@ -112,12 +123,20 @@ template <class Base, uint32_t ZERO> struct FourBits : Base {
     }
     DEVICE_MEMBER static void decode_pairs(
         uint32_t (&pairs)[2], const uint32_t *words, uint32_t step, const uint32_t *) {
+        uint32_t low, high;
+        with_exponents(low, high, words, step);
+        weights_of(pairs, low, high);
+    }
+    // Two pairs of 1024 + code, and two of 1024 + 16 * code.
+    DEVICE_MEMBER static void with_exponents(
+        uint32_t &low, uint32_t &high, const uint32_t *words, uint32_t step) {
         const uint32_t word = step % 2 ? words[step / 2] >> 8 : words[step / 2];
-        // The low nibbles: (1024 + code) - (1024 + ZERO). The others: (1024 + 16 * code) / 16 - (64
-        // + ZERO).
-        constexpr uint32_t low = 0xe400e400 + ZERO * 0x10001, high = 0xd400d400 + ZERO * 0x100010;
-        pairs[0] = fma_pair(mask_or(word, 0x000f000f, 0x64006400), 0x3c003c00, low);
-        pairs[1] = fma_pair(mask_or(word, 0x00f000f0, 0x64006400), 0x2c002c00, high);
+        low = mask_or(word, 0x000f000f, 0x64006400), high = mask_or(word, 0x00f000f0, 0x64006400);
+    }
+    // (1024 + code) - (1024 + ZERO), and (1024 + 16 * code) / 16 - (64 + ZERO).
+    DEVICE_MEMBER static void weights_of(uint32_t (&pairs)[2], uint32_t low, uint32_t high) {
+        pairs[0] = fma_pair(low, 0x3c003c00, 0xe400e400 + ZERO * 0x10001);
+        pairs[1] = fma_pair(high, 0x2c002c00, 0xd400d400 + ZERO * 0x100010);
     }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
@@ -131,9 +150,9 @@ struct Int4 : FourBits<OneScale<32>, 8> {
     }
 };
 
-// Q4_K of GGUF files: a weight is d s code - dmin m, where s and m are small integers. A product is
-// the sum over groups of d s (sum of codes times x) - dmin m (sum of x).
-struct K4 : FourBits<Quantised, 0> {
+// The scales of Q4_K and Q5_K of GGUF files: a weight is d s code - dmin m, where s and m are small
+// integers. A product is the sum over groups of d s (sum of codes times x) - dmin m (sum of x).
+struct Minima : Quantised {
     static constexpr bool MINIMA = true;
     // Scales and minima of the block's eight groups; d and dmin.
     struct LineScales {
@@ -172,11 +191,12 @@ struct K4 : FourBits<Quantised, 0> {
     }
 };
 
-// Q6_K and Q3_K of GGUF files: a weight is d s code, with an s for each sixteen columns.
-struct K8 : Int8 {
+// The scales of Q6_K and Q3_K: a weight is d s code, with an s for each sixteen columns. `Codes` says
+// which codes they have.
+template <class Codes> struct Sixteens : Codes {
     static constexpr bool SIXTEENS = true;
     struct LineScales {
-        Words2 small;
+        uint32_t small[4 / Codes::LINES];
         uint16_t large;
     };
     struct Scale {
@@ -186,13 +206,20 @@ struct K8 : Int8 {
 
     DEVICE_MEMBER static void load_scales(
         LineScales &s, const unsigned char *scales, uint32_t line, uint32_t blocks) {
-        s.small = load_stream8(scales + line * 8);
-        s.large = *(const uint16_t *)(scales + blocks * 16 + line / 2 * 2);
+        if constexpr (Codes::LINES == 1) {
+            const Words4 small = load_stream(scales + line * 16);
+            UNROLL
+            for (int i = 0; i < 4; i++) s.small[i] = small.w[i];
+        } else {
+            const Words2 small = load_stream8(scales + line * 8);
+            s.small[0] = small.w[0], s.small[1] = small.w[1];
+        }
+        s.large = *(const uint16_t *)(scales + blocks * 16 + line / Codes::LINES * 2);
     }
     // The scale of the step's columns from 16 * half on.
     DEVICE_MEMBER static float scale_of(const LineScales &s, uint32_t step, uint32_t half) {
         return to_float(f16{s.large}) *
-               (byte_as_float(s.small.w[step / 2], (int)(step % 2 * 2 + half)) - 8388736.0f);
+               (byte_as_float(s.small[step / 2], (int)(step % 2 * 2 + half)) - 8388736.0f);
     }
     DEVICE_MEMBER static void load_scale(
         Scale &to, const unsigned char *scales, uint32_t column, uint32_t blocks) {
@@ -205,6 +232,69 @@ struct K8 : Int8 {
         for (int e = 0; e < 4; e++) v[e] = v[e] * scale;
     }
 };
+
+// Codes of 4 + BITS bits. `Base` has the lower four, the code of zero, and the scales.
+template <class Base, uint32_t BITS> struct Planed : Base {
+    static constexpr uint32_t PLANE = BITS;
+    // Steps that a word of a plane serves; the bits of a pair of columns.
+    static constexpr uint32_t EACH = 8 / BITS, PAIR = ((1u << BITS) - 1) * 0x10001;
+    struct Scale : Base::Scale {
+        uint32_t plane, at;
+    };
+
+    // Loads what this lane needs of a line: for both its pieces. `planes` is where those of the row
+    // begin.
+    DEVICE_MEMBER static void load_planes(
+        uint32_t (&to)[2][BITS], const unsigned char *planes, uint32_t line) {
+        if constexpr (BITS == 1) {
+            const Words2 v = load_stream8(planes + line * 32 + threadIdx.x % 4 * 8);
+            to[0][0] = v.w[0], to[1][0] = v.w[1];
+        } else {
+            const Words4 v = load_stream(planes + line * 64 + threadIdx.x % 4 * 16);
+            to[0][0] = v.w[0], to[0][1] = v.w[1], to[1][0] = v.w[2], to[1][1] = v.w[3];
+        }
+    }
+    // Decodes the four columns of a step, as the other formats do.
+    DEVICE_MEMBER static void decode_planed(
+        uint32_t (&pairs)[2], const uint32_t *words, const uint32_t (&plane)[BITS], uint32_t step) {
+        const uint32_t bits = plane[step / EACH], at = 2 * BITS * (step % EACH);
+        uint32_t low, high;
+        Base::with_exponents(low, high, words, step);
+        low = mask_or(moved(bits, at, 4), PAIR << 4, low);
+#ifdef PLANT_PLANE
+        high = mask_or(moved(bits, at, 8), PAIR << 8, high);
+#else
+        high = mask_or(moved(bits, at + BITS, 8), PAIR << 8, high);
+#endif
+        Base::weights_of(pairs, low, high);
+    }
+    // Shifts bit `from` to the place of bit `to`.
+    DEVICE_MEMBER static uint32_t moved(uint32_t x, uint32_t from, uint32_t to) {
+        return from < to ? x << (to - from) : x >> (from - to);
+    }
+    DEVICE_MEMBER static void load_scale(
+        Scale &to, const unsigned char *scales, uint32_t column, uint32_t blocks) {
+        Base::load_scale(to, scales, column, blocks);
+        const uint32_t piece = column % 32 / 4, step = column % GPU_BLOCK_K / 32;
+        to.plane =
+            *(const uint32_t *)(scales - blocks * BITS * 32 + column / GPU_BLOCK_K * BITS * 32 +
+                                (piece % 4 * 2 + piece / 4) * BITS * 4 + step / EACH * 4);
+        to.at = 2 * BITS * (step % EACH);
+    }
+    // `v` comes from `decode`, without the bits of the plane.
+    DEVICE_MEMBER static void apply(float (&v)[4], const Scale &s) {
+        UNROLL
+        for (uint32_t e = 0; e < 4; e++)
+            v[e] +=
+                (float)((s.plane >> (s.at + e / 2 * BITS + e % 2 * 16) & ((1u << BITS) - 1)) * 16);
+        Base::apply(v, s);
+    }
+};
+
+struct K4 : FourBits<Minima, 0> {};
+struct K5 : Planed<FourBits<Minima, 0>, 1> {};
+struct K6 : Planed<Sixteens<FourBits<Quantised, 32>>, 2> {};
+struct K8 : Sixteens<Int8> {};
 
 // e4m3, compute/src/quant/fp8.rs. One scale serves a whole line: smaller groups would not fit the
 // numbers better, because each code has an exponent of its own.
@@ -349,7 +439,7 @@ template <class W> DEVICE const unsigned char *row_of(const void *w, uint32_t st
 }
 
 DEVICE uint32_t blocks_of(uint32_t k) { return (k + GPU_BLOCK_K - 1) / GPU_BLOCK_K; }
-template <class Q> DEVICE uint32_t code_bytes(uint32_t k) { return blocks_of(k) * Q::LINES * 128; }
+template <class Q> DEVICE uint32_t code_bytes(uint32_t k) { return blocks_of(k) * BLOCK_BYTES<Q>; }
 
 // The word with the codes of columns column .. column + 3, shifted so that `decode` finds them as
 // step 0. `column` is a multiple of 4.

@@ -120,6 +120,7 @@ NO_BARRIER_SELECT sample - sample twin says|other bits
 SUMS_BY_ROW qkv epilogue library twin says|other bits
 UP_AT_STRIDE ffn_up epilogue_bf16 library twin says
 E4M3_BIAS matmul_add fp8 fp8 twin says
+PLANE matmul_add k6 k_types twin says
 E4M3_TRUNCATED append - append append.*not
 NO_WAIT prepare - chain prepare_.*no thread waits
 NO_WAIT qkv bf16 chain qkv_.*no thread waits

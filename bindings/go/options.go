@@ -51,6 +51,8 @@ const (
 	DtypeFP8  Dtype = C.LLAMA_DTYPE_FP8
 	DtypeK4   Dtype = C.LLAMA_DTYPE_K4 // in Info only
 	DtypeK8   Dtype = C.LLAMA_DTYPE_K8 // in Info only
+	DtypeK5   Dtype = C.LLAMA_DTYPE_K5 // in Info only
+	DtypeK6   Dtype = C.LLAMA_DTYPE_K6 // in Info only
 )
 
 // LogLevel is how severe a log line is; lower is more severe.

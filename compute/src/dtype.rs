@@ -25,6 +25,10 @@ pub enum Dtype {
     K4,
     /// [`Quant::K8`]; as K4.
     K8,
+    /// [`Quant::K5`]; as K4.
+    K5,
+    /// [`Quant::K6`]; as K4.
+    K6,
 }
 
 impl Dtype {
@@ -33,7 +37,7 @@ impl Dtype {
         match self {
             Dtype::F32 => 4,
             Dtype::F16 | Dtype::Bf16 => 2,
-            Dtype::Int8 | Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K8 | Dtype::Fp8 => 1,
+            _ => 1,
         }
     }
 
@@ -44,7 +48,7 @@ impl Dtype {
 
     /// Whether only files of other programs have it, so that nobody can ask for it.
     pub const fn is_of_files(self) -> bool {
-        matches!(self, Dtype::K4 | Dtype::K8)
+        matches!(self, Dtype::K4 | Dtype::K5 | Dtype::K6 | Dtype::K8)
     }
 
     /// Whether the KV cache can have it, on some backend.
@@ -64,13 +68,16 @@ impl Dtype {
             Dtype::Int4 => Some(Quant::Int4),
             Dtype::Nf4 => Some(Quant::Nf4),
             Dtype::K4 => Some(Quant::K4),
+            Dtype::K5 => Some(Quant::K5),
+            Dtype::K6 => Some(Quant::K6),
             Dtype::K8 => Some(Quant::K8),
             Dtype::Fp8 => Some(Quant::Fp8),
             Dtype::F32 | Dtype::F16 | Dtype::Bf16 => None,
         }
     }
 
-    /// The field's short name: `f32`, `f16`, `bf16`, `int8`, `int4`, `nf4`, `k4`, `k8`, `fp8`.
+    /// The field's short name: `f32`, `f16`, `bf16`, `int8`, `int4`, `nf4`, `k4`, `k5`, `k6`,
+    /// `k8`, `fp8`.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "f32",
@@ -80,6 +87,8 @@ impl Dtype {
             Dtype::Int4 => "int4",
             Dtype::Nf4 => "nf4",
             Dtype::K4 => "k4",
+            Dtype::K5 => "k5",
+            Dtype::K6 => "k6",
             Dtype::K8 => "k8",
             Dtype::Fp8 => "fp8",
         }

@@ -63,11 +63,14 @@ inline uint32_t tiles(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 // ---- storage types, implemented independently of the emulator
 
 inline bool quantised(int type) { return type >= GPU_INT8 && type <= GPU_K8; }
+inline bool has_minima(int type) { return type == GPU_K4 || type == GPU_K5; }
+// Bits of codes that lie in a plane.
+inline uint32_t plane_of(int type) { return type == GPU_K5 ? 1 : type == GPU_K6 ? 2 : 0; }
 inline size_t size_of(int type) { return type == GPU_F32 ? 4 : 2; }
 inline bool half(int type) { return type == GPU_F16 || type == GPU_F16_FINITE; }
 inline const char *name_of(int type) {
-    static const char *const names[] = {
-        "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", "k4", "k8", "f16 that is finite"};
+    static const char *const names[] = {"f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", "k4",
+        "k5", "k6", "k8", "f16 that is finite"};
     return names[type];
 }
 // The type of the activations in a prefill product with weights of this type.
@@ -181,7 +184,8 @@ inline double code_value(int type, uint32_t code) {
     return type == GPU_FP8    ? e4m3(code)
            : type == GPU_NF4  ? nf4[code]
            : type == GPU_INT4 ? (double)code - 8
-           : type == GPU_K4   ? (double)code
+           : type == GPU_K6   ? (double)code - 32
+           : has_minima(type) ? (double)code
                               : (double)code - 128;
 }
 
@@ -203,20 +207,20 @@ struct Matrix {
     int type;
     uint32_t rows, cols, stride;
     std::vector<double> values; // [rows, cols], as stored
-    // k4: the magnitudes of what is added to make each value; empty for other types
+    // k4, k5: the magnitudes of what is added to make each value; empty for other types
     std::vector<double> sizes;
     Buffer device;
     static uint32_t group(int type) { return type == GPU_FP8 ? 128 : type == GPU_NF4 ? 64 : 32; }
     static bool bytes_of(int type) { return type == GPU_INT8 || type == GPU_FP8 || type == GPU_K8; }
-    static bool of_two_levels(int type) { return type == GPU_K4 || type == GPU_K8; }
+    static bool of_two_levels(int type) { return type >= GPU_K4 && type <= GPU_K8; }
     static uint32_t scale_bytes(int type, uint32_t cols) {
         const uint32_t blocks = pad(cols, 256) / 256;
-        return type == GPU_K4   ? blocks * 20
-               : type == GPU_K8 ? blocks * 18
-                                : blocks * 512 / group(type);
+        return has_minima(type)      ? blocks * 20
+               : of_two_levels(type) ? blocks * 18
+                                     : blocks * 512 / group(type);
     }
     static uint32_t code_bytes(int type, uint32_t cols) {
-        return pad(cols, 256) * (bytes_of(type) ? 2 : 1) / 2;
+        return pad(cols, 256) * (bytes_of(type) ? 2 : 1) / 2 + pad(cols, 256) / 8 * plane_of(type);
     }
     static uint32_t stride_of(int type, uint32_t cols) {
         return quantised(type) ? pad(code_bytes(type, cols) + scale_bytes(type, cols), 64) / 16
@@ -228,7 +232,7 @@ struct Matrix {
           device((size_t)rows * stride * (quantised(type) ? 16 : size_of(type))) {
         std::vector<uint8_t> bytes(device.size);
         CHECK(!of_two_levels(type) || cols % 256 == 0, "%s has whole blocks", name_of(type));
-        if (type == GPU_K4) sizes.resize(values.size());
+        if (has_minima(type)) sizes.resize(values.size());
         for (uint32_t i = 0; i < rows; i++) {
             uint8_t *row = &bytes[(size_t)i * stride * (quantised(type) ? 16 : size_of(type))];
             double unit = 0, minimum = 0, large[2] = {};
@@ -242,18 +246,18 @@ struct Matrix {
                 }
                 uint8_t *scales = row + code_bytes(type, cols);
                 if (of_two_levels(type) && j % 256 == 0)
-                    for (uint32_t e = 0; e < (type == GPU_K4 ? 2 : 1); e++) {
-                        const float unit = scale * (type == GPU_K4 ? 2e-3f : 3e-4f);
+                    for (uint32_t e = 0; e < (has_minima(type) ? 2 : 1); e++) {
+                        const float unit = scale * (has_minima(type) ? 2e-3f : 3e-4f);
                         uint16_t s = narrowed(GPU_F16, random.normal() * unit);
-                        memcpy(
-                            scales + cols / 16 + j / 256 * (type == GPU_K4 ? 4 : 2) + e * 2, &s, 2);
+                        memcpy(scales + cols / 16 + j / 256 * (has_minima(type) ? 4 : 2) + e * 2,
+                            &s, 2);
                         large[e] = widened(GPU_F16, &s);
                     }
-                if (type == GPU_K4 && j % 32 == 0) {
+                if (has_minima(type) && j % 32 == 0) {
                     uint8_t *small = scales + j / 16;
                     small[0] = (uint8_t)random.below(128), small[1] = (uint8_t)random.below(128);
                     unit = large[0] * small[0], minimum = large[1] * small[1];
-                } else if (type == GPU_K8 && j % 16 == 0) {
+                } else if (of_two_levels(type) && !has_minima(type) && j % 16 == 0) {
                     scales[j / 16] = (uint8_t)random.below(256);
                     unit = large[0] * (scales[j / 16] - 128.0);
                 } else if (!of_two_levels(type) &&
@@ -270,9 +274,9 @@ struct Matrix {
                 }
                 uint32_t code = type == GPU_INT8 || type == GPU_K8 ? random.below(256)
                                 : type == GPU_FP8 ? random.below(127) + 128 * random.below(2)
-                                                  : random.below(16);
+                                                  : random.below(16u << plane_of(type));
                 value = code_value(type, code) * unit - minimum;
-                if (type == GPU_K4)
+                if (has_minima(type))
                     sizes[(size_t)i * cols + j] = fabs(value + minimum) + fabs(minimum);
                 uint32_t piece = j % 32 / 4, e = j % 4;
                 if (bytes_of(type)) {
@@ -281,7 +285,19 @@ struct Matrix {
                     static const uint32_t nibbles[2][4] = {{0, 4, 1, 5}, {2, 6, 3, 7}};
                     uint32_t step = j % 256 / 32, nibble = nibbles[step % 2][e];
                     row[j / 256 * 128 + piece * 16 + step / 2 * 4 + nibble / 2] |=
-                        (uint8_t)(code << nibble % 2 * 4);
+                        (uint8_t)((code & 15) << nibble % 2 * 4);
+                }
+                if (const uint32_t bits = plane_of(type)) {
+                    // The piece's words, the step's word, the bits of the step's two pairs.
+                    const uint32_t step = j % 256 / 32,
+                                   place = piece < 4 ? piece * 2 : piece * 2 - 7, each = 8 / bits,
+                                   word = place * bits + step / each,
+                                   at = step % each * 2 * bits + e / 2 * bits + e % 2 * 16;
+                    uint8_t *plane = row + cols / 2 + j / 256 * 32 * bits + word * 4;
+                    uint32_t old;
+                    memcpy(&old, plane, 4);
+                    old |= code >> 4 << at;
+                    memcpy(plane, &old, 4);
                 }
             }
         }

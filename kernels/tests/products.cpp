@@ -27,7 +27,7 @@ void embed(int type, uint32_t dim) {
 void test_embed() {
     for (int type : {GPU_F32, GPU_F16, GPU_BF16, GPU_INT8})
         for (uint32_t dim : {1u, 31u, 64u, 1030u}) embed(type, dim);
-    for (int type : {GPU_INT4, GPU_K4, GPU_K8})
+    for (int type : {GPU_INT4, GPU_K4, GPU_K5, GPU_K6, GPU_K8})
         for (uint32_t dim : {256u, 768u}) embed(type, dim);
 }
 
@@ -449,8 +449,8 @@ void test_fp8() {
 // Covers few and many rows and a prompt's, one line and more than all lines in flight, weight rows
 // that do not fill a tile, and every operation.
 void test_k_types() {
-    for (int type : {GPU_K4, GPU_K8}) {
-        uint32_t n = type == GPU_K4;
+    for (int type : {GPU_K4, GPU_K5, GPU_K6, GPU_K8}) {
+        uint32_t n = has_minima(type);
         qkv(type, GPU_BF16, false, 512, {4, 2, 16}, 1 + n);
         qkv(type, GPU_INT8, false, 256, {2, 1, 20}, 33, Prefill, n == 1);
         qkv(type, GPU_F16, true, 512, {4, 1, 32}, 9);

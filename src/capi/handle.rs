@@ -417,6 +417,8 @@ fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
         Dtype::Fp8,
         Dtype::K4,
         Dtype::K8,
+        Dtype::K5,
+        Dtype::K6,
     ];
     match known.into_iter().find(|&dtype| dtype_number(dtype) == n) {
         Some(dtype) if name.ends_with("kv_dtype") && !dtype.is_of_cache() => Err(Failure::new(
@@ -441,6 +443,8 @@ pub(super) fn dtype_number(dtype: Dtype) -> i32 {
         Dtype::Fp8 => LLAMA_DTYPE_FP8,
         Dtype::K4 => LLAMA_DTYPE_K4,
         Dtype::K8 => LLAMA_DTYPE_K8,
+        Dtype::K5 => LLAMA_DTYPE_K5,
+        Dtype::K6 => LLAMA_DTYPE_K6,
     }
 }
 

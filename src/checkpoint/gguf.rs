@@ -313,10 +313,8 @@ impl Rows for &Blocks<'_> {
         let of_row = quant.scales(self.cols());
         let bytes = self.read(row, scales.len() / of_row)?;
         self.kind.codes(&bytes, codes, scales);
-        let words = match quant {
-            Quant::K4 => k::K4_WORDS,
-            Quant::K8 => k::K8_WORDS,
-            _ => return finite::check_halves(&self.source, (self.first + row) * of_row, scales),
+        let Some(words) = k::words(quant) else {
+            return finite::check_halves(&self.source, (self.first + row) * of_row, scales);
         };
         let first = (self.first + row) * of_row / words;
         for (i, words) in scales.chunks_exact(words).enumerate() {

@@ -61,7 +61,9 @@ pub fn tensors(quant: Quant, rows: usize, cols: usize) -> Vec<Tensor> {
     let codes = |encoding| tensor("", encoding, vec![rows, quant.code_bytes(cols)]);
     let scales = |suffix, encoding| tensor(suffix, encoding, vec![rows, quant.scales(cols)]);
     match quant {
-        Quant::K4 | Quant::K8 | Quant::Fp8 => unreachable!("no checkpoint of ours has it"),
+        Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 | Quant::Fp8 => {
+            unreachable!("no checkpoint of ours has it")
+        }
         Quant::Int8 => vec![codes(Encoding::I8), scales(".scale", Encoding::F16)],
         Quant::Int4 => vec![codes(Encoding::U8), scales(".scale", Encoding::F16)],
         Quant::Nf4 => {

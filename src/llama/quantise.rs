@@ -209,15 +209,15 @@ fn write_weights(backend: &Cpu, plan: &Plan, path: &Path) -> Result<()> {
 /// The tensors that follow the codes, as bytes.
 fn scale_tensors(quant: Quant, scales: &[f32]) -> Result<Vec<Vec<u8>>> {
     Ok(match quant {
-        Quant::Int8 | Quant::Int4 | Quant::K4 | Quant::K8 | Quant::Fp8 => {
-            let bytes = scales.iter().flat_map(|&s| f16::from_f32(s).to_le_bytes());
-            vec![bytes.collect()]
-        }
         Quant::Nf4 => {
             let double = nf4::DoubleQuant::new(scales)?;
             let nested = double.nested.iter().flat_map(|s| s.to_le_bytes()).collect();
             let offset = double.offset.to_le_bytes().to_vec();
             vec![double.codes, nested, offset]
+        }
+        _ => {
+            let bytes = scales.iter().flat_map(|&s| f16::from_f32(s).to_le_bytes());
+            vec![bytes.collect()]
         }
     })
 }

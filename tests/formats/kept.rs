@@ -31,17 +31,20 @@ fn matrices(weights: &Weights<Collect>) -> Vec<&Mat> {
         .collect()
 }
 
-/// Every part has a format of its own, and k4 and k8 hold the very numbers that float32 has.
+/// Every part has a format of its own, and k4, k5, k6 and k8 hold the very numbers that
+/// float32 has.
 #[test]
 fn k_types_are_kept_exactly() {
     let opened = opened();
     let (kept, exact) = (load(&opened, None), load(&opened, Some(Dtype::F32)));
-    let mut seen = [0; 2];
+    let mut seen = [0; 4];
     for (kept, exact) in matrices(&kept).into_iter().zip(matrices(&exact)) {
         for (part, &dtype) in kept.dtypes.iter().enumerate() {
             match dtype {
                 Dtype::K4 => seen[0] += 1,
-                Dtype::K8 => seen[1] += 1,
+                Dtype::K5 => seen[1] += 1,
+                Dtype::K6 => seen[2] += 1,
+                Dtype::K8 => seen[3] += 1,
                 _ => continue,
             }
             let quant = dtype.quant().unwrap();
@@ -60,9 +63,9 @@ fn k_types_are_kept_exactly() {
             }
         }
     }
-    // The gate; and k and v, beside a q that is int8.
-    assert_eq!(seen, [1, 2]);
+    // The gate; up, and the embedding, which is the head too; v and k, beside a q that is int8.
+    assert_eq!(seen, [1, 2, 1, 1]);
     let qkv = &kept.layers[0].wqkv.dtypes;
-    assert_eq!(qkv, &[Dtype::Int8, Dtype::K8, Dtype::K8]);
-    assert_eq!(kept.layers[0].w13.dtypes, [Dtype::K4, Dtype::Int8]);
+    assert_eq!(qkv, &[Dtype::Int8, Dtype::K8, Dtype::K6]);
+    assert_eq!(kept.layers[0].w13.dtypes, [Dtype::K4, Dtype::K5]);
 }

@@ -56,7 +56,7 @@ fn compare(what: &str, want: &[f32], bound: f32, on_gpu: impl Fn(Arc<Emu>) -> Bo
 
 #[test]
 fn k_types_are_multiplied_as_they_are() {
-    use Dtype::{Bf16, F16, F32, Int4, Int8, K4, K8};
+    use Dtype::{Bf16, F16, F32, Int4, Int8, K4, K5, K6, K8};
     // Their rows are whole blocks of 256.
     let shape = Shape {
         dim: 256,
@@ -64,7 +64,7 @@ fn k_types_are_multiplied_as_they_are() {
         ffn_dim: 512,
         ..SHAPE.clone()
     };
-    let models: [[LayerDtypes; 3]; 3] = [
+    let models: [[LayerDtypes; 3]; 5] = [
         [[K4; 6], [K4, K4, K8, K4, K4, K8], [K8; 6]],
         // As in Q4_K_M, and beside formats that have kernels for compute capability 9.0.
         [
@@ -77,8 +77,15 @@ fn k_types_are_multiplied_as_they_are() {
             [K8, K8, K8, K4, Int8, K8],
             [K4; 6],
         ],
+        // As in Q5_K_M and Q6_K.
+        [
+            [K5; 6],
+            [K5, K5, K6, K5, K5, K6],
+            [Int8, K6, K8, K4, K5, K5],
+        ],
+        [[K6; 6], [K6, K4, K5, K6, K6, Int8], [K6; 6]],
     ];
-    for (layers, head) in models.into_iter().zip([K8, K4, Int4]) {
+    for (layers, head) in models.into_iter().zip([K8, K4, Int4, K6, K5]) {
         let mut exact = mixed(cpu(&shape, rope()), &shape, &layers, head, F32, true);
         let want = logits(&mut exact, &CUTS);
         compare(&format!("{head} {layers:?}"), &want, 0.05, |device| {
@@ -117,8 +124,8 @@ fn runner<B: Backend + 'static>(
 #[test]
 fn files_are_computed_with_as_they_are_stored() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf");
-    // The first has formats besides that become int8: Q5_K, Q2_K, and Q4_K in a gate beside an up
-    // that is int8. The second has an embedding in int4, which is the head too.
+    // The first has formats besides that become int8: Q2_K, and Q4_K in a gate beside an up in
+    // Q5_K. The second has an embedding in int4, which is the head too.
     for (name, bound) in [
         ("mixed-k.gguf", 0.15),
         ("q4_0-llama3.gguf", 0.05),

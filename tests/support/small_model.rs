@@ -37,6 +37,8 @@ fn quantised(quant: Quant, cols: usize, values: &[f32]) -> (Vec<u8>, Vec<u16>) {
         // Half as large as the other formats' weights, and with a mean near zero.
         let large = match quant {
             Quant::K4 => [1.5e-4, 1.1e-3],
+            Quant::K5 => [7e-5, 1.1e-3],
+            Quant::K6 => [6e-5; 2],
             _ => [1.5e-5; 2],
         };
         let scale = |i: usize| match (i % words).checked_sub(k::GROUP_WORDS) {

@@ -10,11 +10,13 @@
 //! | [`Quant::Int4`] | 32 | 0..=15 for -8..=7 | f16, by error search | 4.5 |
 //! | [`Quant::Fp8`] | 128 | e4m3 ([`fp8`]) | f16 | 8.125 |
 //! | [`Quant::K4`] | 32 | 0..=15 | of two levels, and a minimum ([`k`]) | 4.625 |
+//! | [`Quant::K5`] | 32 | 0..=31 | as K4 | 5.625 |
+//! | [`Quant::K6`] | 16 | 0..=63 for -32..=31 | as K8 | 6.5625, 6.625 in memory |
 //! | [`Quant::K8`] | 16 | -128..=127 | of two levels ([`k`]) | 8.5625, 8.625 in memory |
 //! | [`Quant::Nf4`] | 64 | table index | double-quantised ([`nf4`]), then f16 | 4.127, kept 4.25 |
 //!
 //! Codes lie in rows: one byte each, or two in a byte with the first in the upper half, as in
-//! bitsandbytes. A weight that is not finite makes its group NaN (and with it a whole
+//! bitsandbytes; or they lie in blocks of their own ([`k`]). A weight that is not finite makes its group NaN (and with it a whole
 //! [`Quant::Nf4`] tensor, whose scales share a mean). The loader passes no such weight.
 //!
 //! What other programs store is defined here too, as scalar code that decodes it, and gives it as
@@ -50,7 +52,11 @@ pub enum Quant {
     Nf4,
     /// 4 bits with scales of two levels and minima: Q4_K of GGUF files. Never made here.
     K4,
-    /// 8 bits with scales of two levels: holds Q6_K and Q3_K of GGUF files. Never made here.
+    /// 5 bits, otherwise as K4: Q5_K of GGUF files. Never made here.
+    K5,
+    /// 6 bits with scales of two levels: Q6_K of GGUF files. Never made here.
+    K6,
+    /// 8 bits, otherwise as K6: holds Q3_K of GGUF files. Never made here.
     K8,
     /// 8-bit floats. Made while a checkpoint is loaded, for a GPU only.
     Fp8,
@@ -61,7 +67,7 @@ impl Quant {
     pub const ALL: [Quant; 3] = [Quant::Int8, Quant::Int4, Quant::Nf4];
 
     /// Formats that only files of other programs have; not every backend has kernels for them.
-    pub const OF_FILES: [Quant; 2] = [Quant::K4, Quant::K8];
+    pub const OF_FILES: [Quant; 4] = [Quant::K4, Quant::K5, Quant::K6, Quant::K8];
 
     /// The format as a [`Dtype`].
     pub const fn dtype(self) -> Dtype {
@@ -70,6 +76,8 @@ impl Quant {
             Quant::Int4 => Dtype::Int4,
             Quant::Nf4 => Dtype::Nf4,
             Quant::K4 => Dtype::K4,
+            Quant::K5 => Dtype::K5,
+            Quant::K6 => Dtype::K6,
             Quant::K8 => Dtype::K8,
             Quant::Fp8 => Dtype::Fp8,
         }
@@ -83,8 +91,8 @@ impl Quant {
     /// Weights that share a scale.
     pub const fn group(self) -> usize {
         match self {
-            Quant::Int8 | Quant::Int4 | Quant::K4 => 32,
-            Quant::K8 => 16,
+            Quant::Int8 | Quant::Int4 | Quant::K4 | Quant::K5 => 32,
+            Quant::K6 | Quant::K8 => 16,
             Quant::Nf4 => 64,
             Quant::Fp8 => 128,
         }
@@ -93,7 +101,7 @@ impl Quant {
     /// Weights of a row that are stored together. A row can be cut only between such blocks.
     pub const fn block(self) -> usize {
         match self {
-            Quant::K4 | Quant::K8 => k::BLOCK,
+            Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => k::BLOCK,
             _ => self.group(),
         }
     }
@@ -103,15 +111,17 @@ impl Quant {
         match self {
             Quant::Int8 | Quant::Fp8 | Quant::K8 => cols,
             Quant::Int4 | Quant::Nf4 | Quant::K4 => cols.div_ceil(2),
+            Quant::K5 | Quant::K6 => cols
+                .div_ceil(k::BLOCK)
+                .saturating_mul(k::NIBBLES + k::BLOCK / 8 * k::plane_bits(self)),
         }
     }
 
     /// Scales of one row, in words of 16 bits.
     pub const fn scales(self, cols: usize) -> usize {
-        match self {
-            Quant::K4 => cols.div_ceil(k::BLOCK) * k::K4_WORDS,
-            Quant::K8 => cols.div_ceil(k::BLOCK) * k::K8_WORDS,
-            _ => cols.div_ceil(self.group()),
+        match k::words(self) {
+            Some(words) => cols.div_ceil(k::BLOCK) * words,
+            None => cols.div_ceil(self.group()),
         }
     }
 
@@ -119,7 +129,7 @@ impl Quant {
     pub const fn takes(self, cols: usize) -> bool {
         match self {
             Quant::Nf4 => cols.is_multiple_of(64),
-            Quant::K4 | Quant::K8 => cols.is_multiple_of(k::BLOCK),
+            Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => cols.is_multiple_of(k::BLOCK),
             Quant::Int8 | Quant::Int4 | Quant::Fp8 => true,
         }
     }
@@ -132,7 +142,7 @@ impl Quant {
                 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0,
                 15.0,
             ],
-            Quant::Int8 | Quant::Int4 | Quant::K8 | Quant::Fp8 => int4::CODEBOOK,
+            _ => int4::CODEBOOK,
         }
     }
 
@@ -177,7 +187,9 @@ impl Quant {
                         join(&wide, codes);
                     }
                 }
-                Quant::K4 | Quant::K8 => unreachable!("{self:?} is read, not made"),
+                Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => {
+                    unreachable!("{self:?} is read, not made")
+                }
                 Quant::Fp8 => {
                     let groups = row.chunks(128).zip(codes.chunks_mut(128)).zip(scales);
                     for ((x, codes), scale) in groups {
@@ -194,6 +206,13 @@ impl Quant {
     pub fn code(self, row: &[u8], col: usize) -> u8 {
         match self {
             Quant::Int8 | Quant::Fp8 | Quant::K8 => row[col],
+            Quant::K5 | Quant::K6 => {
+                let block = &row[col / k::BLOCK * self.code_bytes(k::BLOCK)..];
+                let (nibbles, plane) = block.split_at(k::NIBBLES);
+                let col = col % k::BLOCK;
+                let high = k::high_bits(plane, k::plane_bits(self), col);
+                Quant::K4.code(nibbles, col) | high << 4
+            }
             _ if col.is_multiple_of(2) => row[col / 2] >> 4,
             Quant::Int4 | Quant::Nf4 | Quant::K4 => row[col / 2] & 15,
         }
@@ -204,6 +223,8 @@ impl Quant {
         match self {
             Quant::Int8 | Quant::K8 => f32::from(code as i8),
             Quant::Fp8 => fp8::value(code),
+            Quant::K5 => f32::from(code),
+            Quant::K6 => f32::from(code as i8 - 32),
             Quant::Int4 | Quant::Nf4 | Quant::K4 => self.codebook()[usize::from(code)],
         }
     }
@@ -221,8 +242,8 @@ impl Quant {
     pub fn scale(self, row: &[u16], col: usize) -> [f32; 2] {
         let (block, group) = (col / k::BLOCK, col % k::BLOCK / self.group());
         match self {
-            Quant::K4 => k::k4_scale(&row.as_chunks().0[block], group),
-            Quant::K8 => [k::k8_scale(&row.as_chunks().0[block], group), 0.0],
+            Quant::K4 | Quant::K5 => k::k4_scale(&row.as_chunks().0[block], group),
+            Quant::K6 | Quant::K8 => [k::k8_scale(&row.as_chunks().0[block], group), 0.0],
             _ => [f16::from_bits(row[col / self.group()]).to_f32(), 0.0],
         }
     }

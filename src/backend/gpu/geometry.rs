@@ -18,7 +18,7 @@ pub(super) struct Grid {
 pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
     match dtype {
         Dtype::F32 => false,
-        Dtype::Int4 | Dtype::Nf4 | Dtype::K4 => n_rows > 2,
+        Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K5 | Dtype::K6 => n_rows > 2,
         _ => n_rows > 4,
     }
 }

@@ -45,7 +45,7 @@ impl Kernel {
     }
 }
 
-const DTYPES: [Dtype; 9] = [
+const DTYPES: [Dtype; 11] = [
     Dtype::F32,
     Dtype::F16,
     Dtype::Bf16,
@@ -55,6 +55,8 @@ const DTYPES: [Dtype; 9] = [
     Dtype::Fp8,
     Dtype::K4,
     Dtype::K8,
+    Dtype::K5,
+    Dtype::K6,
 ];
 
 /// Kernels that differ only in the type of their weights, cache or output.

@@ -43,16 +43,27 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
     // The stored code of zero. (Rows of the device's memory that are never written hold byte 0,
     // which is code -128 of int8; but their scales are zero as well.)
     let zero = match quant {
-        Quant::Int8 | Quant::Fp8 | Quant::K4 | Quant::K8 => 0,
         Quant::Int4 => 0x88,
         Quant::Nf4 => 0x77,
+        _ => 0,
     };
     let arranged: fn(&[u8; LINE]) -> [u8; LINE] = match quant {
         Quant::Int8 | Quant::K8 => line_of_integers,
         Quant::Fp8 => line_of_bytes,
-        Quant::Int4 | Quant::Nf4 | Quant::K4 => line_of_nibbles,
+        _ => line_of_nibbles,
     };
+    let plane = k::plane_bits(quant);
     for row in stored.chunks_exact(from) {
+        if plane > 0 {
+            let blocks = row.chunks_exact(quant.code_bytes(k::BLOCK));
+            for block in blocks.clone() {
+                out.extend(line_of_nibbles(block.first_chunk().expect("a line")));
+            }
+            for block in blocks {
+                out.extend(words_of_plane(plane, &block[k::NIBBLES..]));
+            }
+            continue;
+        }
         for line in row.chunks(LINE) {
             let mut whole = [zero; LINE];
             whole[..line.len()].copy_from_slice(line);
@@ -74,17 +85,13 @@ pub(super) fn scales(quant: Quant, cols: usize, stored: &[u16]) -> Result<Vec<u8
         &mut out,
         2 * stored.len(),
     )?;
-    let words_of_block = match quant {
-        Quant::K4 => k::K4_WORDS,
-        Quant::K8 => k::K8_WORDS,
-        _ => {
-            out.extend(stored.iter().flat_map(|s| s.to_le_bytes()));
-            return Ok(out);
-        }
+    let Some(words_of_block) = k::words(quant) else {
+        out.extend(stored.iter().flat_map(|s| s.to_le_bytes()));
+        return Ok(out);
     };
-    // The small integers of all blocks of a row come first. Those of k8 have a sign, so 128 is
-    // added, as it is to codes.
-    let flip = if quant == Quant::K8 { 0x80 } else { 0 };
+    // The small integers of all blocks of a row come first. Those of k6 and k8 have a sign, so 128
+    // is added, as it is to codes of k8.
+    let flip = if quant.group() == 16 { 0x80 } else { 0 };
     for row in stored.chunks_exact(quant.scales(cols)) {
         let blocks = row.chunks_exact(words_of_block);
         let small = blocks.clone().flat_map(|block| &block[..k::GROUP_WORDS]);
@@ -130,9 +137,43 @@ fn line_of_nibbles(stored: &[u8; LINE]) -> [u8; LINE] {
     out
 }
 
+/// The plane of a block of codes with `bits` bits each: words of each piece in turn, pieces in an
+/// order in which those of a lane are neighbours. The columns of a piece are four of every step of
+/// 32; the first and third, and the second and fourth, share a half of a word.
+fn words_of_plane(bits: usize, stored: &[u8]) -> impl Iterator<Item = u8> {
+    let each = 8 / bits;
+    let word = move |piece: usize, first: usize| {
+        let mut word = 0u32;
+        for step in 0..each {
+            for e in 0..4 {
+                let column = 32 * (first + step) + 4 * piece + e;
+                let at = 2 * bits * step + e / 2 * bits + e % 2 * 16;
+                word |= u32::from(k::high_bits(stored, bits, column)) << at;
+            }
+        }
+        word.to_le_bytes()
+    };
+    let pieces = [0, 4, 1, 5, 2, 6, 3, 7].into_iter();
+    pieces.flat_map(move |piece| (0..bits).flat_map(move |i| word(piece, i * each)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bits of a plane, by the description in quant.h.
+    fn high_of(quant: Quant, cols: usize, row: &[u8], col: usize) -> u8 {
+        let bits = match quant {
+            Quant::K5 => 1,
+            Quant::K6 => 2,
+            _ => return 0,
+        };
+        let (piece, step, e) = (col % 32 / 4, col % 256 / 32, col % 4);
+        let place = [0, 2, 4, 6, 1, 3, 5, 7][piece] * bits + step / (8 / bits);
+        let word = row[padded(cols) / 2 + col / 256 * 32 * bits + 4 * place..].first_chunk();
+        let at = step % (8 / bits) * 2 * bits + e / 2 * bits + e % 2 * 16;
+        (u32::from_le_bytes(*word.unwrap()) >> at) as u8 & ((1 << bits) - 1)
+    }
 
     /// Checks every column against the description in quant.h.
     #[test]
@@ -148,11 +189,9 @@ mod tests {
                 let stored: Vec<u8> = (0..3 * from).map(|i| (i * 37 + i / 7) as u8).collect();
                 let out = codes(quant, cols, &stored).unwrap();
                 assert_eq!(out.len(), 3 * to);
-                assert!(
-                    to % LINE == 0 && stride(quant, cols) * UNIT >= to + 2 * quant.scales(cols)
-                );
+                assert!(to % 32 == 0 && stride(quant, cols) * UNIT >= to + 2 * quant.scales(cols));
                 for (row, out) in stored.chunks(from).zip(out.chunks(to)) {
-                    for col in 0..to * if bytes { 1 } else { 2 } {
+                    for col in 0..padded(cols) {
                         let piece = col % 32 / 4;
                         let got = match quant {
                             Quant::Int8 | Quant::Fp8 | Quant::K8 => {
@@ -160,18 +199,19 @@ mod tests {
                                 let sign = if quant == Quant::Fp8 { 0 } else { 0x80 };
                                 out[4 * word + col % 4] ^ sign
                             }
-                            Quant::Int4 | Quant::Nf4 | Quant::K4 => {
+                            _ => {
                                 let step = col % 256 / 32;
                                 let word = col / 256 * 32 + piece * 4 + step / 2;
                                 let nibble = [[0, 4, 1, 5], [2, 6, 3, 7]][step % 2][col % 4];
-                                out[4 * word + nibble / 2] >> (nibble % 2 * 4) & 15
+                                let low = out[4 * word + nibble / 2] >> (nibble % 2 * 4) & 15;
+                                low | high_of(quant, cols, out, col) << 4
                             }
                         };
                         let want = match quant {
                             _ if col < cols => quant.code(row, col),
-                            Quant::Int8 | Quant::Fp8 | Quant::K4 | Quant::K8 => 0,
                             Quant::Int4 => 8,
                             Quant::Nf4 => 7,
+                            _ => 0,
                         };
                         // If the number of columns is odd, the spare half byte at the end keeps
                         // what the file has there.
@@ -200,7 +240,8 @@ mod tests {
                 .chunks(blocks * words)
                 .zip(out.chunks(2 * blocks * words))
             {
-                let flip = if quant == Quant::K8 { 0x80 } else { 0 };
+                let signed = matches!(quant, Quant::K6 | Quant::K8);
+                let flip = if signed { 0x80 } else { 0 };
                 for (b, block) in row.chunks(words).enumerate() {
                     for i in 0..16 {
                         let want = block[i / 2].to_le_bytes()[i % 2] ^ flip;

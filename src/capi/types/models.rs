@@ -54,9 +54,15 @@ pub const LLAMA_DTYPE_FP8: i32 = 7;
 /// form, exactly. `llama_info` reports it. As an option it is `LLAMA_E_UNSUPPORTED`, because
 /// AUTO keeps weights that are stored so.
 pub const LLAMA_DTYPE_K4: i32 = 8;
-/// 8-bit integers with scales of two levels. Q6_K and Q3_K are kept in this form, exactly. The rest
-/// is as with K4.
+/// 8-bit integers with scales of two levels. Q3_K of GGUF files is kept in this form, exactly. The
+/// rest is as with K4.
 pub const LLAMA_DTYPE_K8: i32 = 9;
+/// 5-bit integers, otherwise as K4. Q5_K of GGUF files is kept in this form, exactly. The rest is
+/// as with K4.
+pub const LLAMA_DTYPE_K5: i32 = 10;
+/// 6-bit integers with scales of two levels. Q6_K of GGUF files is kept in this form, exactly. The
+/// rest is as with K4.
+pub const LLAMA_DTYPE_K6: i32 = 11;
 
 /// Something failed.
 pub const LLAMA_LOG_ERROR: i32 = 1;

@@ -122,7 +122,7 @@ pub struct Offer {
     pub sharers: usize,
 }
 
-const DTYPES: [Dtype; 9] = [
+const DTYPES: [Dtype; 11] = [
     Dtype::F32,
     Dtype::F16,
     Dtype::Bf16,
@@ -132,6 +132,8 @@ const DTYPES: [Dtype; 9] = [
     Dtype::Fp8,
     Dtype::K4,
     Dtype::K8,
+    Dtype::K5,
+    Dtype::K6,
 ];
 
 const PRECISIONS: [Precision; 3] = [Precision::Auto, Precision::Full, Precision::Fast];

@@ -163,9 +163,7 @@ impl Data {
             Dtype::F32 => Data::Single(Mem::zeroed(what, len)?),
             Dtype::F16 | Dtype::Bf16 => Data::Half(Mem::zeroed(what, len)?),
             Dtype::Int8 => Data::Byte(Mem::zeroed(what, len)?),
-            Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K8 | Dtype::Fp8 => {
-                unreachable!("no array of {dtype}")
-            }
+            _ => unreachable!("no array of {dtype}"),
         })
     }
 }

@@ -104,7 +104,15 @@ impl<W: Weights> Kernel for Task<'_, W> {
         // registers are matched alone, and whether weights are read directly, too, because only an
         // arm that such a constant rules out is not compiled.
         let side = self.panels.side;
-        match S::REGISTERS {
+        // Quantised weights are multiplied in float32 on the portable tier alone.
+        match const {
+            if W::DIRECT || S::REGISTERS == 4 {
+                S::REGISTERS
+            } else {
+                0
+            }
+        } {
+            0 => unreachable!("quantised weights in float32"),
             32 => match (side, many) {
                 (8, true) => self.many::<S, 8, 3>(s),
                 _ if W::DIRECT => match side {

@@ -21,7 +21,7 @@
 //! - register tiles of 16 rows by 64 columns, or 32 by 48: no better than 32 by 32
 
 use super::amx::{Amx, Half, MAX_ROW, SIDE, Sums, TILE, TILE_K};
-use super::blocks::{Int4, Int8, K4, K8, Nf4};
+use super::blocks::{Int4, Int8, K4, K5, K6, K8, Nf4};
 use super::buf::as_u16;
 use super::element::{Bf16, F16, Pairs, Weights};
 use super::exp::silu;
@@ -74,6 +74,8 @@ impl AsTiles for Int8 {}
 impl AsTiles for Int4 {}
 impl AsTiles for Nf4 {}
 impl AsTiles for K4 {}
+impl AsTiles for K5 {}
+impl AsTiles for K6 {}
 impl AsTiles for K8 {}
 
 /// Whether prompt rows are multiplied here if the processor has AMX.
@@ -149,6 +151,8 @@ pub(super) fn product(
             Dtype::Int4 => run!(Int4),
             Dtype::Nf4 => run!(Nf4),
             Dtype::K4 => run!(K4),
+            Dtype::K5 => run!(K5),
+            Dtype::K6 => run!(K6),
             Dtype::K8 => run!(K8),
             Dtype::F32 | Dtype::Fp8 => unreachable!("{} weights as tiles", weights.dtype),
         }

@@ -2,7 +2,8 @@
 //! multiplies and adds: what products of integers and of pairs of bfloat16 take.
 
 use super::blocks::{
-    BYTE_WORDS, Blocks, GROUP_K, PADDED_K, WORDS, bytes_offset, pair_words, with_blocks,
+    BYTE_WORDS, Blocks, GROUP_K, MAX_SPANS, Offsets, PADDED_K, WORDS, bytes_offsets, pair_words,
+    with_blocks,
 };
 use super::buf::Mem;
 use super::detect::Tier;
@@ -33,6 +34,14 @@ pub(super) enum Form {
 }
 
 impl Form {
+    /// The format of the weights, if they are quantised.
+    pub fn quant(self) -> Option<Quant> {
+        match self {
+            Form::Own(quant) | Form::Pairs(quant) | Form::Bytes(quant, _) => Some(quant),
+            Form::Bf16 => None,
+        }
+    }
+
     /// Words of a group.
     fn words(self) -> usize {
         match self {
@@ -55,11 +64,11 @@ fn groups_of_rows(rows: usize, cols: usize) -> usize {
 
 /// 32-bit numbers in [`Words`] of `rows` rows.
 pub(super) fn rows_len(rows: usize, cols: usize) -> usize {
-    groups_of_rows(rows, cols).saturating_mul(WORDS + 2)
+    groups_of_rows(rows, cols).saturating_mul(WORDS + MAX_SPANS + 1)
 }
 
 /// Rows of activations: `[row / side][k / 32][side]` of a group's words, and in the same order the
-/// groups' scales and the formats' offsets. k is padded to whole blocks with zeros. The last rows
+/// groups' scales and the formats' offsets, one for each span. k is padded to whole blocks with zeros. The last rows
 /// are padded to `side` with whatever lies there.
 #[derive(Debug)]
 pub(super) struct Words {
@@ -78,7 +87,7 @@ pub(super) struct Words {
 pub(super) struct Panel<'a, const SIDE: usize, const N: usize> {
     pub words: &'a [[[i32; N]; SIDE]],
     pub scales: &'a [[f32; SIDE]],
-    pub offsets: &'a [[i32; SIDE]],
+    pub offsets: &'a [[Offsets; SIDE]],
 }
 
 /// Some strips times all rows.
@@ -96,7 +105,7 @@ impl Words {
         let what = "packed activations";
         Ok(Self {
             words: Mem::zeroed(what, groups.saturating_mul(WORDS))?,
-            offsets: Mem::zeroed(what, groups)?,
+            offsets: Mem::zeroed(what, groups.saturating_mul(MAX_SPANS))?,
             scales: Mem::zeroed(what, groups)?,
             form: Form::Bf16,
             side: 1,
@@ -123,10 +132,11 @@ impl Words {
         let each = FILL_GROUPS * side;
         let n = form.words();
         let words = &mut self.words[..panels * len * n];
+        let offsets = &mut self.offsets[..panels * len * MAX_SPANS];
         let parts = (
             Grid::columns(words, len * n, each * n),
             (
-                Grid::columns(&mut self.offsets[..panels * len], len, each),
+                Grid::columns(offsets, len * MAX_SPANS, each * MAX_SPANS),
                 Grid::columns(&mut self.scales[..panels * len], len, each),
             ),
         );
@@ -179,10 +189,11 @@ impl Words {
     ) -> Panel<'_, SIDE, N> {
         let (at, len) = ((panel * self.groups + first) * SIDE, count * SIDE);
         let words = self.words[at * N..][..len * N].as_chunks().0;
+        let offsets = &self.offsets[at * MAX_SPANS..][..len * MAX_SPANS];
         Panel {
             words: words.as_chunks().0,
             scales: self.scales[at..][..len].as_chunks().0,
-            offsets: self.offsets[at..][..len].as_chunks().0,
+            offsets: offsets.as_chunks().0.as_chunks().0,
         }
     }
 }
@@ -210,16 +221,16 @@ impl Kernel for Fill<'_> {
             Form::Own(quant) => with_blocks!(quant, Q => self.each(s, |x, to: &mut [i32; WORDS]| {
                 let (whole, unit) = quantise(s, x, Q::TOP);
                 *to = Q::words(&whole);
-                (Q::offset(&whole, unit), unit * Q::UNIT)
+                (Q::offsets(&whole, unit), unit * Q::UNIT)
             })),
             Form::Pairs(quant) => with_blocks!(quant, Q => self.each(s, |x, to| {
                 let (whole, unit) = quantise(s, x, Q::TOP);
                 *to = pair_words(&whole);
-                (Q::offset(&whole, unit), unit * Q::UNIT)
+                (Q::offsets(&whole, unit), unit * Q::UNIT)
             })),
             Form::Bytes(quant, _) => self.each(s, |x, to: &mut [i32; BYTE_WORDS]| {
                 let (sums, unit) = bytes(s, x, to);
-                (bytes_offset(quant, sums, unit), unit)
+                (bytes_offsets(quant, sums, unit), unit)
             }),
             Form::Bf16 => self.each(s, |x, to: &mut [i32; WORDS]| {
                 let mut bits = [0; 2 * LANES];
@@ -230,26 +241,26 @@ impl Kernel for Fill<'_> {
                     let [a, b]: [u16; 2] = *pair;
                     *to = (u32::from(a) | u32::from(b) << 16) as i32;
                 }
-                (0, 0.0)
+                ([0; MAX_SPANS], 0.0)
             }),
         }
     }
 }
 
 impl Fill<'_> {
-    /// Packs every group with `pack`, which returns the group's offset and scale.
+    /// Packs every group with `pack`, which returns the group's offsets and scale.
     #[inline(always)]
     fn each<S: Simd, const N: usize>(
         self,
         s: S,
-        pack: impl Fn(&[f32; GROUP_K], &mut [i32; N]) -> (i32, f32),
+        pack: impl Fn(&[f32; GROUP_K], &mut [i32; N]) -> (Offsets, f32),
     ) {
         let scale = self
             .norm
             .map_or(1.0, |norm| inverse_rms(s, self.from, norm.eps));
         let (side, at) = (self.side, self.at);
         let words = self.words.as_chunks_mut().0.chunks_exact_mut(side);
-        let offsets = self.offsets.chunks_exact_mut(side);
+        let offsets = self.offsets.as_chunks_mut().0.chunks_exact_mut(side);
         let groups = words.zip(offsets).zip(self.scales.chunks_exact_mut(side));
         for (g, ((words, offsets), scales)) in (self.first..).zip(groups) {
             let mut x = [0.0f32; GROUP_K];

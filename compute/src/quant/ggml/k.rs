@@ -96,15 +96,28 @@ pub(super) fn q4(b: &[u8; 144], to: &mut [f32; 256]) {
 pub(super) fn q5(b: &[u8; 176], to: &mut [f32; 256]) {
     let (d, dmin) = (half(b[0], b[1]), half(b[2], b[3]));
     let (scales, minima) = scales_and_minima(b[4..16].as_array().expect("12"));
-    let fifth = &b[16..48];
-    for (group, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+    let mut codes = [0; 256];
+    q5_codes(b, &mut codes);
+    let groups = to.as_chunks_mut::<32>().0.iter_mut();
+    for (group, (to, codes)) in groups.zip(codes.as_chunks::<32>().0).enumerate() {
         let (dl, ml) = (
             d * f32::from(scales[group]),
             dmin * f32::from(minima[group]),
         );
+        for (to, &q) in to.iter_mut().zip(codes) {
+            *to = dl * f32::from(q) - ml;
+        }
+    }
+}
+
+/// The codes of a Q5_K block.
+#[inline(always)]
+pub(super) fn q5_codes(b: &[u8; 176], to: &mut [u8; 256]) {
+    let fifth = &b[16..48];
+    for (group, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (from, shift) = (&b[48 + 32 * (group / 2)..][..32], group % 2 * 4);
         for ((to, &q), &fifth) in to.iter_mut().zip(from).zip(fifth) {
-            *to = dl * f32::from(q >> shift & 15 | (fifth >> group & 1) << 4) - ml;
+            *to = q >> shift & 15 | (fifth >> group & 1) << 4;
         }
     }
 }

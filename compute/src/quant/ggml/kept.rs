@@ -3,7 +3,7 @@
 
 use super::simple::{nibbles, with_fifth};
 use super::{IQ4, Type, k};
-use crate::quant::k::{GROUP_WORDS, K4_WORDS, K8_WORDS};
+use crate::quant::k::{GROUP_WORDS, K4_WORDS, K8_WORDS, pack};
 use crate::quant::{Quant, join};
 use half::f16;
 
@@ -17,7 +17,9 @@ impl Type {
             Type::Q4_0 => Some(Quant::Int4),
             Type::Q8_0 | Type::Q5_0 | Type::Iq4Nl | Type::Iq4Xs => Some(Quant::Int8),
             Type::Q4K => Some(Quant::K4),
-            Type::Q6K | Type::Q3K => Some(Quant::K8),
+            Type::Q5K => Some(Quant::K5),
+            Type::Q6K => Some(Quant::K6),
+            Type::Q3K => Some(Quant::K8),
             _ => None,
         }
     }
@@ -76,12 +78,7 @@ impl Type {
                 let scales = scales.as_chunks_mut::<{ K4_WORDS }>().0.iter_mut();
                 let blocks = from.as_chunks::<144>().0.iter().zip(scales);
                 for ((b, words), codes) in blocks.zip(codes.chunks_exact_mut(128)) {
-                    let (s, m) = k::scales_and_minima(b[4..16].as_array().expect("12"));
-                    for (i, word) in words[..GROUP_WORDS].iter_mut().enumerate() {
-                        *word = u16::from_le_bytes([s[i], m[i]]);
-                    }
-                    words[GROUP_WORDS] = u16::from_le_bytes([b[0], b[1]]);
-                    words[GROUP_WORDS + 1] = u16::from_le_bytes([b[2], b[3]]);
+                    *words = k4_words(b.first_chunk().expect("16"));
                     // 32 bytes are the lower halves of 32 weights, then the upper halves.
                     let pairs = b[16..].as_chunks::<32>().0.iter();
                     for (from, codes) in pairs.zip(codes.chunks_exact_mut(32)) {
@@ -91,11 +88,23 @@ impl Type {
                     }
                 }
             }
+            Type::Q5K => {
+                let scales = scales.as_chunks_mut::<{ K4_WORDS }>().0.iter_mut();
+                let blocks = from.as_chunks::<176>().0.iter().zip(scales);
+                for ((b, words), to) in blocks.zip(codes.chunks_exact_mut(160)) {
+                    *words = k4_words(b.first_chunk().expect("16"));
+                    let mut codes = [0; 256];
+                    k::q5_codes(b, &mut codes);
+                    pack(1, &codes, to);
+                }
+            }
             Type::Q6K => {
                 let scales = scales.as_chunks_mut::<{ K8_WORDS }>().0.iter_mut();
-                let codes = codes.as_chunks_mut::<256>().0.iter_mut();
-                for ((b, words), codes) in from.as_chunks::<210>().0.iter().zip(scales).zip(codes) {
-                    *words = k8_words(k::q6_codes(b, codes), [b[208], b[209]]);
+                let blocks = from.as_chunks::<210>().0.iter().zip(scales);
+                for ((b, words), to) in blocks.zip(codes.chunks_exact_mut(192)) {
+                    let mut codes = [0; 256];
+                    *words = k8_words(k::q6_codes(b, &mut codes), [b[208], b[209]]);
+                    pack(2, &codes.map(|q| q.wrapping_add(32)), to);
                 }
             }
             Type::Q3K => {
@@ -110,7 +119,19 @@ impl Type {
     }
 }
 
-/// The scales of a block of [`Quant::K8`].
+/// The scales of a block of [`Quant::K4`] or [`Quant::K5`], from the head of a block of the file.
+fn k4_words(head: &[u8; 16]) -> [u16; K4_WORDS] {
+    let mut words = [0; K4_WORDS];
+    let (s, m) = k::scales_and_minima(head[4..].as_array().expect("12"));
+    for (i, word) in words[..GROUP_WORDS].iter_mut().enumerate() {
+        *word = u16::from_le_bytes([s[i], m[i]]);
+    }
+    words[GROUP_WORDS] = u16::from_le_bytes([head[0], head[1]]);
+    words[GROUP_WORDS + 1] = u16::from_le_bytes([head[2], head[3]]);
+    words
+}
+
+/// The scales of a block of [`Quant::K6`] or [`Quant::K8`].
 fn k8_words(scales: [i8; 16], d: [u8; 2]) -> [u16; K8_WORDS] {
     let mut words = [0; K8_WORDS];
     for (pair, word) in scales.as_chunks::<2>().0.iter().zip(&mut words) {

@@ -87,10 +87,10 @@ fn kept_codes_are_the_same_numbers() {
             );
         }
     }
-    assert_eq!(seen, 8);
+    assert_eq!(seen, 9);
     assert_eq!(
-        (Type::Q5K.kept(), Type::Q4_0.kept()),
-        (None, Some(Quant::Int4))
+        [Type::Q2K, Type::Q5K, Type::Q6K, Type::Q3K].map(Type::kept),
+        [None, Some(Quant::K5), Some(Quant::K6), Some(Quant::K8)]
     );
 }
 

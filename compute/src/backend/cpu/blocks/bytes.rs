@@ -4,8 +4,9 @@
 //! The instruction takes unsigned bytes of weights, which therefore have a constant too much: 128
 //! in formats with eight bits, 8 in int4. Sums begin with what that adds, negated.
 
+use super::super::element::Weights;
 use super::super::simd::Simd;
-use super::{Blocks, Int4, Int8, K4, K8, LINE};
+use super::{Blocks, Int4, Int8, K4, K5, K6, K8, Offsets};
 use crate::quant::Quant;
 
 /// The number of words in the activations of [`super::GROUP_K`] columns.
@@ -14,71 +15,88 @@ pub const BYTE_WORDS: usize = super::GROUP_K / 4;
 /// Whether a format is one of [`Bytes`]. Values of nf4 are no multiples of a unit that bytes hold.
 pub fn in_bytes(quant: Quant) -> bool {
     match quant {
-        Quant::Int8 | Quant::Int4 | Quant::K4 | Quant::K8 => true,
+        Quant::Int8 | Quant::Int4 | Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => true,
         Quant::Nf4 | Quant::Fp8 => false,
     }
 }
 
 /// A block format with weights in bytes.
 pub trait Bytes: Blocks {
+    /// [`Blocks::Planed`], which has bytes too.
+    type PlanedBytes: Bytes + Weights<Bits = u16>;
     /// The unsigned bytes of a line, four columns of every output at a time: the first, or both.
-    fn quads<S: Simd>(s: S, line: &[u16; LINE]) -> [S::I; 2];
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2];
 
-    /// What the sum of a span begins with, from the [`bytes_offset`] of its group.
+    /// What the sum of a span begins with, from the [`bytes_offsets`] of its group.
     #[inline(always)]
-    fn start(offset: i32, _span: usize) -> i32 {
-        offset
+    fn start(offsets: Offsets, span: usize) -> i32 {
+        match Self::MINIMA {
+            true => 0,
+            false => offsets[span],
+        }
     }
 }
 
-/// The offset of a group of activations: what [`Bytes::start`] and minima need of their sums, which
-/// are given by halves.
+/// The offsets of a group of activations: what [`Bytes::start`] and minima need of their sums,
+/// which are given by halves.
 #[inline(always)]
-pub fn bytes_offset(quant: Quant, [a, b]: [i32; 2], unit: f32) -> i32 {
+pub fn bytes_offsets(quant: Quant, [a, b]: [i32; 2], unit: f32) -> Offsets {
     // If a number is not finite, the sums may be anything; the scale is NaN then.
     let all = a.wrapping_add(b);
     match quant {
-        Quant::Int4 => all.wrapping_mul(-8),
-        Quant::K4 => (-(unit * all as f32)).to_bits() as i32,
-        // At most 16 * 127 each, for spans of sixteen.
-        Quant::K8 => (a & 0xffff) | b << 16,
-        _ => all.wrapping_mul(-128),
+        Quant::Int4 => [all.wrapping_mul(-8), 0],
+        Quant::K4 | Quant::K5 => [(-(unit * all as f32)).to_bits() as i32, 0],
+        Quant::K6 | Quant::K8 => [a.wrapping_mul(-128), b.wrapping_mul(-128)],
+        _ => [all.wrapping_mul(-128), 0],
     }
 }
 
 impl Bytes for Int8 {
+    type PlanedBytes = Self;
     #[inline(always)]
-    fn quads<S: Simd>(s: S, line: &[u16; LINE]) -> [S::I; 2] {
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
         [s.unsigned_bytes(s.load_i16(line)); 2]
     }
 }
 
 impl Bytes for K8 {
+    type PlanedBytes = K6;
     #[inline(always)]
-    fn quads<S: Simd>(s: S, line: &[u16; LINE]) -> [S::I; 2] {
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
         Int8::quads(s, line)
     }
+}
+
+/// 128 more than the weight, as with k8: the code has 32 too much, so 96 are added.
+impl Bytes for K6 {
+    type PlanedBytes = Self;
     #[inline(always)]
-    fn start(offset: i32, span: usize) -> i32 {
-        i32::from((offset >> (16 * span)) as i16) * -128
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        let [a, b] = line.quads::<2, S>(s);
+        [s.sub_bytes(a, -96), s.sub_bytes(b, -96)]
     }
 }
 
 impl Bytes for Int4 {
+    type PlanedBytes = Self;
     #[inline(always)]
-    fn quads<S: Simd>(s: S, line: &[u16; LINE]) -> [S::I; 2] {
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
         s.nibbles(s.load_i16(line))
     }
 }
 
-/// Codes of k4 are not signed. The offset is what minima are multiplied by.
 impl Bytes for K4 {
+    type PlanedBytes = K5;
     #[inline(always)]
-    fn quads<S: Simd>(s: S, line: &[u16; LINE]) -> [S::I; 2] {
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
         s.nibbles(s.load_i16(line))
     }
+}
+
+impl Bytes for K5 {
+    type PlanedBytes = Self;
     #[inline(always)]
-    fn start(_: i32, _span: usize) -> i32 {
-        0
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        line.quads::<1, S>(s)
     }
 }

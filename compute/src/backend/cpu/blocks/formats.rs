@@ -3,7 +3,10 @@
 use super::super::element::{Data, Pairs, Weights, half_bits};
 use super::super::rows::K_BLOCK;
 use super::super::simd::{LANES, Simd};
-use super::{Blocks, GROUP_K, LINE, WORDS, block_k, block_len, codes_len, pair_words};
+use super::{
+    Blocks, GROUP_K, K4, K5, K6, K8, LINE, Offsets, WORDS, block_k, block_len, codes_len,
+    pair_words,
+};
 use crate::quant::Quant;
 
 macro_rules! weights {
@@ -30,7 +33,7 @@ macro_rules! weights {
     )*};
 }
 
-weights!(Int8 Int4 Nf4 K4 K8);
+weights!(Int8 Int4 Nf4 K4 K5 K6 K8);
 
 /// [`Weights::unpack`]: codes to f32, times their scale.
 #[inline(always)]
@@ -61,10 +64,6 @@ pub struct Int8;
 pub struct Int4;
 /// [`Quant::Nf4`].
 pub struct Nf4;
-/// [`Quant::K4`].
-pub struct K4;
-/// [`Quant::K8`].
-pub struct K8;
 
 macro_rules! shaped {
     ($quant:expr) => {
@@ -75,12 +74,26 @@ macro_rules! shaped {
         fn blocks(strip: &[u16]) -> &[Self::Block] {
             strip.as_chunks().0
         }
+    };
+}
+pub(super) use shaped;
+
+/// Implements the lines of formats without a plane.
+macro_rules! in_lines {
+    () => {
+        type Line<'a> = &'a [u16; LINE];
+
         #[inline(always)]
         fn line(block: &Self::Block, i: usize) -> &[u16; LINE] {
             &block.as_chunks().0[i]
         }
+        #[inline(always)]
+        fn prefetch_line<S: Simd>(s: S, line: &[u16; LINE], ahead: usize) {
+            s.prefetch(line, ahead);
+        }
     };
 }
+pub(super) use in_lines;
 
 /// Implements the scales of formats that have an f16 for each group.
 macro_rules! scaled {
@@ -121,24 +134,6 @@ macro_rules! scaled {
     };
 }
 
-/// Line `i` of the scales of a block of k4 or k8.
-#[inline(always)]
-fn scale_line(scales: &[u16; K_SCALES], i: usize) -> &[u16; LINE] {
-    &scales.as_chunks().0[i]
-}
-
-/// Words of the scales of a block of k4 or k8.
-const K_SCALES: usize = block_len(Quant::K4) - codes_len(Quant::K4);
-
-/// Implements the scales of k4 and k8, which follow the codes.
-macro_rules! k_scales {
-    ($quant:expr, $block:ident) => {
-        $block[codes_len($quant)..]
-            .first_chunk()
-            .expect("the rest of the block")
-    };
-}
-
 /// Implements formats that are multiplied as int16 for few rows, too.
 macro_rules! in_pairs {
     () => {
@@ -161,7 +156,7 @@ macro_rules! in_pairs {
         fn add<S: Simd, const SIDE: usize>(
             s: S,
             table: Self::Pairs<S>,
-            line: &[u16; LINE],
+            line: Self::Line<'_>,
             x: &[[i32; WORDS]; SIDE],
             first: usize,
             sums: &mut [S::I; SIDE],
@@ -179,10 +174,12 @@ macro_rules! in_pairs {
         }
     };
 }
+pub(super) use in_pairs;
 
 /// Implements formats with eight bits.
 macro_rules! eight_bits {
     () => {
+        in_lines!();
         const UNIT: f32 = 1.0;
         type Pairs<S: Simd> = ();
         type Values<S: Simd> = ();
@@ -213,15 +210,17 @@ macro_rules! eight_bits {
         }
     };
 }
+pub(super) use eight_bits;
 
 impl Blocks for Int8 {
+    type Planed = Self;
     shaped!(Quant::Int8);
     scaled!(Quant::Int8);
     eight_bits!();
 }
 
 /// The codebook as multiples of [`Blocks::UNIT`].
-const fn multiples(quant: Quant, unit: f32) -> [i16; 16] {
+pub(super) const fn multiples(quant: Quant, unit: f32) -> [i16; 16] {
     let (book, mut out) = (quant.codebook(), [0; 16]);
     let mut i = 0;
     while i < 16 {
@@ -235,6 +234,7 @@ const fn multiples(quant: Quant, unit: f32) -> [i16; 16] {
 macro_rules! four_bits {
     ($type:ident) => {
         shaped!(Quant::$type);
+        in_lines!();
         type Pairs<S: Simd> = S::Words;
         type Values<S: Simd> = S::Floats;
 
@@ -274,6 +274,21 @@ macro_rules! four_bits {
         }
     };
 }
+pub(super) use four_bits;
+
+/// Activations as two signed bytes each: the upper and the lower bytes of four columns in turn.
+#[inline(always)]
+pub(super) fn byte_words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
+    let mut words = [0; WORDS];
+    let low = x.map(|x| x as i8);
+    // If a number is not finite, `x` may hold anything; the scale is NaN then.
+    let high = x.map(|x| (x.wrapping_add(128) >> 8) as i8);
+    for (i, words) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        let word = |x: &[i8; GROUP_K]| i32::from_le_bytes([0, 1, 2, 3].map(|j| x[4 * i + j] as u8));
+        *words = [word(&high), word(&low)];
+    }
+    words
+}
 
 /// Implements formats with four bits. An activation is two signed bytes, so one instruction does 64
 /// products, and nothing is looked up. The sums equal those of int16 products.
@@ -287,20 +302,9 @@ macro_rules! in_nibbles {
         /// The sum of upper bytes and the sum of lower bytes.
         type Sum<S: Simd> = [S::I; 2];
 
-        /// Upper and lower bytes of four columns in turn.
         #[inline(always)]
         fn words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
-            let mut words = [0; WORDS];
-            let low = x.map(|x| x as i8);
-            // If a number is not finite, `x` may hold anything; the scale is NaN then.
-            let high = x.map(|x| (x.wrapping_add(128) >> 8) as i8);
-            for (i, words) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                let word = |x: &[i8; GROUP_K]| {
-                    i32::from_le_bytes([0, 1, 2, 3].map(|j| x[4 * i + j] as u8))
-                };
-                *words = [word(&high), word(&low)];
-            }
-            words
+            byte_words(x)
         }
         #[inline(always)]
         fn table<S: Simd>(_: S) {}
@@ -317,8 +321,7 @@ macro_rules! in_nibbles {
             first: usize,
             sums: &mut [[S::I; 2]; SIDE],
         ) {
-            let nibbles = s.nibbles(s.load_i16(line));
-            for (i, codes) in nibbles.into_iter().enumerate() {
+            for (i, codes) in s.nibbles(s.load_i16(line)).into_iter().enumerate() {
                 for r in 0..SIDE {
                     for part in 0..2 {
                         let x = s.splat_i32(x[r][first + 2 * i + part]);
@@ -333,132 +336,29 @@ macro_rules! in_nibbles {
         }
     };
 }
+pub(super) use in_nibbles;
 
-/// Computes the sum of a group of activations. If numbers are not finite, the result has no
-/// meaning.
+/// Computes the sum of activations. If numbers are not finite, the result has no meaning.
 #[inline(always)]
-fn sum(x: &[i32; GROUP_K]) -> i32 {
+pub(super) fn sum(x: &[i32]) -> i32 {
     x.iter().fold(0i32, |sum, &x| sum.wrapping_add(x))
 }
 
 /// A code is the weight plus 8. The offset subtracts these 8.
 impl Blocks for Int4 {
+    type Planed = Self;
     four_bits!(Int4);
     scaled!(Quant::Int4);
     in_nibbles!();
     const AHEAD: usize = 2;
     #[inline(always)]
-    fn offset(x: &[i32; GROUP_K], _: f32) -> i32 {
-        sum(x).wrapping_mul(-8)
-    }
-}
-
-/// The offset is a float32: the sum of a group's activations as numbers, negated, by which the
-/// group's minimum is multiplied.
-impl Blocks for K4 {
-    four_bits!(K4);
-    in_nibbles!();
-    const MINIMA: bool = true;
-    #[inline(always)]
-    fn offset(x: &[i32; GROUP_K], unit: f32) -> i32 {
-        (-(unit * sum(x) as f32)).to_bits() as i32
-    }
-    /// Scale and minimum.
-    type Scale<S: Simd> = [S::F; 2];
-
-    #[inline(always)]
-    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> [S::F; 2] {
-        let scales = k_scales!(Quant::K4, block);
-        let both = s.load_i16(scale_line(scales, i / 2));
-        let [scale, minimum] = match i % 2 {
-            0 => [s.byte_f32::<0>(both), s.byte_f32::<1>(both)],
-            _ => [s.byte_f32::<2>(both), s.byte_f32::<3>(both)],
-        };
-        let [d, dmin] = scale_line(scales, 4).as_chunks().0 else {
-            unreachable!()
-        };
-        [
-            s.mul(s.widen_f16(d), scale),
-            s.mul(s.widen_f16(dmin), minimum),
-        ]
-    }
-    #[inline(always)]
-    fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
-        let scales = k_scales!(Quant::K4, block);
-        if i.is_multiple_of(2) {
-            s.prefetch(scale_line(scales, i / 2), ahead);
-        }
-        if i == 0 {
-            s.prefetch(scale_line(scales, 4), ahead);
-        }
-    }
-    #[inline(always)]
-    fn accumulate<S: Simd>(
-        s: S,
-        [scale, minimum]: [S::F; 2],
-        dot: [S::I; 2],
-        offset: i32,
-        unit: f32,
-        sum: S::F,
-    ) -> S::F {
-        let dot = s.to_f32(Self::total(s, dot, 0));
-        let sum = s.fma(dot, s.mul(scale, s.splat(unit)), sum);
-        s.fma(minimum, s.splat(f32::from_bits(offset as u32)), sum)
-    }
-    #[inline(always)]
-    fn factors<S: Simd>(_: S, factors: [S::F; 2]) -> [S::F; 2] {
-        factors
-    }
-    #[inline(always)]
-    fn weight<S: Simd>(s: S, [scale, minimum]: [S::F; 2], value: S::F) -> S::F {
-        s.sub(s.mul(scale, value), minimum)
-    }
-}
-
-impl Blocks for K8 {
-    shaped!(Quant::K8);
-    eight_bits!();
-    /// The scale of 16 weights.
-    type Scale<S: Simd> = S::F;
-
-    #[inline(always)]
-    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> S::F {
-        let scales = k_scales!(Quant::K8, block);
-        let four = s.load_i16(scale_line(scales, i / 4));
-        let scale = match i % 4 {
-            0 => s.byte_f32::<0>(four),
-            1 => s.byte_f32::<1>(four),
-            2 => s.byte_f32::<2>(four),
-            _ => s.byte_f32::<3>(four),
-        };
-        let d = scale_line(scales, 4).first_chunk().expect("half a line");
-        s.mul(s.widen_f16(d), scale)
-    }
-    #[inline(always)]
-    fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
-        let scales = k_scales!(Quant::K8, block);
-        if i.is_multiple_of(4) {
-            s.prefetch(scale_line(scales, i / 4), ahead);
-        }
-        if i == 0 {
-            s.prefetch(scale_line(scales, 4), ahead);
-        }
-    }
-    #[inline(always)]
-    fn accumulate<S: Simd>(s: S, scale: S::F, dot: S::I, _: i32, unit: f32, sum: S::F) -> S::F {
-        s.fma(s.to_f32(dot), s.mul(scale, s.splat(unit)), sum)
-    }
-    #[inline(always)]
-    fn factors<S: Simd>(s: S, scale: S::F) -> [S::F; 2] {
-        [scale, s.splat(0.0)]
-    }
-    #[inline(always)]
-    fn weight<S: Simd>(s: S, scale: S::F, value: S::F) -> S::F {
-        s.mul(scale, value)
+    fn offsets(x: &[i32; GROUP_K], _: f32) -> Offsets {
+        [sum(x).wrapping_mul(-8), 0]
     }
 }
 
 impl Blocks for Nf4 {
+    type Planed = Self;
     four_bits!(Nf4);
     scaled!(Quant::Nf4);
     // A sum of 32 products with int16 must stay below 2^31, so the magnitude of multiples is at

@@ -12,11 +12,17 @@
 //! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 64 | 8 | 512 + 64 |
 //! | nf4 | as int4 | 128 | 16 | 1024 + 64 |
 //! | k4 | as int4 | 256 | 32 | 2048 + 256 + 64 |
+//! | k5 | as k4 | 256 | 32 + 8 | 2048 + 512 + 256 + 64 |
+//! | k6 | as k4 | 256 | 32 + 16 | 2048 + 1024 + 256 + 64 |
 //! | k8 | as int8 | 256 | 64 | 4096 + 256 + 64 |
 //!
-//! The scales of k4 and k8 are the words of [`crate::quant::k`]: four lines with two of the words
-//! for small integers of every output, then a line with sixteen `d` and, in k4, sixteen `dmin`. The
-//! second half of that line of k8 is padding, which keeps blocks whole cache lines.
+//! Behind the lines of k5 and k6 with the lower four bits of codes come the lines of the plane of
+//! high bits: a line has a word of [`crate::quant::k`] for every output, the bits of 32 or 16 k.
+//!
+//! The scales of the K types are the words of [`crate::quant::k`]: four lines with two of the words
+//! for small integers of every output, then a line with sixteen `d` and, in k4 and k5, sixteen
+//! `dmin`. The second half of that line of k6 and k8 is padding, which keeps blocks whole cache
+//! lines.
 //!
 //! Kernels multiply lines with sixteen words of activations for each group, in int16 or in the two
 //! bytes of an int16: [`Blocks::words`]. For many rows a line becomes pairs of int16 in every
@@ -24,18 +30,22 @@
 
 mod bytes;
 mod formats;
+mod k;
 
+use super::element::Weights;
 use super::simd::{LANES, Simd};
-use crate::quant::{Quant, k};
-pub use bytes::{BYTE_WORDS, Bytes, bytes_offset, in_bytes};
-pub use formats::{Int4, Int8, K4, K8, Nf4};
+use crate::quant::Quant;
+use crate::quant::k::{BLOCK, GROUP_WORDS, K4_WORDS, NIBBLES, high_bits, plane_bits};
+pub use bytes::{BYTE_WORDS, Bytes, bytes_offsets, in_bytes};
+pub use formats::{Int4, Int8, Nf4};
+pub use k::{K4, K5, K6, K8};
 
 /// The number of columns of a block (k in the table above).
 const fn block_k(quant: Quant) -> usize {
     match quant {
         Quant::Int8 | Quant::Int4 | Quant::Fp8 => 64,
         Quant::Nf4 => 128,
-        Quant::K4 | Quant::K8 => k::BLOCK,
+        Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => BLOCK,
     }
 }
 
@@ -49,8 +59,8 @@ pub(super) const LINE: usize = 2 * LANES;
 /// The number of words in the activations of [`GROUP_K`] columns.
 pub(super) const WORDS: usize = GROUP_K / 2;
 
-/// Words of the codes of a block.
-const fn codes_len(quant: Quant) -> usize {
+/// Words of the lines of a block that hold codes, or the lower four bits of codes.
+const fn lines_len(quant: Quant) -> usize {
     block_k(quant) * LANES
         / 2
         / if matches!(quant, Quant::Int8 | Quant::K8) {
@@ -60,11 +70,16 @@ const fn codes_len(quant: Quant) -> usize {
         }
 }
 
+/// Words of the codes of a block, including those of a plane.
+const fn codes_len(quant: Quant) -> usize {
+    lines_len(quant) + block_k(quant) * LANES / 16 * plane_bits(quant)
+}
+
 /// 16-bit words of a block.
 pub(super) const fn block_len(quant: Quant) -> usize {
     codes_len(quant)
         + match quant {
-            Quant::K4 | Quant::K8 => (k::GROUP_WORDS + 2) * LANES,
+            Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => (GROUP_WORDS + 2) * LANES,
             _ => block_k(quant) / quant.group() * LANES,
         }
 }
@@ -83,13 +98,22 @@ pub(super) fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 
             let word = block[within / 4 * LINE + 2 * lane + within % 4 / 2];
             word >> (8 * (within % 2)) & 255
         }
-        Quant::Int4 | Quant::Nf4 | Quant::K4 => {
+        Quant::Int4 | Quant::Nf4 | Quant::K4 | Quant::K5 | Quant::K6 => {
             let byte = within % 4;
             let word = block[within / 8 * LINE + 2 * lane + byte / 2];
-            word >> (8 * (byte % 2) + within % 8 / 4 * 4) & 15
+            let low = word >> (8 * (byte % 2) + within % 8 / 4 * 4) & 15;
+            match plane_bits(quant) {
+                0 => low,
+                bits => {
+                    let line = lines_len(quant) + within / (32 / bits) * LINE;
+                    let [a, b] = [0, 1].map(|i| block[line + 2 * lane + i].to_le_bytes());
+                    let word = [a[0], a[1], b[0], b[1]];
+                    low | u16::from(high_bits(&word, bits, within % (32 / bits))) << 4
+                }
+            }
         }
     };
-    let mut scales = [0; k::K4_WORDS];
+    let mut scales = [0; K4_WORDS];
     let n = quant.scales(block_k(quant));
     for (i, scale) in scales[..n].iter_mut().enumerate() {
         *scale = block[scale_at(quant, i, lane)];
@@ -102,7 +126,9 @@ pub(super) fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 
 fn scale_at(quant: Quant, i: usize, lane: usize) -> usize {
     codes_len(quant)
         + match quant {
-            Quant::K4 | Quant::K8 if i < k::GROUP_WORDS => i / 2 * LINE + 2 * lane + i % 2,
+            Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 if i < GROUP_WORDS => {
+                i / 2 * LINE + 2 * lane + i % 2
+            }
             _ => i * LANES + lane,
         }
 }
@@ -113,7 +139,16 @@ pub(super) fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &
     // Bytes of one row in a block.
     let bytes = quant.code_bytes(block_k(quant));
     for (block, codes) in blocks.zip(codes.chunks(bytes)) {
-        let lines = block[..len].as_chunks_mut::<LINE>().0;
+        let (lines, plane) = block[..len].split_at_mut(lines_len(quant));
+        let (codes, high) = match plane_bits(quant) {
+            0 => (codes, &[][..]),
+            _ => codes.split_at(NIBBLES),
+        };
+        for (line, word) in plane.chunks_exact_mut(LINE).zip(high.as_chunks::<4>().0) {
+            line[2 * lane] = u16::from_le_bytes([word[0], word[1]]);
+            line[2 * lane + 1] = u16::from_le_bytes([word[2], word[3]]);
+        }
+        let lines = lines.as_chunks_mut::<LINE>().0;
         for (line, codes) in lines.iter_mut().zip(codes.chunks(4)) {
             let mut c = [0; 4];
             c[..codes.len()].copy_from_slice(codes);
@@ -160,7 +195,7 @@ pub trait Blocks: 'static {
         1
     };
     /// Lines of codes in a group.
-    const LINES: usize = codes_len(Self::QUANT) / LINE / Self::GROUPS;
+    const LINES: usize = lines_len(Self::QUANT) / LINE / Self::GROUPS;
     /// A factor that scales of activations contain. The lookup table has the values of codes as
     /// multiples of it.
     const UNIT: f32;
@@ -170,6 +205,11 @@ pub trait Blocks: 'static {
     const TOP: f32 = 32767.0;
     /// Whether weights have minima.
     const MINIMA: bool = false;
+    /// The format that has this one's scales, and a plane, so that weights that are decoded for many
+    /// rows look the same. The format itself where there is none.
+    type Planed: Blocks + Weights<Bits = u16>;
+    /// Whether there is one.
+    const HAS_PLANED: bool = false;
 
     /// The lookup table of [`Blocks::int_pairs`].
     type Pairs<S: Simd>: Copy;
@@ -177,15 +217,15 @@ pub trait Blocks: 'static {
     fn table_of_pairs<S: Simd>(s: S) -> Self::Pairs<S>;
     /// The weights of a line in multiples of [`Blocks::UNIT`], as pairs of int16, in the order of
     /// [`pair_words`]: the first two, or all four.
-    fn int_pairs<S: Simd>(s: S, table: Self::Pairs<S>, line: &[u16; LINE]) -> [S::I; 4];
+    fn int_pairs<S: Simd>(s: S, table: Self::Pairs<S>, line: Self::Line<'_>) -> [S::I; 4];
 
     /// The activations of a group as words for [`Blocks::add`].
     fn words(x: &[i32; GROUP_K]) -> [i32; WORDS];
-    /// The offset of a group of activations, which have this scale: what [`Blocks::accumulate`]
-    /// needs of their sum.
+    /// The offsets of the spans of a group of activations, which have this scale: what
+    /// [`Blocks::accumulate`] needs of their sums.
     #[inline(always)]
-    fn offset(_: &[i32; GROUP_K], _: f32) -> i32 {
-        0
+    fn offsets(_: &[i32; GROUP_K], _: f32) -> Offsets {
+        [0; MAX_SPANS]
     }
     /// The lookup table of [`Blocks::add`].
     type Table<S: Simd>: Copy;
@@ -202,7 +242,7 @@ pub trait Blocks: 'static {
     fn add<S: Simd, const SIDE: usize>(
         s: S,
         table: Self::Table<S>,
-        line: &[u16; LINE],
+        line: Self::Line<'_>,
         x: &[[i32; WORDS]; SIDE],
         first: usize,
         sums: &mut [Self::Sum<S>; SIDE],
@@ -215,14 +255,18 @@ pub trait Blocks: 'static {
     /// Builds the table.
     fn table_of_values<S: Simd>(s: S) -> Self::Values<S>;
     /// The weights of a line before scaling, in the order of k: the first four, or all eight.
-    fn values<S: Simd>(s: S, table: Self::Values<S>, line: &[u16; LINE]) -> [S::F; 8];
+    fn values<S: Simd>(s: S, table: Self::Values<S>, line: Self::Line<'_>) -> [S::F; 8];
 
     /// An array of [`Blocks::LEN`] words.
     type Block: 'static;
     /// A strip as blocks.
     fn blocks(strip: &[u16]) -> &[Self::Block];
+    /// A line of codes: a reference, and another to a line of a plane where there is one.
+    type Line<'a>: Copy;
     /// Line `i` of a block, counted over the [`Blocks::LINES`] of all its groups.
-    fn line(block: &Self::Block, i: usize) -> &[u16; LINE];
+    fn line(block: &Self::Block, i: usize) -> Self::Line<'_>;
+    /// Prefetches the memory that lies `ahead` bytes after a line.
+    fn prefetch_line<S: Simd>(s: S, line: Self::Line<'_>, ahead: usize);
 
     /// The scale of a span, as sums and weights need it.
     type Scale<S: Simd>: Copy;
@@ -245,6 +289,11 @@ pub trait Blocks: 'static {
     /// A weight, from its [`Blocks::values`].
     fn weight<S: Simd>(s: S, scale: Self::Scale<S>, value: S::F) -> S::F;
 }
+
+/// Most spans of a group, in any format.
+pub(super) const MAX_SPANS: usize = 2;
+/// A number for each span of a group of activations.
+pub(super) type Offsets = [i32; MAX_SPANS];
 
 /// A group of activations as pairs of int16: of every four columns the first and the third, and the
 /// second and the fourth, because these are the bytes and half bytes that codes have at one place
@@ -281,6 +330,14 @@ macro_rules! with_blocks {
             }
             $crate::quant::Quant::K4 => {
                 type $Q = $crate::backend::cpu::blocks::K4;
+                $body
+            }
+            $crate::quant::Quant::K5 => {
+                type $Q = $crate::backend::cpu::blocks::K5;
+                $body
+            }
+            $crate::quant::Quant::K6 => {
+                type $Q = $crate::backend::cpu::blocks::K6;
                 $body
             }
             $crate::quant::Quant::K8 => {

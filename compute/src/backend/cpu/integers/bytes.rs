@@ -1,7 +1,7 @@
 //! Products of int8: four activations in a word, so each instruction does twice as many products
 //! as with int16 (117 and 235 G a second on one core of a Zen 4).
 
-use super::super::blocks::{BYTE_WORDS, Bytes, LINE};
+use super::super::blocks::{BYTE_WORDS, Bytes};
 use super::super::element::Weights;
 use super::super::simd::Simd;
 use super::super::words::Panel;
@@ -57,7 +57,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                 let first = (span * lines + j) * each;
                 unrolled!(WIDE, b => {
                     let line = Q::line(w[b], i * lines + j);
-                    s.prefetch(line, ahead);
+                    Q::prefetch_line(s, line, ahead);
                     let quads = Q::quads(s, line);
                     for (q, codes) in quads.into_iter().take(each).enumerate() {
                         for r in 0..SIDE {
@@ -75,7 +75,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                     let dot = s.to_f32(dots[b][r]);
                     sum = s.fma(dot, s.mul(scale, s.splat(units[r])), sum);
                     if Q::MINIMA {
-                        sum = s.fma(minimum, s.splat(f32::from_bits(offsets[r] as u32)), sum);
+                        sum = s.fma(minimum, s.splat(f32::from_bits(offsets[r][0] as u32)), sum);
                     }
                     s.store(sum, &mut sums[b][r]);
                 }
@@ -88,10 +88,11 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
     fn codes<S: Simd>(_: S) {}
     const LINES: usize = BYTE_WORDS;
     #[inline(always)]
-    fn decode<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::I; 4] {
+    fn decode<S: Simd>(s: S, (): (), line: Q::Line<'_>) -> [S::I; 4] {
         let [a, b] = Q::quads(s, line);
         [a, b, a, b]
     }
+    type Planed = InBytes<Q::PlanedBytes>;
 
     #[inline(always)]
     fn many<S: Simd, const SIDE: usize, const WIDE: usize>(

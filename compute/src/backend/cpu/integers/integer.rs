@@ -1,6 +1,6 @@
 //! What products of pairs and of bytes do differently.
 
-use super::super::blocks::{Blocks, LINE, WORDS};
+use super::super::blocks::{Blocks, LINE, MAX_SPANS, Offsets, WORDS};
 use super::super::buf::as_u16;
 use super::super::element::Weights;
 use super::super::simd::{LANES, Simd};
@@ -10,9 +10,6 @@ use super::super::words::{MAX_SIDE, Words};
 pub const K_GROUPS: usize = 4;
 /// Most strips side by side of many rows.
 pub const MAX_WIDE: usize = 2;
-/// Most scales of a group and strip.
-const MAX_SPANS: usize = 2;
-
 /// Numbers of scratch that decoded strips take: codes have half the size; scales, and minima.
 pub const DECODED: usize = K_GROUPS * MAX_WIDE * (WORDS + MAX_SPANS + 1) * LANES;
 
@@ -57,7 +54,13 @@ pub trait Integers {
     /// Lines of a decoded group.
     const LINES: usize;
     /// Decodes line `line` to one line for every word of activations that it is multiplied with.
-    fn decode<S: Simd>(s: S, codes: Self::Codes<S>, line: &[u16; LINE]) -> [S::I; 4];
+    fn decode<S: Simd>(
+        s: S,
+        codes: Self::Codes<S>,
+        line: <Self::Q as Blocks>::Line<'_>,
+    ) -> [S::I; 4];
+    /// The same for [`Blocks::Planed`]; its decoded lines are multiplied in the same way.
+    type Planed: Integers;
     /// `sums += w x`, for the groups of `x`.
     fn many<S: Simd, const SIDE: usize, const WIDE: usize>(
         s: S,
@@ -97,7 +100,7 @@ pub fn accumulate<Q: Blocks, S: Simd, const SIDE: usize, const WIDE: usize>(
     w: &Decoded<'_, WIDE>,
     (i, span): (usize, usize),
     dots: [[S::I; SIDE]; WIDE],
-    (units, offsets): (&[f32; SIDE], &[i32; SIDE]),
+    (units, offsets): (&[f32; SIDE], &[Offsets; SIDE]),
     sums: &mut Sums<SIDE, WIDE>,
 ) {
     const { assert!(!Q::MINIMA || Q::SPANS == 1, "minima are added once") };
@@ -110,7 +113,7 @@ pub fn accumulate<Q: Blocks, S: Simd, const SIDE: usize, const WIDE: usize>(
             let scale = s.mul(scale, s.splat(units[r]));
             sum = s.fma(s.to_f32(dots[b][r]), scale, sum);
             if Q::MINIMA {
-                let offset = s.splat(f32::from_bits(offsets[r] as u32));
+                let offset = s.splat(f32::from_bits(offsets[r][0] as u32));
                 sum = s.fma(s.load(&w.minima[i][b]), offset, sum);
             }
             s.store(sum, &mut sums[b][r]);

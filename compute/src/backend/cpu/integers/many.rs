@@ -58,17 +58,22 @@ impl<A: Integers> Many<'_, A> {
             mut write,
         } = self.0;
         assert_eq!(x.side(), SIDE, "rows side by side");
-        let codes = A::codes(s);
         let (decoded, sums) = scratch.split_at_mut(DECODED);
         let mut decoded = Decoded::<WIDE>::new(decoded);
         let sums = sums.as_chunks_mut::<LANES>().0;
         let sums = sums.as_chunks_mut::<SIDE>().0.as_chunks_mut::<WIDE>().0;
-        let mut strips: [&[<A::Q as Blocks>::Block]; TASK_STRIPS] = [&[]; TASK_STRIPS];
+        let mut strips: [&[u16]; TASK_STRIPS] = [&[]; TASK_STRIPS];
         for (i, strip) in strips.iter_mut().enumerate() {
-            *strip = A::Q::blocks(weights.get(i));
+            *strip = weights.get(i);
         }
         let strips = &strips.as_chunks::<WIDE>().0[..weights.total().div_ceil(WIDE)];
-        let groups = strips[0][0].len() * A::Q::GROUPS;
+        // Only how they are decoded depends on whether the weights have a plane.
+        let planed = A::Q::HAS_PLANED && x.form().quant() != Some(A::Q::QUANT);
+        let block = match planed {
+            true => <A::Planed as Integers>::Q::LEN,
+            false => A::Q::LEN,
+        };
+        let groups = strips[0][0].len() / block * A::Q::GROUPS;
         let panels = x.rows().div_ceil(SIDE);
         // Bands of equal size.
         let band = panels.div_ceil((panels * SIDE).div_ceil(BAND));
@@ -80,11 +85,16 @@ impl<A: Integers> Many<'_, A> {
                 .fill([0.0; LANES]);
             for group in (0..groups).step_by(K_GROUPS) {
                 let n = K_GROUPS.min(groups - group);
-                let block = size_of::<<A::Q as Blocks>::Block>();
-                let bytes = K_GROUPS * block / A::Q::GROUPS;
+                let bytes = K_GROUPS * size_of::<u16>() * block / A::Q::GROUPS;
                 let ahead = weights.ahead(bytes, group + K_GROUPS >= groups);
                 for (strips, sums) in strips.iter().zip(sums.chunks_exact_mut(count)) {
-                    decode::<A, S, WIDE>(s, codes, strips, group..group + n, ahead, &mut decoded);
+                    let groups = group..group + n;
+                    match planed {
+                        true if A::Q::HAS_PLANED => {
+                            decode::<A::Planed, S, WIDE>(s, strips, groups, ahead, &mut decoded);
+                        }
+                        _ => decode::<A, S, WIDE>(s, strips, groups, ahead, &mut decoded),
+                    }
                     for (panel, sums) in (first..).zip(sums) {
                         let x = Groups {
                             x,
@@ -111,22 +121,23 @@ impl<A: Integers> Many<'_, A> {
 #[inline(always)]
 fn decode<A: Integers, S: Simd, const WIDE: usize>(
     s: S,
-    codes: A::Codes<S>,
-    strips: &[&[<A::Q as Blocks>::Block]; WIDE],
+    strips: &[&[u16]; WIDE],
     groups: std::ops::Range<usize>,
     ahead: usize,
     to: &mut Decoded<'_, WIDE>,
 ) {
+    let codes = A::codes(s);
     // Decoded lines of a line.
     let each = A::LINES / A::Q::LINES;
     for (i, at) in groups.enumerate() {
         let lines = &mut to.lines[i * A::LINES..][..A::LINES];
         let scales = &mut to.scales[i * A::Q::SPANS..][..A::Q::SPANS];
         for b in 0..WIDE {
-            let (block, g) = (&strips[b][at / A::Q::GROUPS], at % A::Q::GROUPS);
+            let (block, g) = (at / A::Q::GROUPS, at % A::Q::GROUPS);
+            let block = &A::Q::blocks(strips[b])[block];
             for j in 0..A::Q::LINES {
                 let line = A::Q::line(block, g * A::Q::LINES + j);
-                s.prefetch(line, ahead);
+                A::Q::prefetch_line(s, line, ahead);
                 let decoded = A::decode(s, codes, line);
                 for (line, to) in decoded.into_iter().zip(&mut lines[j * each..][..each]) {
                     s.store_i16(line, &mut to[b]);

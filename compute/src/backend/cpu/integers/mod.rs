@@ -28,7 +28,7 @@ mod many;
 mod pairs;
 
 use super::Workers;
-use super::blocks::{Int4, Int8, K4, K8, with_blocks};
+use super::blocks::{Int4, Int8, K4, K5, K6, K8, Nf4, with_blocks};
 use super::detect::Tier;
 use super::mat::Run;
 use super::strips::{Ending, Strips, TASK_STRIPS, Target, tasks};
@@ -100,24 +100,35 @@ pub(super) fn product(
             };
         }
         macro_rules! bytes {
-            ($Q:ty, $many:expr) => {
-                match $many {
-                    true => tier.run_bytes(many::Many::<InBytes<$Q>>(task!($Q))),
-                    false => tier.run_bytes(few::Few::<InBytes<$Q>>(task!($Q))),
-                }
+            ($Q:ty) => {
+                tier.run_bytes(few::Few::<InBytes<$Q>>(task!($Q)))
+            };
+        }
+        macro_rules! many {
+            ($run:ident, $As:ident, $Q:ty) => {
+                tier.$run(many::Many::<$As<$Q>>(task!($Q)))
             };
         }
         match x.form() {
             Form::Own(quant) => with_blocks!(quant, Q => {
                 tier.run_integers(few::Few::<InPairs<Q>>(task!(Q)))
             }),
-            Form::Pairs(quant) => with_blocks!(quant, Q => {
-                tier.run_integers(many::Many::<InPairs<Q>>(task!(Q)))
-            }),
-            Form::Bytes(Quant::Int8, many) => bytes!(Int8, many),
-            Form::Bytes(Quant::Int4, many) => bytes!(Int4, many),
-            Form::Bytes(Quant::K4, many) => bytes!(K4, many),
-            Form::Bytes(Quant::K8, many) => bytes!(K8, many),
+            // Formats with a plane have kernels of their own for few rows alone.
+            Form::Pairs(Quant::Int8) => many!(run_integers, InPairs, Int8),
+            Form::Pairs(Quant::Int4) => many!(run_integers, InPairs, Int4),
+            Form::Pairs(Quant::Nf4) => many!(run_integers, InPairs, Nf4),
+            Form::Pairs(Quant::K4 | Quant::K5) => many!(run_integers, InPairs, K4),
+            Form::Pairs(Quant::K6 | Quant::K8) => many!(run_integers, InPairs, K8),
+            Form::Bytes(Quant::Int8, true) => many!(run_bytes, InBytes, Int8),
+            Form::Bytes(Quant::Int4, true) => many!(run_bytes, InBytes, Int4),
+            Form::Bytes(Quant::K4 | Quant::K5, true) => many!(run_bytes, InBytes, K4),
+            Form::Bytes(Quant::K6 | Quant::K8, true) => many!(run_bytes, InBytes, K8),
+            Form::Bytes(Quant::Int8, false) => bytes!(Int8),
+            Form::Bytes(Quant::Int4, false) => bytes!(Int4),
+            Form::Bytes(Quant::K4, false) => bytes!(K4),
+            Form::Bytes(Quant::K5, false) => bytes!(K5),
+            Form::Bytes(Quant::K6, false) => bytes!(K6),
+            Form::Bytes(Quant::K8, false) => bytes!(K8),
             other => unreachable!("integers in {other:?}"),
         }
     });

@@ -1,6 +1,6 @@
 //! Products of int16: two activations in a word.
 
-use super::super::blocks::{Blocks, LINE, WORDS};
+use super::super::blocks::{Blocks, WORDS};
 use super::super::element::Weights;
 use super::super::simd::Simd;
 use super::super::words::Panel;
@@ -54,7 +54,7 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
                 let first = (span * lines + j) * each;
                 unrolled!(WIDE, b => {
                     let line = Q::line(w[b], i * lines + j);
-                    s.prefetch(line, ahead);
+                    Q::prefetch_line(s, line, ahead);
                     Q::add(s, table, line, words, first, &mut dots[b]);
                 });
             }
@@ -63,7 +63,8 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
                 let scale = Q::scale(s, w[b], i);
                 for r in 0..SIDE {
                     let sum = s.load(&sums[b][r]);
-                    let sum = Q::accumulate(s, scale, dots[b][r], offsets[r], units[r], sum);
+                    let (dot, offset) = (dots[b][r], offsets[r][span]);
+                    let sum = Q::accumulate(s, scale, dot, offset, units[r], sum);
                     s.store(sum, &mut sums[b][r]);
                 }
             });
@@ -77,9 +78,10 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
     }
     const LINES: usize = WORDS;
     #[inline(always)]
-    fn decode<S: Simd>(s: S, codes: Q::Pairs<S>, line: &[u16; LINE]) -> [S::I; 4] {
+    fn decode<S: Simd>(s: S, codes: Q::Pairs<S>, line: Q::Line<'_>) -> [S::I; 4] {
         Q::int_pairs(s, codes, line)
     }
+    type Planed = InPairs<Q::Planed>;
 
     #[inline(always)]
     fn many<S: Simd, const SIDE: usize, const WIDE: usize>(

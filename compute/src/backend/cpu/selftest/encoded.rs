@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::QuantData;
-use crate::quant::{Quant, nf4::DoubleQuant};
+use crate::quant::{Quant, k, nf4::DoubleQuant};
 use half::f16;
 
 /// Codes and scales (f16 bits) of a matrix, parts one after another, each part quantised by itself.
@@ -142,7 +142,7 @@ impl Encoded {
                 sum = add(dot as f32, w * (scale * unit), sum);
                 minimum = m;
             }
-            if self.quant == Quant::K4 {
+            if has_minima(self.quant) {
                 sum = add(minimum, -(scale * all as f32), sum);
             }
         }
@@ -162,6 +162,7 @@ pub fn unit(quant: Quant) -> f32 {
 pub fn top(tier: Tier, kind: RowKind, precision: Precision, quant: Quant) -> Option<f32> {
     let (pairs, coarse) = match quant {
         Quant::Int4 | Quant::K4 => (32512.0, true),
+        Quant::K5 | Quant::K6 => (32512.0, false),
         _ => (32767.0, false),
     };
     let fast = precision == Precision::Fast;
@@ -184,11 +185,22 @@ pub fn activations(top: f32, mut x: Vec<f64>) -> Vec<f64> {
     x
 }
 
-/// A row of k4 or k8, plainly: no search. Codes and scales take all values that the formats have,
+fn has_minima(quant: Quant) -> bool {
+    matches!(quant, Quant::K4 | Quant::K5)
+}
+
+/// A row of a K type, plainly: no search. Codes and scales take all values that the formats have,
 /// also negative scales.
 pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
     let mut words = Vec::new();
     let each = quant.code_bytes(256);
+    // The least and the greatest code, less the code of zero; and this code.
+    let (least, most, zero) = match quant {
+        Quant::K4 => (0.0, 15.0, 0),
+        Quant::K5 => (0.0, 31.0, 0),
+        Quant::K6 => (-32.0, 31.0, 32),
+        _ => (-127.0, 127.0, 0),
+    };
     for (x, codes) in row.chunks(256).zip(codes.chunks_mut(each)) {
         let odd = if x.iter().all(|x| x.is_finite()) {
             0.0
@@ -201,9 +213,9 @@ pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
             let (low, high) = x
                 .iter()
                 .fold((0f32, 0f32), |(a, b), &x| (a.min(x), b.max(x)));
-            match quant {
-                Quant::K4 => [(high - low) / 15.0, -low],
-                _ => [high.max(-low) / 127.0, 0.0],
+            match has_minima(quant) {
+                true => [(high - low) / most, -low],
+                false => [high.max(-low) / most, 0.0],
             }
         };
         let [d, dmin] = groups
@@ -221,22 +233,17 @@ pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
         for (g, x) in groups.enumerate() {
             let [scale, minimum] = of(x);
             let (mut s, m) = (over(scale, d), over(minimum, dmin));
-            if quant == Quant::K8 && g % 3 == 1 {
+            if !has_minima(quant) && g % 3 == 1 {
                 s = -s;
             }
             let (ds, dm) = (d.to_f32() * s, dmin.to_f32() * m);
-            let (least, most) = if quant == Quant::K4 {
-                (0.0, 15.0)
-            } else {
-                (-127.0, 127.0)
-            };
             let code = |x: &f32| match ds {
-                0.0 => 0,
-                ds => ((x + dm) / ds).round().clamp(least, most) as i8 as u8,
+                0.0 => zero,
+                ds => (((x + dm) / ds).round().clamp(least, most) as i8 as u8).wrapping_add(zero),
             };
             whole.extend(x.iter().map(code));
             bytes.push(s as i8 as u8);
-            if quant == Quant::K4 {
+            if has_minima(quant) {
                 bytes.push(m as u8);
             }
         }
@@ -246,11 +253,12 @@ pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
                     *to = pair[0] << 4 | pair[1];
                 }
             }
-            _ => codes.copy_from_slice(&whole),
+            Quant::K8 => codes.copy_from_slice(&whole),
+            _ => k::pack(k::plane_bits(quant), whole.first_chunk().unwrap(), codes),
         }
         words.extend(bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])));
         words.push(f16::from_f32(d.to_f32() + odd).to_bits());
-        if quant == Quant::K4 {
+        if has_minima(quant) {
             words.push(dmin.to_bits());
         }
     }

@@ -250,7 +250,7 @@ pub fn quantised_forward_matches(tier: Tier) {
                 shape(64, [4, 2], 16, 128, 61),
                 shape(128, [2, 2], 32, 64, 45),
             ],
-            Quant::K4 | Quant::K8 => [
+            _ if Quant::OF_FILES.contains(&quant) => [
                 shape(256, [8, 2], 32, 512, 61),
                 shape(256, [4, 1], 64, 256, 45),
             ],

@@ -359,6 +359,51 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn shift_right(self, a: I2, by: u32) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let by = _mm256_set1_epi32(by as i32);
+            I2(_mm256_srlv_epi32(a.0, by), _mm256_srlv_epi32(a.1, by))
+        }
+    }
+    #[inline(always)]
+    fn insert(self, codes: I2, bits: I2, by: u32, mask: u8) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let (by, mask) = (_mm256_set1_epi32(by as i32), _mm256_set1_epi8(mask as i8));
+            let insert = |codes, bits| {
+                _mm256_or_si256(codes, _mm256_and_si256(_mm256_sllv_epi32(bits, by), mask))
+            };
+            I2(insert(codes.0, bits.0), insert(codes.1, bits.1))
+        }
+    }
+    #[inline(always)]
+    fn sub_bytes(self, a: I2, n: i8) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let n = _mm256_set1_epi8(n);
+            I2(_mm256_sub_epi8(a.0, n), _mm256_sub_epi8(a.1, n))
+        }
+    }
+    /// Each i16 holds sums of four products: at most 4 * 63 * 128, which fits.
+    #[inline(always)]
+    fn dot_codes(self, acc: I2, a: [I2; 2], b: [I2; 2]) -> I2 {
+        let zero = self.splat_i32(0);
+        let sums = self.dot_nibbles(self.dot_nibbles(zero, a[0], b[0]), a[1], b[1]);
+        self.dot_i16(acc, sums, self.splat_i32(0x0001_0001))
+    }
+    #[inline(always)]
+    fn sum_bytes(self, high: I2, low: I2, offset: i32) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let offset = _mm256_set1_epi32(offset);
+            let sum = |high, low| {
+                _mm256_add_epi32(_mm256_slli_epi32::<8>(high), _mm256_add_epi32(low, offset))
+            };
+            I2(sum(high.0, low.0), sum(high.1, low.1))
+        }
+    }
+    #[inline(always)]
     fn to_f32(self, a: I2) -> F2 {
         // SAFETY: see the impl.
         unsafe { F2(_mm256_cvtepi32_ps(a.0), _mm256_cvtepi32_ps(a.1)) }

@@ -436,6 +436,42 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
+    fn shift_right(self, a: __m512i, by: u32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_srlv_epi32(a, _mm512_set1_epi32(by as i32)) }
+    }
+    #[inline(always)]
+    fn insert(self, codes: __m512i, bits: __m512i, by: u32, mask: u8) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let bits = _mm512_sllv_epi32(bits, _mm512_set1_epi32(by as i32));
+            _mm512_or_si512(codes, _mm512_and_si512(bits, _mm512_set1_epi8(mask as i8)))
+        }
+    }
+    #[inline(always)]
+    fn sub_bytes(self, a: __m512i, n: i8) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe { _mm512_sub_epi8(a, _mm512_set1_epi8(n)) }
+    }
+    /// Without VNNI, every i16 holds sums of four products: at most 4 * 63 * 128, which fits.
+    #[inline(always)]
+    fn dot_codes(self, acc: __m512i, a: [__m512i; 2], b: [__m512i; 2]) -> __m512i {
+        if LEVEL >= 1 {
+            return self.dot_nibbles(self.dot_nibbles(acc, a[0], b[0]), a[1], b[1]);
+        }
+        let zero = self.splat_i32(0);
+        let sums = self.dot_nibbles(self.dot_nibbles(zero, a[0], b[0]), a[1], b[1]);
+        self.dot_i16(acc, sums, self.splat_i32(0x0001_0001))
+    }
+    #[inline(always)]
+    fn sum_bytes(self, high: __m512i, low: __m512i, offset: i32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let low = _mm512_add_epi32(low, _mm512_set1_epi32(offset));
+            _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low)
+        }
+    }
+    #[inline(always)]
     fn to_f32(self, a: __m512i) -> __m512 {
         // SAFETY: see the impl.
         unsafe { _mm512_cvtepi32_ps(a) }

@@ -111,6 +111,18 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn dot_nibbles(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// `256 high + low + offset`, with each sum over four bytes.
     fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
+    /// Every i32 lane shifted by `by` bits to the right, as unsigned numbers; `by` is below 32.
+    fn shift_right(self, a: Self::I, by: u32) -> Self::I;
+    /// `codes | bits << by & mask`, where every i32 lane is shifted, and `mask` is that of every
+    /// byte.
+    fn insert(self, codes: Self::I, bits: Self::I, by: u32, mask: u8) -> Self::I;
+    /// `a - n` in every byte; wraps.
+    fn sub_bytes(self, a: Self::I, n: i8) -> Self::I;
+    /// Adds the products of bytes, of both `a` with both `b`, to every i32 lane of `acc`: eight
+    /// each. Bytes of `a` are from 0 to 63, those of `b` are signed.
+    fn dot_codes(self, acc: Self::I, a: [Self::I; 2], b: [Self::I; 2]) -> Self::I;
+    /// `256 high + low + offset` in every i32 lane; wraps.
+    fn sum_bytes(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
     /// Every signed byte plus 128, as an unsigned byte.
     #[inline(always)]
     fn unsigned_bytes(self, a: Self::I) -> Self::I {

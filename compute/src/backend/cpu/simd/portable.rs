@@ -205,6 +205,31 @@ impl Simd for Portable {
         out
     }
     #[inline(always)]
+    fn shift_right(self, a: Self::I, by: u32) -> Self::I {
+        a.map(|x| (x as u32 >> by) as i32)
+    }
+    #[inline(always)]
+    fn insert(self, codes: Self::I, bits: Self::I, by: u32, mask: u8) -> Self::I {
+        let mask = i32::from_le_bytes([mask; 4]);
+        let mut out = codes;
+        for i in 0..LANES {
+            out[i] |= bits[i] << by & mask;
+        }
+        out
+    }
+    #[inline(always)]
+    fn sub_bytes(self, a: Self::I, n: i8) -> Self::I {
+        a.map(|x| i32::from_le_bytes(x.to_le_bytes().map(|b| b.wrapping_sub(n as u8))))
+    }
+    #[inline(always)]
+    fn dot_codes(self, acc: Self::I, a: [Self::I; 2], b: [Self::I; 2]) -> Self::I {
+        self.dot_nibbles(self.dot_nibbles(acc, a[0], b[0]), a[1], b[1])
+    }
+    #[inline(always)]
+    fn sum_bytes(self, high: Self::I, low: Self::I, offset: i32) -> Self::I {
+        self.sum_nibbles(high, low, offset)
+    }
+    #[inline(always)]
     fn to_f32(self, a: Self::I) -> Self::F {
         let mut out = [0.0; LANES];
         for i in 0..LANES {

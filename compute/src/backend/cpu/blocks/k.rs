@@ -1,0 +1,307 @@
+//! The block formats with scales of two levels as types: the K types of GGUF files.
+
+use super::super::simd::Simd;
+use super::formats::{
+    byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, multiples, shaped, sum,
+};
+use super::{
+    Blocks, GROUP_K, LINE, MAX_SPANS, Offsets, WORDS, block_len, codes_len, lines_len, pair_words,
+};
+use crate::quant::Quant;
+
+/// [`Quant::K4`].
+pub struct K4;
+/// [`Quant::K5`].
+pub struct K5;
+/// [`Quant::K6`].
+pub struct K6;
+/// [`Quant::K8`].
+pub struct K8;
+
+/// Line `i` of the scales of a block.
+#[inline(always)]
+fn scale_line(scales: &[u16; SCALES], i: usize) -> &[u16; LINE] {
+    &scales.as_chunks().0[i]
+}
+
+/// Words of the scales of a block.
+const SCALES: usize = block_len(Quant::K4) - codes_len(Quant::K4);
+
+/// The scales of a block, which follow the codes.
+macro_rules! scales {
+    ($block:ident) => {
+        $block[codes_len(Self::QUANT)..]
+            .first_chunk()
+            .expect("the rest of the block")
+    };
+}
+
+/// Implements the scales of formats with minima. The offset is a float32: the sum of a group's
+/// activations as numbers, negated, by which the group's minimum is multiplied.
+macro_rules! minima {
+    () => {
+        const MINIMA: bool = true;
+        /// Scale and minimum.
+        type Scale<S: Simd> = [S::F; 2];
+
+        #[inline(always)]
+        fn offsets(x: &[i32; GROUP_K], unit: f32) -> Offsets {
+            [(-(unit * sum(x) as f32)).to_bits() as i32, 0]
+        }
+        #[inline(always)]
+        fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> [S::F; 2] {
+            let scales = scales!(block);
+            let both = s.load_i16(scale_line(scales, i / 2));
+            let [scale, minimum] = match i % 2 {
+                0 => [s.byte_f32::<0>(both), s.byte_f32::<1>(both)],
+                _ => [s.byte_f32::<2>(both), s.byte_f32::<3>(both)],
+            };
+            let [d, dmin] = scale_line(scales, 4).as_chunks().0 else {
+                unreachable!()
+            };
+            [
+                s.mul(s.widen_f16(d), scale),
+                s.mul(s.widen_f16(dmin), minimum),
+            ]
+        }
+        #[inline(always)]
+        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
+            let scales = scales!(block);
+            if i.is_multiple_of(2) {
+                s.prefetch(scale_line(scales, i / 2), ahead);
+            }
+            if i == 0 {
+                s.prefetch(scale_line(scales, 4), ahead);
+            }
+        }
+        #[inline(always)]
+        fn accumulate<S: Simd>(
+            s: S,
+            [scale, minimum]: [S::F; 2],
+            dot: [S::I; 2],
+            offset: i32,
+            unit: f32,
+            sum: S::F,
+        ) -> S::F {
+            let dot = s.to_f32(Self::total(s, dot, 0));
+            let sum = s.fma(dot, s.mul(scale, s.splat(unit)), sum);
+            s.fma(minimum, s.splat(f32::from_bits(offset as u32)), sum)
+        }
+        #[inline(always)]
+        fn factors<S: Simd>(_: S, factors: [S::F; 2]) -> [S::F; 2] {
+            factors
+        }
+        #[inline(always)]
+        fn weight<S: Simd>(s: S, [scale, minimum]: [S::F; 2], value: S::F) -> S::F {
+            s.sub(s.mul(scale, value), minimum)
+        }
+    };
+}
+
+/// Implements the scales of formats with one for each 16 weights.
+macro_rules! sixteens {
+    () => {
+        type Scale<S: Simd> = S::F;
+
+        #[inline(always)]
+        fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> S::F {
+            let scales = scales!(block);
+            let four = s.load_i16(scale_line(scales, i / 4));
+            let scale = match i % 4 {
+                0 => s.byte_f32::<0>(four),
+                1 => s.byte_f32::<1>(four),
+                2 => s.byte_f32::<2>(four),
+                _ => s.byte_f32::<3>(four),
+            };
+            let d = scale_line(scales, 4).first_chunk().expect("half a line");
+            s.mul(s.widen_f16(d), scale)
+        }
+        #[inline(always)]
+        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
+            let scales = scales!(block);
+            if i.is_multiple_of(4) {
+                s.prefetch(scale_line(scales, i / 4), ahead);
+            }
+            if i == 0 {
+                s.prefetch(scale_line(scales, 4), ahead);
+            }
+        }
+        #[inline(always)]
+        fn accumulate<S: Simd>(
+            s: S,
+            scale: S::F,
+            dot: Self::Sum<S>,
+            offset: i32,
+            unit: f32,
+            sum: S::F,
+        ) -> S::F {
+            let dot = s.to_f32(Self::total(s, dot, offset));
+            s.fma(dot, s.mul(scale, s.splat(unit)), sum)
+        }
+        #[inline(always)]
+        fn factors<S: Simd>(s: S, scale: S::F) -> [S::F; 2] {
+            [scale, s.splat(0.0)]
+        }
+        #[inline(always)]
+        fn weight<S: Simd>(s: S, scale: S::F, value: S::F) -> S::F {
+            s.mul(scale, value)
+        }
+    };
+}
+
+/// A line with the lower four bits of codes, and the line of the plane that has their other bits.
+#[derive(Clone, Copy)]
+pub struct Planed<'a> {
+    codes: &'a [u16; LINE],
+    plane: &'a [u16; LINE],
+    /// The number of the line among those that share this line of the plane.
+    at: u32,
+}
+
+impl Planed<'_> {
+    /// The unsigned bytes of a line, four columns of every output at a time. `BITS` of each are in
+    /// the plane.
+    #[inline(always)]
+    pub fn quads<const BITS: u32, S: Simd>(self, s: S) -> [S::I; 2] {
+        let [a, b] = s.nibbles(s.load_i16(self.codes));
+        let plane = s.shift_right(s.load_i16(self.plane), 2 * BITS * self.at);
+        let mask = ((1 << BITS) - 1) << 4;
+        [
+            s.insert(a, plane, 4, mask),
+            s.insert(b, plane, 4 - BITS, mask),
+        ]
+    }
+}
+
+/// Implements formats with a plane of so many bits. As with four bits, an activation is two signed
+/// bytes. From the unsigned codes, `$zero` is subtracted.
+macro_rules! in_planes {
+    ($bits:literal, $zero:literal) => {
+        const UNIT: f32 = 1.0;
+        /// As with four bits.
+        const TOP: f32 = 32512.0;
+        const PARTS: usize = 2;
+        type Planed = Self;
+        type Table<S: Simd> = ();
+        type Pairs<S: Simd> = ();
+        type Values<S: Simd> = ();
+        /// The sum of upper bytes and the sum of lower bytes.
+        type Sum<S: Simd> = [S::I; 2];
+        type Line<'a> = Planed<'a>;
+
+        #[inline(always)]
+        fn line(block: &Self::Block, i: usize) -> Planed<'_> {
+            // Lines that share a line of the plane.
+            const EACH: usize = 4 / $bits;
+            let lines = block.as_chunks().0;
+            Planed {
+                codes: &lines[i],
+                plane: &lines[lines_len(Self::QUANT) / LINE + i / EACH],
+                at: (i % EACH) as u32,
+            }
+        }
+        #[inline(always)]
+        fn prefetch_line<S: Simd>(s: S, line: Planed<'_>, ahead: usize) {
+            s.prefetch(line.codes, ahead);
+            if line.at == 0 {
+                s.prefetch(line.plane, ahead);
+            }
+        }
+        #[inline(always)]
+        fn words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
+            byte_words(x)
+        }
+        #[inline(always)]
+        fn table<S: Simd>(_: S) {}
+        #[inline(always)]
+        fn zero<S: Simd>(s: S) -> [S::I; 2] {
+            [s.splat_i32(0); 2]
+        }
+        #[inline(always)]
+        fn add<S: Simd, const SIDE: usize>(
+            s: S,
+            (): (),
+            line: Planed<'_>,
+            x: &[[i32; WORDS]; SIDE],
+            first: usize,
+            sums: &mut [[S::I; 2]; SIDE],
+        ) {
+            let quads = line.quads::<$bits, S>(s);
+            for r in 0..SIDE {
+                for part in 0..2 {
+                    let [a, b] = [x[r][first + part], x[r][first + 2 + part]];
+                    let x = [s.splat_i32(a), s.splat_i32(b)];
+                    sums[r][part] = s.dot_codes(sums[r][part], quads, x);
+                }
+            }
+        }
+        #[inline(always)]
+        fn total<S: Simd>(s: S, [high, low]: [S::I; 2], offset: i32) -> S::I {
+            s.sum_bytes(high, low, offset)
+        }
+        #[inline(always)]
+        fn table_of_pairs<S: Simd>(_: S) {}
+        #[inline(always)]
+        fn int_pairs<S: Simd>(s: S, (): (), line: Planed<'_>) -> [S::I; 4] {
+            let [a, b] = line.quads::<$bits, S>(s);
+            let [a, b] = [s.sub_bytes(a, $zero), s.sub_bytes(b, $zero)];
+            [
+                s.low_bytes(a),
+                s.high_bytes(a),
+                s.low_bytes(b),
+                s.high_bytes(b),
+            ]
+        }
+        #[inline(always)]
+        fn table_of_values<S: Simd>(_: S) {}
+        #[inline(always)]
+        fn values<S: Simd>(s: S, (): (), line: Planed<'_>) -> [S::F; 8] {
+            let [a, b] = line.quads::<$bits, S>(s);
+            let [a, b] = [s.sub_bytes(a, $zero), s.sub_bytes(b, $zero)];
+            [
+                s.byte_f32::<0>(a),
+                s.byte_f32::<1>(a),
+                s.byte_f32::<2>(a),
+                s.byte_f32::<3>(a),
+                s.byte_f32::<0>(b),
+                s.byte_f32::<1>(b),
+                s.byte_f32::<2>(b),
+                s.byte_f32::<3>(b),
+            ]
+        }
+    };
+}
+
+impl Blocks for K4 {
+    four_bits!(K4);
+    in_nibbles!();
+    minima!();
+    type Planed = K5;
+    const HAS_PLANED: bool = true;
+}
+
+impl Blocks for K5 {
+    shaped!(Quant::K5);
+    in_planes!(1, 0);
+    minima!();
+}
+
+/// The offset of a span subtracts the 32 that codes have too much.
+impl Blocks for K6 {
+    shaped!(Quant::K6);
+    in_planes!(2, 32);
+    sixteens!();
+    #[inline(always)]
+    fn offsets(x: &[i32; GROUP_K], _: f32) -> Offsets {
+        let (first, last) = x.split_at(GROUP_K / MAX_SPANS);
+        [sum(first).wrapping_mul(-32), sum(last).wrapping_mul(-32)]
+    }
+}
+
+impl Blocks for K8 {
+    shaped!(Quant::K8);
+    eight_bits!();
+    sixteens!();
+    type Planed = K6;
+    const HAS_PLANED: bool = true;
+}
