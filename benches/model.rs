@@ -209,6 +209,7 @@ impl Plan {
         let rope = RopeTable {
             cos: angles().map(|a| a.cos() as f32).collect(),
             sin: angles().map(|a| a.sin() as f32).collect(),
+            q_scale: Vec::new(),
         };
         let cpu = Cpu::new(shape, rope, threads, self.limits.max_rows).expect("a backend");
         let cpu = cpu.precision(self.precision);
@@ -227,6 +228,7 @@ impl Plan {
                 attention_norm: norm(),
                 wqkv,
                 head_norms: None,
+                rotation: Rotation::default(),
                 window: None,
                 wo,
                 ffn_norm: norm(),

@@ -1,6 +1,6 @@
 // Writes K and V of the step's rows to the KV cache, where qkv does not: to an 8-bit cache, as codes
-// with one scale for the vector of each head; and where the heads of q and k have norms, which come
-// before RoPE.
+// with one scale for the vector of each head; and where the heads of q and k have norms, which RoPE
+// follows, or in some families precedes.
 //
 // The epilogue of the product cannot do this. A scale or a norm needs the whole vector, and several
 // blocks of the product compute one vector together (eight blocks for a head of 128), so they would
@@ -15,7 +15,8 @@ DEVICE float greatest(CachedF8) { return 448.0f; }
 DEVICE uint32_t code_of(float x, Cached8) { return (as_bits(x + 12582912.0f) + 128) & 255; }
 DEVICE uint32_t code_of(float x, CachedF8) { return e4m3_of(x); }
 
-// Applies the norm and RoPE to a vector. A lane has numbers lane * 8 .. lane * 8 + 7 of it; those
+// Applies the norm and RoPE to a vector. RoPE does not change a vector's length, so only the norm's
+// weights have to wait where RoPE comes first. A lane has numbers lane * 8 .. lane * 8 + 7 of it; those
 // from head_dim on are zero.
 DEVICE void turn(const AppendParams &p, float (&v)[8], const float *norm, uint32_t row) {
     const uint32_t lane = threadIdx.x;
@@ -28,10 +29,13 @@ DEVICE void turn(const AppendParams &p, float (&v)[8], const float *norm, uint32
     for (uint32_t e = 0; e < 8; e += 2) {
         const uint32_t d = lane * 8 + e;
         if (d >= p.head_dim) break;
-        const float a = v[e] * scale * norm[d], b = v[e + 1] * scale * norm[d + 1],
-                    cos = p.cos[angles + d / 2], sin = p.sin[angles + d / 2];
+        const float first = norm[d], second = norm[d + 1], cos = p.cos[angles + d / 2],
+                    sin = p.sin[angles + d / 2];
+        float a = v[e] * scale, b = v[e + 1] * scale;
+        if (!p.rope_first) a *= first, b *= second;
         v[e] = a * cos - b * sin;
         v[e + 1] = a * sin + b * cos;
+        if (p.rope_first) v[e] *= first, v[e + 1] *= second;
     }
 }
 

@@ -250,7 +250,7 @@ typedef struct {
 // ---- append_{f32,f16,bf16,int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 ..
 // n_rows to their slots; in 8-bit caches, as codes with scales. grid (2 * n_kv_heads, n_rows),
 // block 32, shared 0. With q_norm and k_norm, after qkv with `raw`: applies the norms of heads and
-// RoPE to K first, and to q in its place. grid (2 * n_kv_heads + n_heads, n_rows).
+// RoPE, in either order, to K first, and to q in its place. grid (2 * n_kv_heads + n_heads, n_rows).
 // The kernel's type is that of the KV cache.
 typedef struct {
     void *k_pages; // this layer's pages
@@ -266,7 +266,7 @@ typedef struct {
     const int32_t *positions;     // [n_rows]
     uint32_t n_heads, q_stride;
     float eps;
-    uint32_t zero;
+    uint32_t rope_first; // whether RoPE comes before the norms
 } AppendParams;
 
 // ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Of the blocks for one row

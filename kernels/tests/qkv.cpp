@@ -34,6 +34,7 @@ struct Qkv {
     Buffer xd{x}, nd{norm}, bd{bias}, pd{size_t(0)}, sd{size_t(0)}, cd{size_t(0)}, snd{size_t(0)};
     bool by_parts = false; // one launch for each of q, k and v
     bool norms = false;    // heads of q and k have norms, which append applies
+    bool rope_first = false; // append applies them after RoPE
     std::vector<float> head_norms = vector_of(2 * heads.dim, 2 * heads.dim, random, 1, 0.3f);
     Buffer hd{head_norms};
 
@@ -105,7 +106,7 @@ struct Qkv {
             if (norms)
                 a.q = p.q, a.q_norm = g, a.k_norm = g + heads.dim, a.cos = p.cos, a.sin = p.sin,
                 a.tokens = p.positions, a.positions = p.positions, a.n_heads = heads.q,
-                a.q_stride = p.q_stride, a.eps = EPS;
+                a.q_stride = p.q_stride, a.eps = EPS, a.rope_first = rope_first;
             launch("append" + suffix(kv_type), a, 2 * heads.kv + (norms ? heads.q : 0), max_rows, 1,
                 32, 0, seed);
         }
@@ -148,26 +149,31 @@ struct Qkv {
             sums.push_back(p.sum + bias[i]);
             bounds.push_back((p.magnitude + fabs(bias[i])) * (SUM + rounding(type)) + 1e-7);
         }
-        for (uint32_t i = 0; norms && i < q_dim + heads.kv * heads.dim; i += heads.dim) {
-            double square = EPS * heads.dim, off = 0;
-            for (uint32_t d = 0; d < heads.dim; d++) {
-                square += sums[i + d] * sums[i + d];
-                off += bounds[i + d] * (fabs(sums[i + d]) + bounds[i + d]);
+        const uint32_t turned = q_dim + heads.kv * heads.dim;
+        auto normalise = [&] {
+            for (uint32_t i = 0; norms && i < turned; i += heads.dim) {
+                double square = EPS * heads.dim, off = 0;
+                for (uint32_t d = 0; d < heads.dim; d++) {
+                    square += sums[i + d] * sums[i + d];
+                    off += bounds[i + d] * (fabs(sums[i + d]) + bounds[i + d]);
+                }
+                for (uint32_t d = 0; d < heads.dim; d++) {
+                    const double weight = head_norms[(i < q_dim ? 0 : heads.dim) + d],
+                                 unit = sqrt(heads.dim / square);
+                    bounds[i + d] = 1.1 * fabs(weight) * unit *
+                                    (bounds[i + d] + fabs(sums[i + d]) * (off / square + SUM));
+                    sums[i + d] *= unit * weight;
+                }
             }
-            for (uint32_t d = 0; d < heads.dim; d++) {
-                const double g = fabs(head_norms[(i < q_dim ? 0 : heads.dim) + d]),
-                             unit = sqrt(heads.dim / square);
-                bounds[i + d] =
-                    1.1 * g * unit * (bounds[i + d] + fabs(sums[i + d]) * (off / square + SUM));
-                sums[i + d] *= unit * head_norms[(i < q_dim ? 0 : heads.dim) + d];
-            }
-        }
-        for (uint32_t i = 0; i < q_dim + heads.kv * heads.dim; i += 2) {
+        };
+        if (!rope_first) normalise();
+        for (uint32_t i = 0; i < turned; i += 2) {
             size_t angle = (size_t)positions[row] * heads.dim / 2 + i % heads.dim / 2;
             double c = cos[angle], s = sin[angle], u = sums[i], v = sums[i + 1];
             sums[i] = u * c - v * s, sums[i + 1] = u * s + v * c;
             bounds[i] = bounds[i + 1] = bounds[i] + bounds[i + 1];
         }
+        if (rope_first) normalise();
         std::vector<double> padding, got = row_of(all, row, &padding);
         // The error of the cache. For int8 it is half a step of the vector's scale. For fp8 it is
         // half a step at the number's own magnitude, or at that of the smallest numbers.
@@ -231,6 +237,13 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
     CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: one warpgroup gives other bits",
         name_of(type));
     half_tiles = alone = false;
+    if (norms) {
+        test.rope_first = true;
+        auto turned = test.run(rows, 1);
+        for (uint32_t row = 0; row <= n_rows; row++)
+            if (used[row]) test.compare(turned, row);
+        test.rope_first = false;
+    }
     // A row alone gives the same bits as a row among others.
     for (uint32_t i = 0; i < n_rows; i += 1 + n_rows / 3) {
         if (rows[i] < 0) continue;

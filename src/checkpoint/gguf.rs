@@ -8,8 +8,8 @@
 //! | `vocabulary` | the tokenizer's vocabulary |
 //! | `keys` | typed access to the keys of an architecture |
 //!
-//! Rows of q and k of the architectures `llama` and `granite` lie as RoPE rotates them, in pairs of
-//! neighbours. Those of the others lie in halves, as in Hugging Face's form.
+//! Rows of q and k of some architectures lie as RoPE rotates them, in pairs of neighbours. Those of
+//! the others lie in halves, as in Hugging Face's form.
 
 mod config;
 mod keys;
@@ -35,15 +35,48 @@ use crate::{Cancel, Dtype, Error, Result, sentence};
 use keys::Hyper;
 use std::path::{Path, PathBuf};
 
-/// The architectures that this library reads. Each has the name of its family's `model_type`.
-const ARCHITECTURES: [&str; 5] = ["llama", "qwen2", "qwen3", "phi3", "granite"];
+/// An architecture that this library reads.
+#[derive(Debug)]
+struct Architecture {
+    name: &'static str,
+    /// The family's `model_type`.
+    family: &'static str,
+    /// Whether the rows of q and k lie in pairs of neighbours.
+    pairs: bool,
+    /// The name of the norm before the feed-forward.
+    ffn_norm: &'static str,
+}
+
+const fn architecture(name: &'static str, family: &'static str, pairs: bool) -> Architecture {
+    Architecture {
+        name,
+        family,
+        pairs,
+        ffn_norm: "ffn_norm",
+    }
+}
+
+static ARCHITECTURES: [Architecture; 9] = [
+    architecture("llama", "llama", true),
+    architecture("qwen2", "qwen2", false),
+    architecture("qwen3", "qwen3", false),
+    architecture("phi3", "phi3", false),
+    architecture("granite", "granite", true),
+    architecture("smollm3", "smollm3", true),
+    architecture("ernie4_5", "ernie4_5", true),
+    architecture("hunyuan-dense", "hunyuan_v1_dense", false),
+    Architecture {
+        ffn_norm: "post_attention_norm",
+        ..architecture("seed_oss", "seed_oss", false)
+    },
+];
 
 /// A checkpoint in GGUF.
 #[derive(Debug)]
 pub struct GgufCheckpoint {
     path: PathBuf,
     set: Set,
-    architecture: String,
+    architecture: &'static Architecture,
     family: &'static Family,
 }
 
@@ -73,13 +106,14 @@ impl GgufCheckpoint {
         const KEY: &str = "general.architecture";
         let set = Set::open(path, None)?;
         let first = set.first();
-        let Some(architecture) = first.text(KEY)? else {
-            return Err(first.wrong(KEY, &ARCHITECTURES.join(", "), "missing"));
+        let known = || ARCHITECTURES.each_ref().map(|a| a.name).join(", ");
+        let Some(name) = first.text(KEY)? else {
+            return Err(first.wrong(KEY, &known(), "missing"));
         };
-        let known = ARCHITECTURES.contains(&architecture.as_str());
-        let Some(family) = Family::named(&architecture).filter(|_| known) else {
-            let (path, name) = (sentence::path(path), sentence::name(&architecture));
-            let known = ARCHITECTURES.join(", ");
+        let architecture = ARCHITECTURES.iter().find(|a| a.name == name);
+        let family = architecture.and_then(|a| Some((a, Family::named(a.family)?)));
+        let Some((architecture, family)) = family else {
+            let (path, name, known) = (sentence::path(path), sentence::name(&name), known());
             return Err(Error::Unsupported(format!(
                 "{path}: architecture `{name}` is not supported, expected {known}"
             )));
@@ -95,16 +129,15 @@ impl GgufCheckpoint {
     fn hyper(&self) -> Hyper<'_> {
         Hyper {
             file: self.set.first(),
-            prefix: &self.architecture,
+            prefix: self.architecture.name,
         }
     }
 
     /// How the rows of q and k are put into our order.
     fn rotated_order(&self, config: &Config) -> RowOrder {
-        match self.architecture.as_str() {
-            // Converters have already put them into pairs of neighbours.
-            "llama" | "granite" => RowOrder::AsStored,
-            _ => RowOrder::HalvesToPairs {
+        match self.architecture.pairs {
+            true => RowOrder::AsStored,
+            false => RowOrder::HalvesToPairs {
                 head_dim: config.shape.head_dim,
                 rotated: config.rotary_dim,
             },
@@ -205,10 +238,10 @@ impl Checkpoint for GgufCheckpoint {
         }
     }
 
-    fn norm(&self, norm: Norm, layer: Option<usize>) -> String {
+    fn norm(&self, _: &Config, norm: Norm, layer: Option<usize>) -> String {
         let name = match norm {
             Norm::Attention => "attn_norm",
-            Norm::Ffn => "ffn_norm",
+            Norm::Ffn => self.architecture.ffn_norm,
             Norm::Q => "attn_q_norm",
             Norm::K => "attn_k_norm",
             Norm::Last => "output_norm",

@@ -5,9 +5,10 @@
 //! | key | where absent |
 //! |---|---|
 //! | `num_key_value_heads`, `head_dim`, `sliding_window` | the family's default |
-//! | `rope_theta` | 10000 |
+//! | `rope_theta`, `tie_word_embeddings`, `attention_bias` | the family's default |
 //! | `rope_scaling`, `rope_parameters` | no stretching |
-//! | `attention_bias`, `mlp_bias`, `tie_word_embeddings`, `use_sliding_window` | false |
+//! | `attention_out_bias`, `mlp_bias`, `use_bias`, `use_sliding_window` | false |
+//! | `no_rope_layers` | every fourth layer does not rotate, or as `no_rope_layer_interval` says |
 //! | `embedding_multiplier`, `residual_multiplier`, `attention_multiplier`, `logits_scaling` | 1 |
 //! | `hidden_act` | silu |
 //!
@@ -52,13 +53,16 @@ pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
         add_eos(keys, shape.vocab_size, &mut eos_ids)?;
     }
     let rope = hf_rope::read(keys, family, shape.head_dim)?;
+    let unrotated = unrotated(keys, family, shape.n_layers)?;
     Ok(multipliers.put_into(Config {
         rope_theta: rope.theta,
         rope_scaling: rope.scaling,
         rotary_dim: rope.rotary_dim,
         biases: biases(keys, family)?,
-        windows: windows(keys, family, shape.n_layers)?,
-        tied_embeddings: keys.flag("tie_word_embeddings")?,
+        windows: windows(keys, family, shape.n_layers, &unrotated)?,
+        q_scale: rope.q_scale,
+        unrotated,
+        tied_embeddings: keys.flag_or("tie_word_embeddings", family.absent.tied)?,
         eos_ids,
         ..Config::plain(family, shape)
     }))
@@ -114,19 +118,43 @@ fn shape(keys: &Keys, family: &Family, multipliers: &Multipliers) -> Result<Shap
 }
 
 fn biases(keys: &Keys, family: &Family) -> Result<Biases> {
-    let attention = match family.bias {
-        Bias::None | Bias::Qkv => false,
-        Bias::Attention | Bias::AttentionAndMlp => keys.flag("attention_bias")?,
+    let has = |bias| match bias {
+        Bias::Never => Ok(false),
+        Bias::Always => Ok(true),
+        Bias::Key(key, absent) => keys.flag_or(key, absent),
     };
+    let [qkv, o, mlp] = family.biases;
     Ok(Biases {
-        qkv: attention || family.bias == Bias::Qkv,
-        o: attention,
-        mlp: family.bias == Bias::AttentionAndMlp && keys.flag("mlp_bias")?,
+        qkv: has(qkv)?,
+        o: has(o)?,
+        mlp: has(mlp)?,
     })
 }
 
+/// [`Config::unrotated`].
+fn unrotated(keys: &Keys, family: &Family, n_layers: usize) -> Result<Vec<bool>> {
+    if !family.unrotated {
+        return Ok(Vec::new());
+    }
+    let (key, interval) = ("no_rope_layers", "no_rope_layer_interval");
+    let Some(listed) = keys.get(key) else {
+        let interval = keys.optional_size(interval, MAX_LAYERS)?;
+        return Ok(every(interval.unwrap_or(UNROTATED_INTERVAL), n_layers));
+    };
+    let rotates = |value: &Value| value.as_u64().filter(|&n| n < 2).map(|n| n == 0);
+    let layers = listed.as_array().filter(|list| list.len() >= n_layers);
+    let layers: Option<Vec<bool>> =
+        layers.and_then(|list| list[..n_layers].iter().map(rotates).collect());
+    layers.ok_or_else(|| keys.wrong(key, format!("a list of at least {n_layers} times 0 or 1")))
+}
+
 /// [`Config::windows`].
-fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<Vec<Option<usize>>> {
+fn windows(
+    keys: &Keys,
+    family: &Family,
+    n_layers: usize,
+    unrotated: &[bool],
+) -> Result<Vec<Option<usize>>> {
     let key = "sliding_window";
     if family.window == Window::None {
         return match keys.get(key) {
@@ -134,7 +162,8 @@ fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<Vec<Option<u
             None => Ok(Vec::new()),
         };
     }
-    if family.window == Window::Layers && !keys.flag("use_sliding_window")? {
+    let by_layer = matches!(family.window, Window::Layers | Window::Unrotated);
+    if by_layer && !keys.flag("use_sliding_window")? {
         return Ok(Vec::new());
     }
     let window = match keys.holds(key) {
@@ -149,6 +178,10 @@ fn windows(keys: &Keys, family: &Family, n_layers: usize) -> Result<Vec<Option<u
     }
     let types = "layer_types";
     let Some(listed) = keys.get(types) else {
+        if family.window == Window::Unrotated {
+            let layer = |&unrotated: &bool| unrotated.then_some(window);
+            return Ok(unrotated.iter().map(layer).collect());
+        }
         // 0 is a valid number of layers here.
         let first = match keys.get("max_window_layers").and_then(Value::as_u64) {
             Some(0) => 0,

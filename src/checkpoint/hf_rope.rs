@@ -4,9 +4,9 @@
 //! `rope_scaling`. The types are those of transformers' modeling_rope_utils.py.
 
 use super::keys::Keys;
-use super::sizes::{DEFAULT_THETA, factor, theta};
+use super::sizes::{factor, theta};
 use crate::Result;
-use crate::model::config::RopeScaling;
+use crate::model::config::{QScale, RopeScaling};
 use crate::model::family::Family;
 use serde_json::Value;
 
@@ -16,6 +16,7 @@ pub(super) struct Rope {
     pub scaling: RopeScaling,
     /// The number of dimensions of a head that are rotated.
     pub rotary_dim: usize,
+    pub q_scale: Option<QScale>,
 }
 
 const TYPES: [&str; 7] = [
@@ -35,10 +36,14 @@ pub(super) fn read(keys: &Keys, family: &Family, head_dim: usize) -> Result<Rope
     let rope = new.or(old);
     let rotary_dim = rotary_dim(keys, rope.as_ref(), family, head_dim)?;
     let Some(rope) = rope else {
+        if family.q_scale {
+            return Err(keys.wrong("rope_parameters", "an object"));
+        }
         return Ok(Rope {
-            theta: outer.unwrap_or(DEFAULT_THETA),
+            theta: outer.unwrap_or(family.absent.theta),
             scaling: RopeScaling::None,
             rotary_dim,
+            q_scale: None,
         });
     };
     let inner = theta(&rope)?;
@@ -50,7 +55,7 @@ pub(super) fn read(keys: &Keys, family: &Family, head_dim: usize) -> Result<Rope
             format!("{inner}, as among the rope parameters"),
         ));
     }
-    let theta = inner.or(outer).unwrap_or(DEFAULT_THETA);
+    let mut theta = inner.or(outer).unwrap_or(family.absent.theta);
 
     let name = rope.optional_name("rope_type", &TYPES)?;
     let older_name = rope.optional_name("type", &TYPES)?;
@@ -67,6 +72,10 @@ pub(super) fn read(keys: &Keys, family: &Family, head_dim: usize) -> Result<Rope
             return Err(keys.wrong("rope_theta", "a number over 1, for yarn"));
         }
         Some("yarn") => yarn(keys, &rope)?,
+        Some("dynamic") if family.rope_alpha && rope.get("alpha").is_some() => {
+            theta = theta_of_alpha(&rope, theta, head_dim)?;
+            RopeScaling::None
+        }
         Some("dynamic") => RopeScaling::Dynamic {
             factor: required_factor(&rope)?,
             original_context: context(keys, "max_position_embeddings")?,
@@ -85,6 +94,33 @@ pub(super) fn read(keys: &Keys, family: &Family, head_dim: usize) -> Result<Rope
         theta,
         scaling,
         rotary_dim,
+        q_scale: match family.q_scale {
+            true => Some(q_scale(&rope)?),
+            false => None,
+        },
+    })
+}
+
+/// The theta that HunYuan's `alpha` stands for. transformers goes over to another one for sequences
+/// over `max_position_embeddings`, under keys that are already rotated; here it is this one always.
+fn theta_of_alpha(rope: &Keys, theta: f64, head_dim: usize) -> Result<f64> {
+    let alpha = rope.number("alpha", "a number from 1 to 1e6", |x| {
+        (1.0..=1e6).contains(&x)
+    })?;
+    rope.optional_number("factor", "1 beside alpha", |x| x == 1.0)?;
+    let head_dim = head_dim as f64;
+    // A single pair of dimensions has the frequency 1 whatever theta is.
+    Ok(theta * alpha.powf(head_dim / (head_dim - 2.0).max(1.0)))
+}
+
+/// Ministral 3's keys about q.
+fn q_scale(rope: &Keys) -> Result<QScale> {
+    let beta = "llama_4_scaling_beta";
+    Ok(QScale {
+        beta: rope.number(beta, "a number from 0 to 1000", |x| {
+            (0.0..=1e3).contains(&x)
+        })?,
+        original_context: context(rope, ORIGINAL)?,
     })
 }
 

@@ -109,7 +109,7 @@ impl Checkpoint for HuggingFace {
         StoredPart {
             name: part_name(part, layer),
             order: match part.is_rotated() {
-                true => halves_to_pairs(config),
+                true => rotated_order(config),
                 false => RowOrder::AsStored,
             },
             // This form does not cut tensors, so the value does not matter.
@@ -118,30 +118,34 @@ impl Checkpoint for HuggingFace {
         }
     }
 
-    fn norm(&self, norm: Norm, layer: Option<usize>) -> String {
+    fn norm(&self, config: &Config, norm: Norm, layer: Option<usize>) -> String {
+        let [q, k] = config.family.head_norms.unwrap_or_default();
         let name = match norm {
             Norm::Attention => "input_layernorm",
             Norm::Ffn => "post_attention_layernorm",
             Norm::Last => "model.norm",
-            Norm::Q => "self_attn.q_norm",
-            Norm::K => "self_attn.k_norm",
+            Norm::Q => q,
+            Norm::K => k,
         };
         full_name(name, layer) + ".weight"
     }
 
     fn norm_order(&self, config: &Config, norm: Norm) -> RowOrder {
         match norm {
-            Norm::Q | Norm::K => halves_to_pairs(config),
+            Norm::Q | Norm::K => rotated_order(config),
             Norm::Attention | Norm::Ffn | Norm::Last => RowOrder::AsStored,
         }
     }
 }
 
 /// How the rows of q and k are put into our order.
-fn halves_to_pairs(config: &Config) -> RowOrder {
-    RowOrder::HalvesToPairs {
-        head_dim: config.shape.head_dim,
-        rotated: config.rotary_dim,
+fn rotated_order(config: &Config) -> RowOrder {
+    match config.family.interleaved {
+        true => RowOrder::AsStored,
+        false => RowOrder::HalvesToPairs {
+            head_dim: config.shape.head_dim,
+            rotated: config.rotary_dim,
+        },
     }
 }
 

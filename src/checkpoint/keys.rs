@@ -138,8 +138,13 @@ impl Keys {
     /// `true` or `false`. An absent key is `false`, which is the default of every such key in
     /// LlamaConfig and ModelArgs.
     pub fn flag(&self, key: &str) -> Result<bool> {
+        self.flag_or(key, false)
+    }
+
+    /// `true` or `false`, or what the absence of the key means.
+    pub fn flag_or(&self, key: &str, absent: bool) -> Result<bool> {
         match self.get(key) {
-            None => Ok(false),
+            None => Ok(absent),
             Some(Value::Bool(flag)) => Ok(*flag),
             Some(_) => Err(self.wrong(key, "true or false")),
         }

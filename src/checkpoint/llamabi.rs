@@ -186,8 +186,8 @@ impl<F: Checkpoint> Checkpoint for Llamabi<F> {
         }
     }
 
-    fn norm(&self, norm: Norm, layer: Option<usize>) -> String {
-        self.floats.norm(norm, layer)
+    fn norm(&self, config: &Config, norm: Norm, layer: Option<usize>) -> String {
+        self.floats.norm(config, norm, layer)
     }
 
     fn norm_order(&self, config: &Config, norm: Norm) -> RowOrder {

@@ -100,7 +100,7 @@ impl Checkpoint for Meta {
         }
     }
 
-    fn norm(&self, norm: Norm, layer: Option<usize>) -> String {
+    fn norm(&self, _: &Config, norm: Norm, layer: Option<usize>) -> String {
         let name = match norm {
             Norm::Attention => "attention_norm",
             Norm::Ffn => "ffn_norm",

@@ -3,7 +3,7 @@
 use super::adapter::{Adapter, Merging};
 use super::files::{Files, Finder, Source};
 use super::stored::{Checkpoint, Cut, Keep, Piece, Stored, StoredPart, Wanted};
-use crate::backend::{Backend, MatSpec, MatUse, PartSpec, RowOrder};
+use crate::backend::{Backend, MatSpec, MatUse, PartSpec, Rotation, RowOrder};
 use crate::model::Config;
 use crate::model::matrices::{self, Matrix, Norm, Part};
 use crate::quant::Quant;
@@ -26,6 +26,7 @@ pub(crate) struct LayerPlan<'a> {
     /// The norms of the heads of q and k.
     pub head_norms: Option<[NormPlan<'a>; 2]>,
     pub matrices: [MatPlan<'a>; matrices::LAYER.len()],
+    pub rotation: Rotation,
     pub window: Option<usize>,
 }
 
@@ -209,8 +210,8 @@ impl<'a> Planner<'a, '_> {
         let [a, b] = matrices::LAYER_NORMS;
         let norms = [self.norm(a, Some(n))?, self.norm(b, Some(n))?];
         let head_norms = match self.config.family.head_norms {
-            true => Some([self.norm(Norm::Q, Some(n))?, self.norm(Norm::K, Some(n))?]),
-            false => None,
+            Some(_) => Some([self.norm(Norm::Q, Some(n))?, self.norm(Norm::K, Some(n))?]),
+            None => None,
         };
         let mut layer = |matrix| self.matrix(matrix, Some(n), MatUse::Product);
         let [a, b, c, d] = &matrices::LAYER;
@@ -219,13 +220,14 @@ impl<'a> Planner<'a, '_> {
             norms,
             head_norms,
             matrices,
+            rotation: self.config.rotation(n),
             window: self.config.window(n),
         })
     }
 
     /// Finds a norm. Every shard has the norms; those of the first shard are read.
     fn norm(&mut self, norm: Norm, layer: Option<usize>) -> Result<NormPlan<'a>> {
-        let name = self.checkpoint.norm(norm, layer);
+        let name = self.checkpoint.norm(self.config, norm, layer);
         let width = match norm {
             Norm::Attention | Norm::Ffn | Norm::Last => self.config.shape.dim,
             Norm::Q | Norm::K => self.config.shape.head_dim,

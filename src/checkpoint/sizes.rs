@@ -12,6 +12,13 @@ pub(super) const MAX_VOCAB: usize = 1 << 24;
 pub(super) const MAX_LAYERS: usize = 1 << 12;
 
 pub(super) const DEFAULT_THETA: f64 = 10_000.0;
+/// Of SmolLM3's layers, each of this number does not rotate unless the file says otherwise.
+pub(super) const UNROTATED_INTERVAL: usize = 4;
+
+/// For each layer, whether its number, from 1 on, is a multiple of `interval`.
+pub(super) fn every(interval: usize, n_layers: usize) -> Vec<bool> {
+    (1..=n_layers).map(|n| n.is_multiple_of(interval)).collect()
+}
 
 pub(super) fn head_dim(
     keys: &Keys,

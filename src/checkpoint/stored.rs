@@ -63,7 +63,7 @@ pub trait Checkpoint: std::fmt::Debug {
     fn part(&self, config: &Config, part: Part, layer: Option<usize>) -> StoredPart;
 
     /// The name of a norm's tensor.
-    fn norm(&self, norm: Norm, layer: Option<usize>) -> String;
+    fn norm(&self, config: &Config, norm: Norm, layer: Option<usize>) -> String;
 
     /// How a norm's stored numbers are put into our order.
     fn norm_order(&self, _config: &Config, _norm: Norm) -> RowOrder {

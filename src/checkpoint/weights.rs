@@ -57,6 +57,7 @@ pub fn load<B: Backend>(
                 Some([q, k]) => Some([loader.norm(q)?, loader.norm(k)?]),
                 None => None,
             },
+            rotation: layer.rotation,
             window: layer.window,
             wo: loader.matrix(wo)?,
             ffn_norm: loader.norm(ffn_norm)?,

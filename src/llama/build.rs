@@ -212,8 +212,12 @@ impl<'a> Build<'a> {
             let device = device.clone();
             let gpu = Gpu::new(device, shape, &rope, limits, weights, setting.kv_dtype)?;
             let gpu = match setting.config.family.head_norms {
-                true => gpu.head_norms(limits)?,
-                false => gpu,
+                Some(_) => gpu.head_norms(limits)?,
+                None => gpu,
+            };
+            let gpu = match setting.config.unrotated.is_empty() {
+                true => gpu,
+                false => gpu.unrotated(limits)?,
             };
             let gpu = gpu.log(self.options.log.clone());
             Ok((gpu.library(limits, given_up), name))

@@ -2,7 +2,7 @@
 
 use super::family::Family;
 use crate::Token;
-use crate::backend::{Needs, Shape};
+use crate::backend::{Needs, Rotation, Shape};
 
 /// How RoPE frequencies are stretched for longer contexts.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +80,16 @@ pub struct Biases {
     pub mlp: bool,
 }
 
+/// How q grows with its position: it is multiplied with `1 + beta ln(1 + floor(position /
+/// original_context))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QScale {
+    /// How fast.
+    pub beta: f64,
+    /// The position from which on it does.
+    pub original_context: f64,
+}
+
 /// Everything about a model that its weights do not show.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -95,6 +105,10 @@ pub struct Config {
     pub rotary_dim: usize,
     /// What q and k are multiplied with beside RoPE, so that scores are `q k / sqrt(head_dim)`.
     pub qk_scale: f64,
+    /// What q is multiplied with by its position.
+    pub q_scale: Option<QScale>,
+    /// Whether each layer does not rotate q and k. Empty if all layers rotate them.
+    pub unrotated: Vec<bool>,
     /// Which products have biases.
     pub biases: Biases,
     /// Keys that a row of each layer sees, its own included; `None`: all before it. Empty if no
@@ -120,6 +134,8 @@ impl Config {
             rope_scaling: RopeScaling::None,
             rotary_dim: shape.head_dim,
             qk_scale: 1.0,
+            q_scale: None,
+            unrotated: Vec::new(),
             biases: Biases::default(),
             windows: Vec::new(),
             residual_scale: 1.0,
@@ -135,10 +151,25 @@ impl Config {
         let short = |window: &Option<usize>| window.is_some_and(|keys| keys < max_seq_len);
         Needs {
             adapters: false,
-            head_norms: self.family.head_norms,
+            head_norms: self.family.head_norms.is_some(),
             window: self.windows.iter().any(short),
             ffn_bias: self.biases.mlp,
             scale: self.residual_scale != 1.0,
+            q_scale: self.q_grows(max_seq_len).is_some(),
+        }
+    }
+
+    /// [`Config::q_scale`], if it is not 1 at all positions of such sequences.
+    pub fn q_grows(&self, max_seq_len: usize) -> Option<QScale> {
+        let longer = |scale: &QScale| max_seq_len as f64 > scale.original_context;
+        self.q_scale.filter(longer)
+    }
+
+    /// When a layer rotates q and k.
+    pub fn rotation(&self, layer: usize) -> Rotation {
+        match self.unrotated.get(layer) {
+            Some(true) => Rotation::Never,
+            _ => self.family.rotation,
         }
     }
 

@@ -4,6 +4,8 @@
 //! into it (other activations, norms in other places, experts) is refused by its `model_type`.
 //! Source of every entry: the family's configuration and modelling files in transformers 5.23.
 
+use crate::backend::Rotation;
+
 /// What a family's configuration means and what its layers have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Family {
@@ -11,10 +13,21 @@ pub struct Family {
     pub model_type: &'static str,
     /// The only class that `architectures` may name.
     pub architecture: &'static str,
-    /// Which products have biases.
-    pub bias: Bias,
-    /// Whether each head of q and k is normalised before RoPE.
-    pub head_norms: bool,
+    /// Which products have biases: q, k and v; o; gate, up and down.
+    pub biases: [Bias; 3],
+    /// The modules of the norms of the heads of q and k, where these are normalised.
+    pub head_norms: Option<[&'static str; 2]>,
+    /// When layers rotate the heads of q and k.
+    pub rotation: Rotation,
+    /// Whether RoPE rotates neighbours in Hugging Face's files too, not halves.
+    pub interleaved: bool,
+    /// Whether some layers do not rotate: those that `no_rope_layers` names with 0, without it each
+    /// of the number `no_rope_layer_interval`.
+    pub unrotated: bool,
+    /// Whether RoPE's type `dynamic` means a greater theta at all lengths, by the key `alpha`.
+    pub rope_alpha: bool,
+    /// Whether RoPE's keys say how q grows with its position (`llama_4_scaling_beta`).
+    pub q_scale: bool,
     /// Whether q, k, v lie in one stored tensor, and gate, up in another.
     pub fused: bool,
     /// Which layers see a window of keys only.
@@ -27,17 +40,15 @@ pub struct Family {
     pub absent: Absent,
 }
 
-/// Which products have biases.
+/// Whether a product has a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bias {
-    /// None.
-    None,
-    /// q, k and v.
-    Qkv,
-    /// q, k, v and o where `attention_bias` says so.
-    Attention,
-    /// As [`Bias::Attention`]; gate, up and down where `mlp_bias` says so.
-    AttentionAndMlp,
+    /// No.
+    Never,
+    /// Yes.
+    Always,
+    /// As this key says; and what its absence means.
+    Key(&'static str, bool),
 }
 
 /// Which layers see a window of keys only.
@@ -50,10 +61,12 @@ pub enum Window {
     /// Where `use_sliding_window` is true: those that `layer_types` names, without it those from
     /// `max_window_layers` on.
     Layers,
+    /// As [`Window::Layers`], but without `layer_types` those that do not rotate.
+    Unrotated,
 }
 
 /// The defaults of a family's configuration class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Absent {
     /// `num_key_value_heads`; `None`: as many as query heads.
     pub n_kv_heads: Option<usize>,
@@ -63,6 +76,10 @@ pub struct Absent {
     pub window: Option<usize>,
     /// `max_window_layers`.
     pub max_window_layers: usize,
+    /// `rope_theta`.
+    pub theta: f64,
+    /// `tie_word_embeddings`.
+    pub tied: bool,
 }
 
 const NOTHING: Absent = Absent {
@@ -70,14 +87,24 @@ const NOTHING: Absent = Absent {
     head_dim: None,
     window: None,
     max_window_layers: 28,
+    theta: 10_000.0,
+    tied: false,
 };
+
+const ATTENTION: Bias = Bias::Key("attention_bias", false);
+const MLP: Bias = Bias::Key("mlp_bias", false);
 
 /// Llama, and what shares its code.
 pub const LLAMA: Family = Family {
     model_type: "llama",
     architecture: "LlamaForCausalLM",
-    bias: Bias::AttentionAndMlp,
-    head_norms: false,
+    biases: [ATTENTION, ATTENTION, MLP],
+    head_norms: None,
+    rotation: Rotation::AfterNorms,
+    interleaved: false,
+    unrotated: false,
+    rope_alpha: false,
+    q_scale: false,
     fused: false,
     window: Window::None,
     multipliers: false,
@@ -86,12 +113,12 @@ pub const LLAMA: Family = Family {
 };
 
 /// All families.
-pub static FAMILIES: [Family; 6] = [
+pub static FAMILIES: [Family; 11] = [
     LLAMA,
     Family {
         model_type: "mistral",
         architecture: "MistralForCausalLM",
-        bias: Bias::None,
+        biases: [Bias::Never; 3],
         window: Window::All,
         absent: Absent {
             n_kv_heads: Some(8),
@@ -103,7 +130,7 @@ pub static FAMILIES: [Family; 6] = [
     Family {
         model_type: "qwen2",
         architecture: "Qwen2ForCausalLM",
-        bias: Bias::Qkv,
+        biases: [Bias::Always, Bias::Never, Bias::Never],
         window: Window::Layers,
         absent: Absent {
             n_kv_heads: Some(32),
@@ -115,8 +142,8 @@ pub static FAMILIES: [Family; 6] = [
     Family {
         model_type: "qwen3",
         architecture: "Qwen3ForCausalLM",
-        bias: Bias::Attention,
-        head_norms: true,
+        biases: [ATTENTION, ATTENTION, Bias::Never],
+        head_norms: Some(["self_attn.q_norm", "self_attn.k_norm"]),
         window: Window::Layers,
         absent: Absent {
             n_kv_heads: Some(32),
@@ -129,7 +156,7 @@ pub static FAMILIES: [Family; 6] = [
     Family {
         model_type: "phi3",
         architecture: "Phi3ForCausalLM",
-        bias: Bias::None,
+        biases: [Bias::Never; 3],
         fused: true,
         window: Window::All,
         partial_rotation: true,
@@ -139,6 +166,70 @@ pub static FAMILIES: [Family; 6] = [
         model_type: "granite",
         architecture: "GraniteForCausalLM",
         multipliers: true,
+        ..LLAMA
+    },
+    Family {
+        model_type: "smollm3",
+        architecture: "SmolLM3ForCausalLM",
+        unrotated: true,
+        window: Window::Unrotated,
+        absent: Absent {
+            n_kv_heads: Some(4),
+            theta: 2e6,
+            tied: true,
+            ..NOTHING
+        },
+        ..LLAMA
+    },
+    Family {
+        model_type: "ernie4_5",
+        architecture: "Ernie4_5ForCausalLM",
+        biases: [Bias::Key("use_bias", false); 3],
+        interleaved: true,
+        absent: Absent {
+            n_kv_heads: Some(2),
+            head_dim: Some(128),
+            theta: 5e5,
+            tied: true,
+            ..NOTHING
+        },
+        ..LLAMA
+    },
+    Family {
+        model_type: "hunyuan_v1_dense",
+        architecture: "HunYuanDenseV1ForCausalLM",
+        biases: [ATTENTION, ATTENTION, Bias::Never],
+        head_norms: Some(["self_attn.query_layernorm", "self_attn.key_layernorm"]),
+        rotation: Rotation::BeforeNorms,
+        rope_alpha: true,
+        ..LLAMA
+    },
+    Family {
+        model_type: "seed_oss",
+        architecture: "SeedOssForCausalLM",
+        biases: [
+            Bias::Key("attention_bias", true),
+            Bias::Key("attention_out_bias", false),
+            MLP,
+        ],
+        absent: Absent {
+            n_kv_heads: Some(8),
+            head_dim: Some(128),
+            ..NOTHING
+        },
+        ..LLAMA
+    },
+    Family {
+        model_type: "ministral3",
+        architecture: "Ministral3ForCausalLM",
+        biases: [Bias::Never; 3],
+        q_scale: true,
+        window: Window::All,
+        absent: Absent {
+            n_kv_heads: Some(8),
+            head_dim: Some(128),
+            ..NOTHING
+        },
         ..LLAMA
     },
 ];

@@ -14,7 +14,8 @@ use std::f64::consts::PI;
 
 /// Bytes of the table for `max_seq_len` positions.
 pub fn table_bytes(config: &Config, max_seq_len: usize) -> u64 {
-    let per_position = 2 * 4 * (config.shape.head_dim as u64 / 2);
+    let scale = u64::from(config.q_grows(max_seq_len).is_some());
+    let per_position = 4 * (config.shape.head_dim as u64 / 2 * 2 + scale);
     per_position.saturating_mul(max_seq_len as u64)
 }
 
@@ -33,10 +34,17 @@ pub fn table(config: &Config, max_seq_len: usize) -> Result<RopeTable> {
     let mut table = RopeTable {
         cos: Vec::new(),
         sin: Vec::new(),
+        q_scale: Vec::new(),
     };
     let n = max_seq_len.saturating_mul(config.shape.head_dim / 2);
     for v in [&mut table.cos, &mut table.sin] {
         reserve::vec("the RoPE table", v, n)?;
+    }
+    if let Some(grows) = config.q_grows(max_seq_len) {
+        reserve::vec("the RoPE table", &mut table.q_scale, max_seq_len)?;
+        let times = |position: usize| (position as f64 / grows.original_context).floor();
+        let scale = |position| (1.0 + grows.beta * (1.0 + times(position)).ln()) as f32;
+        table.q_scale.extend((0..max_seq_len).map(scale));
     }
     let scale = config.qk_scale;
     let amplitude = scale * amplitude(&config.rope_scaling);

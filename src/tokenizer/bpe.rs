@@ -7,6 +7,7 @@ use super::vocabulary::{Index, Vocabulary};
 use crate::{Cancel, Error, Result, Token, reserve};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const WHAT: &str = "encoding a text";
@@ -26,6 +27,36 @@ pub(super) struct Merge {
 
 /// Merges by the [`pair`] of ids that they join.
 pub(super) type Merges = HashMap<u64, Merge, Key>;
+
+/// A table of these merges; of two for the same pair the later one counts.
+///
+/// A table of Llama 3's size has 9 MB and keeps its entries by the low bits of their hashes. They are
+/// put in by parts of it that fit into a core's cache. Only the time depends on it.
+pub(super) fn table(list: &[(u64, Merge)]) -> Result<Merges> {
+    const WHAT: &str = "a tokenizer's merges";
+    const PARTS: usize = 64;
+    let mut merges = HashMap::with_hasher(Key::random());
+    let refused = |_| reserve::refused::<Merge>(WHAT, 0, list.len());
+    merges.try_reserve(list.len()).map_err(refused)?;
+    let each = merges.capacity().next_power_of_two().div_ceil(PARTS);
+    let hasher = *merges.hasher();
+    let part = |&(pair, _): &(u64, Merge)| hasher.hash_one(pair) as usize / each % PARTS;
+    let mut next = [0; PARTS];
+    list.iter().for_each(|entry| next[part(entry)] += 1);
+    let mut sum = 0;
+    for n in &mut next {
+        (*n, sum) = (sum, sum + *n);
+    }
+    let mut by_part = reserve::room(WHAT, list.len())?;
+    by_part.resize(list.len(), (0, Merge { rank: 0, id: 0 }));
+    for entry in list {
+        let at = &mut next[part(entry)];
+        by_part[*at] = *entry;
+        *at += 1;
+    }
+    merges.extend(by_part);
+    Ok(merges)
+}
 
 /// Two ids in one number, which is hashed at once.
 pub(super) fn pair(left: u32, right: u32) -> u64 {

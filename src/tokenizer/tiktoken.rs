@@ -6,14 +6,13 @@
 
 use super::Joining;
 use super::added::{Added, AddedToken};
-use super::bpe::{Bpe, Merge, Merges, pair};
-use super::hash::Key;
+use super::bpe::{self, Bpe, Merge, Merges, pair};
 use super::normalizer::Normalizer;
 use super::pipeline::{Cut, Pipeline};
 use super::split::{self, Expression};
 use super::vocabulary::{Index, Kind, MAX_TOKEN_BYTES, Vocabulary};
 use crate::{Error, Result, Token, reserve};
-use std::collections::HashMap;
+use std::cmp::Ordering;
 use std::path::Path;
 
 const WHAT: &str = "a tokenizer's vocabulary";
@@ -83,7 +82,7 @@ pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Pipeline> {
             return Err(format(format!("no rank is the single byte {byte:#04x}")));
         }
     }
-    let merges = merges(&vocabulary, &index, n)?;
+    let merges = merges(&vocabulary, n)?;
     let added = special.iter().zip(n as u32..).map(|(text, id)| AddedToken {
         id,
         text: text.clone(),
@@ -125,29 +124,115 @@ fn special_tokens() -> Vec<String> {
 }
 
 /// Every way to put a token together out of two others.
-fn merges(vocabulary: &Vocabulary, index: &Index, n: usize) -> Result<Merges> {
-    let mut merges = HashMap::with_hasher(Key::random());
+///
+/// What a token begins with and what it ends with is found by sorting all of them, which takes a
+/// fifth of the time of looking up both sides of every split.
+fn merges(vocabulary: &Vocabulary, n: usize) -> Result<Merges> {
+    let texts = Texts { vocabulary, n };
+    let (starts, ends) = (texts.within(Side::Start)?, texts.within(Side::End)?);
     // Llama 3 has 2.2 for each token.
-    let room = merges.try_reserve(n * 9 / 4);
-    room.map_err(|_| reserve::refused::<Merge>(WHAT, 0, n * 9 / 4))?;
-    let get = |text: &[u8]| index.get(text, |id| vocabulary.bytes(id));
+    let mut merges = reserve::room(WHAT, n * 9 / 4)?;
+    let len = |id: u32| vocabulary.bytes(id).len();
+    // The tokens that end the one at hand, by their length.
+    let mut ending = reserve::room(WHAT, vocabulary.longest())?;
+    ending.resize(vocabulary.longest(), NONE);
     for id in 0..n as u32 {
-        let text = vocabulary.bytes(id);
-        for at in 1..text.len() {
-            let (left, right) = text.split_at(at);
-            // The shorter one is a token more often, so the longer one is asked first.
-            let key = match at * 2 > text.len() {
-                true => get(left).and_then(|left| Some(pair(left, get(right)?))),
-                false => get(right).and_then(|right| Some(pair(get(left)?, right))),
-            };
-            if let Some(key) = key {
-                let room = merges.try_reserve(1);
-                room.map_err(|_| reserve::refused::<Merge>(WHAT, merges.len(), 1))?;
-                merges.insert(key, Merge { rank: id, id });
+        let all = len(id);
+        for end in chain(&ends, id) {
+            ending[len(end)] = end;
+        }
+        for start in chain(&starts, id) {
+            let end = ending[all - len(start)];
+            if end != NONE {
+                reserve::vec(WHAT, &mut merges, 1)?;
+                merges.push((pair(start, end), Merge { rank: id, id }));
+            }
+        }
+        for end in chain(&ends, id) {
+            ending[len(end)] = NONE;
+        }
+    }
+    bpe::table(&merges)
+}
+
+const NONE: u32 = u32::MAX;
+
+/// What follows `id` in `within`, and so on.
+fn chain(within: &[u32], id: u32) -> impl Iterator<Item = u32> {
+    let next = |&id: &u32| Some(within[id as usize]).filter(|&id| id != NONE);
+    std::iter::successors(next(&id), next)
+}
+
+/// A side of a text.
+#[derive(Clone, Copy)]
+enum Side {
+    Start,
+    End,
+}
+
+/// The texts of the ids below `n`, which are all different.
+struct Texts<'a> {
+    vocabulary: &'a Vocabulary,
+    n: usize,
+}
+
+impl Texts<'_> {
+    /// For each id the one with the longest text that its own begins with, or ends with, and is
+    /// longer than; [`NONE`] if there is none.
+    fn within(&self, side: Side) -> Result<Vec<u32>> {
+        let text = |id: u32| self.vocabulary.bytes(id);
+        let mut sorted = reserve::room(WHAT, self.n)?;
+        sorted.extend((0..self.n as u32).map(|id| (side.first(text(id)), id)));
+        // A text comes directly before those that it is a part of.
+        sorted.sort_unstable_by(|(a, x), (b, y)| {
+            a.cmp(b).then_with(|| side.compare(text(*x), text(*y)))
+        });
+        let mut within = reserve::room(WHAT, self.n)?;
+        within.resize(self.n, NONE);
+        let mut before = NONE;
+        for (_, id) in sorted {
+            while before != NONE && !side.holds(text(id), text(before)) {
+                before = within[before as usize];
+            }
+            within[id as usize] = before;
+            before = id;
+        }
+        Ok(within)
+    }
+}
+
+impl Side {
+    /// A number for the eight bytes of a text at this side; texts of less are as if zeros followed.
+    fn first(self, text: &[u8]) -> u64 {
+        let mut bytes = [0; 8];
+        let n = text.len().min(8);
+        match self {
+            Side::Start => {
+                bytes[..n].copy_from_slice(&text[..n]);
+                u64::from_be_bytes(bytes)
+            }
+            Side::End => {
+                bytes[8 - n..].copy_from_slice(&text[text.len() - n..]);
+                u64::from_le_bytes(bytes)
             }
         }
     }
-    Ok(merges)
+
+    /// The order of texts from this side on.
+    fn compare(self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Side::Start => a.cmp(b),
+            Side::End => a.iter().rev().cmp(b.iter().rev()),
+        }
+    }
+
+    /// Whether `part` is at this side of `text`.
+    fn holds(self, text: &[u8], part: &[u8]) -> bool {
+        match self {
+            Side::Start => text.starts_with(part),
+            Side::End => text.ends_with(part),
+        }
+    }
 }
 
 /// The tokens of a file, by rank.

@@ -178,7 +178,34 @@ impl Index {
 
     /// The id of a text.
     pub fn get<'a>(&self, text: &[u8], text_of: impl Fn(u32) -> &'a [u8]) -> Option<u32> {
-        let (tag, mut at) = self.place(text);
+        self.get_from(self.place(text), text, text_of)
+    }
+
+    /// The ids of several texts. A table of a hundred thousand texts is larger than a core's cache;
+    /// the reads for one text do not wait here for those of another.
+    pub fn get_each<'a, const N: usize>(
+        &self,
+        texts: [&[u8]; N],
+        text_of: impl Fn(u32) -> &'a [u8],
+    ) -> [Option<u32>; N] {
+        let places = texts.map(|text| self.place(text));
+        let slots = places.map(|(_, at)| self.slots[at]);
+        let known = slots.map(|(_, id)| match id {
+            FREE => &[][..],
+            id => text_of(id),
+        });
+        std::array::from_fn(|i| match slots[i] {
+            (tag, id) if id != FREE && tag == places[i].0 && known[i] == texts[i] => Some(id),
+            _ => self.get_from(places[i], texts[i], &text_of),
+        })
+    }
+
+    fn get_from<'a>(
+        &self,
+        (tag, mut at): (u32, usize),
+        text: &[u8],
+        text_of: impl Fn(u32) -> &'a [u8],
+    ) -> Option<u32> {
         loop {
             match self.slots[at] {
                 (_, FREE) => return None,

@@ -125,11 +125,15 @@ fn what_config_json_may_not_say() {
     for (changes, expected) in [
         (
             json!({"model_type": "gemma2"}),
-            "`model_type` is \"gemma2\", expected one of llama, mistral, qwen2, qwen3, phi3, granite",
+            "`model_type` is \"gemma2\", expected one of llama, mistral, qwen2, qwen3, phi3, granite, smollm3, ernie4_5, hunyuan_v1_dense, seed_oss, ministral3",
+        ),
+        (
+            json!({"model_type": "arcee"}),
+            "`model_type` is \"arcee\", expected one of llama, mistral, qwen2, qwen3, phi3, granite, smollm3, ernie4_5, hunyuan_v1_dense, seed_oss, ministral3",
         ),
         (
             json!({"model_type": null}),
-            "`model_type` is null, expected one of llama, mistral, qwen2, qwen3, phi3, granite",
+            "`model_type` is null, expected one of llama, mistral, qwen2, qwen3, phi3, granite, smollm3, ernie4_5, hunyuan_v1_dense, seed_oss, ministral3",
         ),
         (
             json!({"architectures": ["LlamaForSequenceClassification"]}),

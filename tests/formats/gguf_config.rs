@@ -2,6 +2,7 @@
 
 use crate::checkpoints::gguf::{File, Tensor, f32, text, u32};
 use crate::checkpoints::{TempDir, sentence};
+use llamabi::backend::Rotation;
 use llamabi::checkpoint;
 use llamabi::model::Config;
 use llamabi::model::config::RopeScaling;
@@ -21,7 +22,9 @@ fn config(arch: &str, keys: Keys<'_>, tensors: Tensors<'_>) -> Result<Config, St
         ("attention.head_count", 4),
         ("vocab_size", 300),
     ] {
-        file = file.key(&of(name), u32(n));
+        if keys.iter().all(|(given, _)| *given != name) {
+            file = file.key(&of(name), u32(n));
+        }
     }
     file = file.key(&of("attention.layer_norm_rms_epsilon"), f32(1e-5));
     for (name, value) in keys {
@@ -117,6 +120,13 @@ fn windows_parts_of_heads_and_multipliers() {
     assert!(window("qwen2", 0).unwrap().windows.is_empty());
     let dims = |n| config("phi3", &[("rope.dimension_count", u32(n))], &[]);
     assert_eq!(dims(6).unwrap().rotary_dim, 6);
+    let config_of = |arch| config(arch, &[("block_count", u32(9))], &[]).unwrap();
+    let never = |n: &usize| config_of("smollm3").rotation(*n) == Rotation::Never;
+    assert_eq!((0..9).filter(never).collect::<Vec<_>>(), [3, 7]);
+    assert_eq!(
+        config_of("hunyuan-dense").rotation(3),
+        Rotation::BeforeNorms
+    );
     let keys = [
         ("embedding_scale", f32(12.0)),
         ("residual_scale", f32(0.25)),

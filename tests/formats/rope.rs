@@ -2,8 +2,8 @@
 
 use crate::config::{config4, llama3_scaling, read, refused, with};
 use llamabi::Error;
-use llamabi::backend::Shape;
-use llamabi::model::config::{Config, RopeScaling};
+use llamabi::backend::{Rotation, Shape};
+use llamabi::model::config::{Biases, Config, RopeScaling};
 use llamabi::model::rope;
 use serde_json::{Value, json};
 
@@ -206,6 +206,136 @@ fn windows_and_defaults_are_the_familys() {
         let error = refused("config.json", &qwen(on));
         assert!(error.contains("a list of 16 times"), "{error}");
     }
+}
+
+/// A configuration of a family, with nothing that has a default.
+fn of_family(model_type: &str, class: &str, changes: &Value) -> Value {
+    let names = json!({"model_type": model_type, "architectures": [class]});
+    let mut config = with(config4(), &names);
+    for key in [
+        "num_key_value_heads",
+        "head_dim",
+        "rope_scaling",
+        "rope_theta",
+        "tie_word_embeddings",
+        "attention_bias",
+        "mlp_bias",
+    ] {
+        config.as_object_mut().unwrap().remove(key);
+    }
+    with(config, changes)
+}
+
+#[test]
+fn layers_that_do_not_rotate() {
+    let of = |changes: Value| of_family("smollm3", "SmolLM3ForCausalLM", &changes);
+    let config = read("config.json", &of(json!({}))).unwrap();
+    assert_eq!(
+        (
+            config.rope_theta,
+            config.tied_embeddings,
+            config.shape.n_kv_heads
+        ),
+        (2e6, true, 4)
+    );
+    let never = |changes: Value| {
+        let config = read("config.json", &of(changes)).unwrap();
+        let layers = 0..config.shape.n_layers;
+        let never = layers.filter(|&n| config.rotation(n) == Rotation::Never);
+        (never.collect::<Vec<_>>(), config)
+    };
+    assert_eq!(never(json!({})).0, [3, 7, 11, 15]);
+    assert_eq!(never(json!({"no_rope_layer_interval": 7})).0, [6, 13]);
+    let mut listed = vec![1; 20];
+    (listed[0], listed[9], listed[17]) = (0, 0, 0);
+    let windows =
+        json!({"no_rope_layers": listed, "use_sliding_window": true, "sliding_window": 5});
+    let (layers, config) = never(windows);
+    assert_eq!(layers, [0, 9]);
+    let with_window: Vec<_> = (0..16).filter(|&n| config.window(n) == Some(5)).collect();
+    assert_eq!(with_window, [0, 9]);
+    for listed in [json!(vec![1; 15]), json!(vec![2; 16]), json!(7)] {
+        let error = refused("config.json", &of(json!({"no_rope_layers": listed})));
+        assert!(error.contains("at least 16 times 0 or 1"), "{error}");
+    }
+    let error = refused("config.json", &of(json!({"no_rope_layer_interval": 0})));
+    assert!(error.contains("an integer from 1"), "{error}");
+}
+
+#[test]
+fn biases_and_defaults_of_later_families() {
+    let biases = |model_type: &str, class: &str, changes: Value| {
+        let config = read("config.json", &of_family(model_type, class, &changes)).unwrap();
+        let Biases { qkv, o, mlp } = config.biases;
+        ([qkv, o, mlp], config)
+    };
+    let seed = |changes| biases("seed_oss", "SeedOssForCausalLM", changes);
+    let (has, config) = seed(json!({}));
+    assert_eq!((has, config.rope_theta), ([true, false, false], 10_000.0));
+    assert_eq!((config.shape.n_kv_heads, config.shape.head_dim), (8, 128));
+    let others = json!({"attention_bias": false, "attention_out_bias": true, "mlp_bias": true});
+    assert_eq!(seed(others).0, [false, true, true]);
+    let ernie = |changes| biases("ernie4_5", "Ernie4_5ForCausalLM", changes);
+    let (has, config) = ernie(json!({}));
+    assert_eq!((has, config.rope_theta), ([false; 3], 500_000.0));
+    assert_eq!((config.shape.n_kv_heads, config.tied_embeddings), (2, true));
+    assert_eq!(ernie(json!({"use_bias": true})).0, [true; 3]);
+}
+
+#[test]
+fn a_theta_by_alpha() {
+    let of = |rope: Value| {
+        let changes = json!({"head_dim": 64, "rope_scaling": rope});
+        of_family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", &changes)
+    };
+    let rope = json!({"type": "dynamic", "alpha": 1000.0, "factor": 1.0});
+    let config = read("config.json", &of(rope)).unwrap();
+    let theta = 10_000.0 * f64::powf(1000.0, 64.0 / 62.0);
+    assert_eq!(
+        (config.rope_theta, config.rope_scaling.clone()),
+        (theta, RopeScaling::None)
+    );
+    assert_eq!(config.rotation(0), Rotation::BeforeNorms);
+    let rope = json!({"type": "dynamic", "alpha": 1000.0, "factor": 2.0});
+    let error = refused("config.json", &of(rope));
+    assert!(error.contains("expected 1 beside alpha"), "{error}");
+    // In other families the key means nothing, as in transformers.
+    let rope = json!({"type": "dynamic", "alpha": 1000.0, "factor": 2.0});
+    let llama = with(config4(), &json!({"rope_scaling": rope}));
+    let config = read("config.json", &llama).unwrap();
+    assert!(matches!(config.rope_scaling, RopeScaling::Dynamic { .. }));
+}
+
+#[test]
+fn q_grows_with_its_position() {
+    let of = |rope: Value| {
+        let changes = json!({"rope_parameters": rope});
+        of_family("ministral3", "Ministral3ForCausalLM", &changes)
+    };
+    let rope = json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0,
+        "original_max_position_embeddings": 100, "llama_4_scaling_beta": 0.1});
+    let config = read("config.json", &of(rope.clone())).unwrap();
+    assert!(!config.needs(100).q_scale && config.needs(101).q_scale);
+    assert!(rope::table(&config, 100).unwrap().q_scale.is_empty());
+    let table = rope::table(&config, 301).unwrap();
+    let bytes = 4 * (table.cos.len() + table.sin.len() + 301);
+    assert_eq!(rope::table_bytes(&config, 301), bytes as u64);
+    for (position, times) in [(0, 0), (99, 0), (100, 1), (199, 1), (200, 2), (300, 3)] {
+        let want = 1.0 + 0.1 * f64::from(1 + times).ln();
+        assert_eq!(table.q_scale[position], want as f32, "{position}");
+    }
+    let error = refused("config.json", &of(Value::Null));
+    assert!(error.contains("`rope_parameters` is null"), "{error}");
+    let mut without = rope;
+    without
+        .as_object_mut()
+        .unwrap()
+        .remove("llama_4_scaling_beta");
+    let error = refused("config.json", &of(without));
+    assert!(
+        error.contains("llama_4_scaling_beta` is missing"),
+        "{error}"
+    );
 }
 
 #[test]

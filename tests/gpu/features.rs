@@ -16,6 +16,8 @@ const MODELS: &[&str] = &[
     "qwen3",
     "mistral-window",
     "qwen2-window",
+    "smollm3",
+    "hunyuan_v1_dense",
 ];
 
 /// Lengths of prompts: shorter and longer than pages and than the models' windows.

@@ -71,6 +71,7 @@ fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
     let rope = RopeTable {
         cos: vec![1.0; PAGE],
         sin: vec![0.0; PAGE],
+        q_scale: Vec::new(),
     };
     let gpu = Gpu::new(device, &shape, &rope, &limits, &[Dtype::F32], Dtype::F32).unwrap();
     let matrix = |values: &dyn Fn(usize) -> f32| {

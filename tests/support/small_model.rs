@@ -139,6 +139,7 @@ pub fn rope() -> RopeTable {
     RopeTable {
         cos: angles.clone().map(f32::cos).collect(),
         sin: angles.map(f32::sin).collect(),
+        q_scale: Vec::new(),
     }
 }
 
@@ -171,6 +172,7 @@ pub fn mixed<B: Backend>(
         wqkv: product(&[(q_dim, q), (kv_dim, k), (kv_dim, v)], shape.dim),
         wo: product(&[(shape.dim, o)], q_dim),
         head_norms: None,
+        rotation: Rotation::default(),
         window: None,
         ffn_norm: b.new_vector(&ones).unwrap(),
         w13: product(&[(ffn_dim, up), (ffn_dim, up)], shape.dim),

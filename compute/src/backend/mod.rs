@@ -61,6 +61,20 @@ pub struct RopeTable {
     pub cos: Vec<f32>,
     /// `sin(position * frequency)`.
     pub sin: Vec<f32>,
+    /// What the rotated q is multiplied with at each position, `[max_seq_len]`; empty: nothing.
+    pub q_scale: Vec<f32>,
+}
+
+/// When a layer rotates the heads of q and k.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rotation {
+    /// After [`Layer::head_norms`], if there are any.
+    #[default]
+    AfterNorms,
+    /// Before them.
+    BeforeNorms,
+    /// Never: the layer does not know positions.
+    Never,
 }
 
 /// Which arithmetic a row gets (law four: chosen by kind, never by how many rows there are).
@@ -386,8 +400,10 @@ pub struct Layer<B: Backend> {
     pub attention_norm: B::Buf,
     /// q | k | v, `[q_dim + 2 * kv_dim, dim]`, perhaps with bias.
     pub wqkv: B::Mat,
-    /// RMSNorm of each head of q and of k before RoPE, `[head_dim]` each; in some families.
+    /// RMSNorm of each head of q and of k, `[head_dim]` each; in some families.
     pub head_norms: Option<[B::Buf; 2]>,
+    /// When RoPE rotates q and k.
+    pub rotation: Rotation,
     /// How many keys a row sees: its own position and those before it. `None`: all.
     pub window: Option<usize>,
     /// Output projection, `[dim, q_dim]`, perhaps with bias.
@@ -413,6 +429,8 @@ pub struct Needs {
     pub scale: bool,
     /// [`Step::adapters`].
     pub adapters: bool,
+    /// [`RopeTable::q_scale`].
+    pub q_scale: bool,
 }
 
 /// All weights of a model, in a backend's own form.
@@ -515,8 +533,8 @@ pub trait Backend: Sized + Send {
     }
     /// `x[row] = table[token[row]]`; `x: [rows, dim]`.
     fn embed(&mut self, x: &mut Self::Buf, table: &Self::Mat);
-    /// RMSNorm, `wqkv`, bias, norms of heads, RoPE; q to `q: [rows, q_dim]`, k and v to the rows'
-    /// slots.
+    /// RMSNorm, `wqkv`, bias, norms of heads and RoPE in the layer's order, q's scale; q to `q:
+    /// [rows, q_dim]`, k and v to the rows' slots.
     fn qkv(&mut self, q: &mut Self::Buf, kv: &mut Self::Kv, x: &Self::Buf, layer: &Layer<Self>);
     /// Causal attention of every row over its sequence's pages, as far as the layer's window
     /// reaches; `y, q: [rows, q_dim]`.

@@ -4,7 +4,7 @@
 use super::device::{Device, Memory};
 use super::{
     Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, geometry, head_of_page, head_stride,
-    mat, most_decoded, ops, pad32, partial_len, sample, step,
+    mat, most_decoded, ops, pad32, partial_len, sample, step, still_bytes,
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{
@@ -43,7 +43,10 @@ impl<D: Device> Backend for Gpu<D> {
     const PREFILL_CHUNK: usize = 2048;
 
     fn takes(needs: &Needs) -> Result<()> {
-        let lacking = [(needs.adapters, "adapters of requests")];
+        let lacking = [
+            (needs.adapters, "adapters of requests"),
+            (needs.q_scale, "a scale of q that grows with its position"),
+        ];
         match lacking.into_iter().find(|(needed, _)| *needed) {
             Some((_, what)) => Err(Error::Unsupported(format!(
                 "device is CUDA: its kernels do not know {what} yet; the CPU does"
@@ -74,6 +77,8 @@ impl<D: Device> Backend for Gpu<D> {
             partial_len(shape, limits),
             // Not known here: whether a layer has norms of heads, which need it with any cache.
             fresh_len(shape, limits),
+            // Nor whether a layer does not rotate.
+            still_bytes(shape, limits) / 4,
             attend_rows(limits) * shape.n_kv_heads,
             step::bytes(limits.max_rows, limits.n_pages) / 4,
             sample::bytes(limits) / 4,

@@ -98,6 +98,33 @@ fn fresh<D: Device>(device: &Arc<D>, shape: &Shape, limits: &Limits) -> Result<M
     Memory::new(device, "scratch buffers", bytes)
 }
 
+/// Bytes of [`Still`].
+fn still_bytes(shape: &Shape, limits: &Limits) -> usize {
+    4 * (shape.head_dim + limits.max_rows)
+}
+
+/// What layers read that do not rotate q and k: the cosines and sines of one position, and the
+/// positions of a step's rows, which all are that one.
+struct Still<D: Device> {
+    cos: Memory<D>,
+    sin: Memory<D>,
+    positions: Memory<D>,
+}
+
+impl<D: Device> Still<D> {
+    fn new(device: &Arc<D>, shape: &Shape, limits: &Limits) -> Result<Self> {
+        let what = "scratch buffers";
+        let half = shape.head_dim / 2;
+        let cos = Memory::new(device, what, 4 * half)?;
+        cos.write_floats(0, &vec![1.0; half])?;
+        Ok(Still {
+            cos,
+            sin: Memory::zeroed(device, what, 4 * half)?,
+            positions: Memory::zeroed(device, what, 4 * limits.max_rows)?,
+        })
+    }
+}
+
 /// The largest number of real rows in one launch of decode attention. The padding after them needs
 /// no memory.
 fn attend_rows(limits: &Limits) -> usize {
@@ -232,6 +259,7 @@ pub struct Gpu<D: Device> {
     /// K and V of the step's rows, for an 8-bit cache or before the norms of heads: `[max_rows][k |
     /// v][kv_dim]`.
     fresh: Option<Memory<D>>,
+    still: Option<Still<D>>,
     /// Counters of decode attention, `[attend_rows, n_kv_heads]`, zero between launches.
     counters: Memory<D>,
     answers: answer::Answers<D>,
@@ -332,6 +360,7 @@ impl<D: Device> Gpu<D> {
                 true => Some(fresh(&device, shape, limits)?),
                 false => None,
             },
+            still: None,
             counters: Memory::zeroed(&device, what, 4 * attend_rows(limits) * shape.n_kv_heads)?,
             answers,
             follow: 0,
@@ -353,6 +382,15 @@ impl<D: Device> Gpu<D> {
         if self.fresh.is_none() {
             self.fresh = Some(fresh(&self.device, &self.shape, limits)?);
         }
+        Ok(self)
+    }
+
+    /// Takes layers that do not rotate q and k.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMemory`].
+    pub fn unrotated(mut self, limits: &Limits) -> Result<Self> {
+        self.still = Some(Still::new(&self.device, &self.shape, limits)?);
         Ok(self)
     }
 

@@ -6,7 +6,7 @@ use super::geometry::prepares;
 use super::mat::WeightRows;
 use super::params::*;
 use super::{ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, head_stride, launch, rounded};
-use crate::backend::Layer;
+use crate::backend::{Layer, Rotation};
 use crate::{Dtype, Result};
 
 /// A list of row numbers on the device.
@@ -137,15 +137,21 @@ pub(super) fn qkv<D: Device>(
         Some(fresh) => (fresh.at(), fresh.at() + kv_bytes),
         None => pages,
     };
+    let (cos, sin, positions) = match &gpu.still {
+        Some(still) if layer.rotation == Rotation::Never => {
+            (still.cos.at(), still.sin.at(), still.positions.at())
+        }
+        _ => (gpu.cos.at(), gpu.sin.at(), gpu.step.positions()),
+    };
     let all = QkvParams {
         q: q.at(),
         k_pages,
         v_pages,
         norm: norm.at(),
         bias: layer.wqkv.bias(),
-        cos: gpu.cos.at(),
-        sin: gpu.sin.at(),
-        positions: gpu.step.positions(),
+        cos,
+        sin,
+        positions,
         slots: gpu.step.slots(),
         scratch: gpu.split.at(),
         dim: shape.dim as u32,
@@ -203,6 +209,7 @@ pub(super) fn qkv<D: Device>(
             n_heads: all.n_heads,
             q_stride: all.q_stride,
             eps: all.eps,
+            rope_first: u32::from(layer.rotation == Rotation::BeforeNorms),
             ..AppendParams::default()
         },
         None => AppendParams::default(),

@@ -72,7 +72,8 @@ params! {
     AppendParams {
         k_pages: u64, v_pages: u64, fresh: u64, slots: u64, n_rows: u32, n_kv_heads: u32,
         head_dim: u32, head_stride: u32, q: u64, q_norm: u64, k_norm: u64, cos: u64, sin: u64,
-        tokens: u64, positions: u64, n_heads: u32, q_stride: u32, eps: f32, zero: u32,
+        tokens: u64, positions: u64, n_heads: u32, q_stride: u32, eps: f32,
+        rope_first: u32,
     }
     AttendParams {
         y: u64, q: u64, k_pages: u64, v_pages: u64, partial: u64, counters: u64, rows: u64,

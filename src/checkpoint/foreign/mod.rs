@@ -155,8 +155,8 @@ impl Checkpoint for Foreign {
         self.floats.part(config, part, layer)
     }
 
-    fn norm(&self, norm: Norm, layer: Option<usize>) -> String {
-        self.floats.norm(norm, layer)
+    fn norm(&self, config: &Config, norm: Norm, layer: Option<usize>) -> String {
+        self.floats.norm(config, norm, layer)
     }
 
     fn coded<'a>(

@@ -20,7 +20,7 @@ use super::keys::Hyper;
 use super::rope;
 use crate::backend::Shape;
 use crate::checkpoint::multipliers::Multipliers;
-use crate::checkpoint::sizes::{MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
+use crate::checkpoint::sizes::{MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, UNROTATED_INTERVAL, every};
 use crate::format::gguf::Set;
 use crate::model::Config;
 use crate::model::config::Biases;
@@ -95,6 +95,11 @@ pub(super) fn config(
         rope_scaling,
         rotary_dim,
         windows: windows(keys, family, shape.n_layers)?,
+        // No key says it; llama.cpp knows the interval too.
+        unrotated: match family.unrotated {
+            true => every(UNROTATED_INTERVAL, shape.n_layers),
+            false => Vec::new(),
+        },
         biases: Biases {
             qkv: has_bias("attn_q"),
             o: has_bias("attn_output"),
@@ -140,7 +145,7 @@ fn windows(keys: &Hyper<'_>, family: &Family, n_layers: usize) -> Result<Vec<Opt
     let Some(window) = keys.file.u64(&keys.key(name))?.filter(|&n| n != 0) else {
         return Ok(Vec::new());
     };
-    if family.window == Window::Layers {
+    if matches!(family.window, Window::Layers | Window::Unrotated) {
         let expected = "0: a window of some layers is not supported";
         return Err(keys.wrong(name, expected, window));
     }

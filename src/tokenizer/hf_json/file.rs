@@ -60,9 +60,9 @@ pub(crate) struct AddedJson<'a> {
 #[derive(Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Model<'a> {
-    /// [`File::parse`] has looked at it.
-    #[serde(rename = "type", default)]
-    pub _kind: IgnoredAny,
+    /// [`File::parse`] looks at it.
+    #[serde(borrow, rename = "type", default)]
+    pub kind: Option<Text<'a>>,
     #[serde(default)]
     pub dropout: Option<f64>,
     #[serde(borrow, default)]
@@ -83,7 +83,7 @@ pub(crate) struct Model<'a> {
     pub merges: MergeList<'a>,
 }
 
-/// What a file must say before its model can be looked at.
+/// What a file whose model is not as expected says about its kind.
 #[derive(serde::Deserialize)]
 struct Kind<'a> {
     #[serde(borrow, rename = "type", default)]
@@ -112,11 +112,19 @@ impl<'a> File<'a> {
                 false => Error::format(path, format!("not a tokenizer.json: {text}")),
             }
         };
-        let outline: Outline = serde_json::from_slice(bytes).map_err(wrong)?;
-        let kind: Kind = serde_json::from_str(outline.model.get()).map_err(wrong)?;
-        match kind.kind {
-            Some(kind) if kind.0 != "BPE" => Err(unsupported(path, "model.type", &kind.0)),
-            _ => serde_json::from_slice(bytes).map_err(wrong),
+        let parsed = serde_json::from_slice::<File>(bytes);
+        let kind = match &parsed {
+            Ok(file) => file.model.kind.as_ref().map(|kind| kind.0.to_string()),
+            // Other models have other keys: which one it is says more than what is wrong with it.
+            Err(_) => {
+                let outline: Outline = serde_json::from_slice(bytes).map_err(wrong)?;
+                let kind: Kind = serde_json::from_str(outline.model.get()).map_err(wrong)?;
+                kind.kind.map(|kind| kind.0.into_owned())
+            }
+        };
+        match kind {
+            Some(kind) if kind != "BPE" => Err(unsupported(path, "model.type", &kind)),
+            _ => parsed.map_err(wrong),
         }
     }
 }

@@ -15,7 +15,6 @@ use self::parts::{Decoder, Node, PreTokenizer};
 use super::added::{Added, AddedToken};
 use super::bpe::{self, Bpe, Merge, pair};
 use super::extras::Extras;
-use super::hash::Key;
 use super::normalizer::Normalizer;
 use super::pairs::{Pairs, SPACE_SYMBOL};
 use super::pipeline::{Cut, Pipeline};
@@ -399,6 +398,9 @@ impl<'a> Entries<'a> {
     }
 }
 
+/// Merges that are looked up together.
+const TOGETHER: usize = 16;
+
 /// Looks up the parts of merges.
 struct Merges<'a> {
     entries: &'a Entries<'a>,
@@ -409,48 +411,65 @@ struct Merges<'a> {
 impl Merges<'_> {
     fn read(&self, path: &Path, file: &File<'_>) -> Result<bpe::Merges> {
         let list = &file.model.merges.0;
-        let mut merges = HashMap::with_hasher(Key::random());
-        let room = merges.try_reserve(list.len());
-        room.map_err(|_| reserve::refused::<Merge>(WHAT, 0, list.len()))?;
-        let mut joined = Vec::new();
-        for (rank, (left, right)) in (0..).zip(list) {
-            joined.clear();
-            let found = (|| {
-                let left = self.part(left, &mut joined)?;
-                let right = self.part(right, &mut joined)?;
-                let id = self.index.get(&joined, |id| self.vocabulary.bytes(id))?;
-                Some((left, right, id))
-            })();
-            let Some((left, right, id)) = found else {
-                return Err(Error::format(
-                    path,
-                    format!(
-                        "`model.merges[{rank}]` joins {:?} and {:?}: one of them, or the result, is not in \
-                         the vocabulary",
-                        left.0, right.0
-                    ),
-                ));
-            };
-            merges.insert(pair(left, right), Merge { rank, id });
-        }
-        Ok(merges)
-    }
-
-    /// The id of one side. Its bytes are appended to `joined`.
-    fn part(&self, text: &file::Text<'_>, joined: &mut Vec<u8>) -> Option<u32> {
-        let start = joined.len();
-        if !self.entries.byte_level {
-            joined.extend_from_slice(text.0.as_bytes());
-        } else {
-            for c in text.0.chars() {
-                match byte_of_char(c) {
-                    Some(byte) => joined.push(byte),
-                    None => return None,
-                }
+        let mut merges = reserve::room(WHAT, list.len())?;
+        let (mut bytes, mut ends) = (Vec::new(), [0; 2 * TOGETHER]);
+        for (block, list) in list.chunks(TOGETHER).enumerate() {
+            bytes.clear();
+            let sides = list.iter().flat_map(|(left, right)| [left, right]);
+            let mut spelled = [true; 2 * TOGETHER];
+            for (i, side) in sides.enumerate() {
+                spelled[i] = self.spell(&side.0, &mut bytes);
+                ends[i] = bytes.len();
+            }
+            let found = self.index.get_each(
+                std::array::from_fn::<_, { 3 * TOGETHER }, _>(|i| {
+                    // Left sides, right sides, both together.
+                    let (i, what) = (i / 3 * 2, i % 3);
+                    let start = i.checked_sub(1).map_or(0, |before| ends[before]);
+                    match what {
+                        _ if i / 2 >= list.len() => &[],
+                        0 => &bytes[start..ends[i]],
+                        1 => &bytes[ends[i]..ends[i + 1]],
+                        _ => &bytes[start..ends[i + 1]],
+                    }
+                }),
+                |id| self.vocabulary.bytes(id),
+            );
+            for (i, (left, right)) in list.iter().enumerate() {
+                let rank = block * TOGETHER + i;
+                let whole = spelled[2 * i] && spelled[2 * i + 1];
+                let [Some(a), Some(b), Some(id)] =
+                    [0, 1, 2].map(|what| found[3 * i + what].filter(|_| whole))
+                else {
+                    return Err(Error::format(
+                        path,
+                        format!(
+                            "`model.merges[{rank}]` joins {:?} and {:?}: one of them, or the result, is not in \
+                             the vocabulary",
+                            left.0, right.0
+                        ),
+                    ));
+                };
+                let rank = rank as u32;
+                merges.push((pair(a, b), Merge { rank, id }));
             }
         }
-        self.index
-            .get(&joined[start..], |id| self.vocabulary.bytes(id))
+        bpe::table(&merges)
+    }
+
+    /// Appends the bytes that a text stands for; says whether it stands for any.
+    fn spell(&self, text: &str, bytes: &mut Vec<u8>) -> bool {
+        if !self.entries.byte_level {
+            bytes.extend_from_slice(text.as_bytes());
+            return true;
+        }
+        text.chars().all(|c| match byte_of_char(c) {
+            Some(byte) => {
+                bytes.push(byte);
+                true
+            }
+            None => false,
+        })
     }
 }
 

@@ -30,6 +30,16 @@ F={
  'llama-yarn-mscale':(tf.LlamaConfig(**b(head_dim=16,rope_parameters=rp('yarn',10000.0,factor=8.0,original_max_position_embeddings=16,mscale=1.0,mscale_all_dim=h,beta_fast=16.0,beta_slow=2.0,truncate=False))),tf.LlamaForCausalLM,(5,60)),
  'qwen2-yarn':(tf.Qwen2Config(**b(head_dim=...,use_sliding_window=False,rope_parameters=rp('yarn',1e6,factor=4.0,original_max_position_embeddings=32,attention_factor=1.0+h))),tf.Qwen2ForCausalLM,(5,60)),
  'llama-dynamic':(tf.LlamaConfig(**b(rope_parameters=rp('dynamic',factor=2.0))),tf.LlamaForCausalLM,(5,60)),
+ # the fourth layer does not rotate; its configuration says so by an interval (below)
+ 'smollm3':(tf.SmolLM3Config(**b(num_hidden_layers=4,tie_word_embeddings=True,rms_norm_eps=1e-6,rope_parameters=rp('default',5e6))),tf.SmolLM3ForCausalLM,(5,40)),
+ 'smollm3-window':(tf.SmolLM3Config(**b(no_rope_layers=[0,1],use_sliding_window=True,sliding_window=W)),tf.SmolLM3ForCausalLM,(5,40)),
+ 'ernie4_5':(tf.Ernie4_5Config(**b(head_dim=16,tie_word_embeddings=True,rope_parameters=rp('default',theta))),tf.Ernie4_5ForCausalLM,(5,40)),
+ 'ernie4_5-bias':(tf.Ernie4_5Config(**b(use_bias=True)),tf.Ernie4_5ForCausalLM,(5,30)),
+ 'hunyuan_v1_dense':(tf.HunYuanDenseV1Config(**b(head_dim=16,tie_word_embeddings=True,rope_parameters=rp('dynamic',alpha=1000.0*h,factor=1.0))),tf.HunYuanDenseV1ForCausalLM,(5,40)),
+ 'seed_oss':(tf.SeedOssConfig(**b(head_dim=16,rms_norm_eps=1e-6,rope_parameters=rp('default',1e7))),tf.SeedOssForCausalLM,(5,30)),
+ 'seed_oss-bias':(tf.SeedOssConfig(**b(attention_bias=False,attention_out_bias=True,mlp_bias=True)),tf.SeedOssForCausalLM,(5,30)),
+ # q grows at the positions 16, 32 and 48
+ 'ministral3':(tf.Ministral3Config(**b(head_dim=16,sliding_window=None,rope_parameters=rp('yarn',1e6,factor=8.0,original_max_position_embeddings=16,beta_fast=32.0,beta_slow=1.0,mscale=1.0,mscale_all_dim=1.0,llama_4_scaling_beta=h))),tf.Ministral3ForCausalLM,(5,30,61)),
 }
 only=sys.argv[3].split(',') if len(sys.argv)>3 else F
 res={}
@@ -43,6 +53,12 @@ for i,(name,(cfg,cls,lens)) in enumerate(F.items()):
     if name=='phi3-longrope':
         cs=res[name]['cases']; res[name]['cases']=cs[2:]; res[name+'/short']=dict(dir=name,model_type='phi3',max_seq_len=32,cases=[c for c in cs[:2]])
     print(name,sum(p.numel() for p in m.parameters()),[c['gap'] for c in res[name]['cases']],flush=True)
+# what a checkpoint's file need not say, because the configuration's class says it
+for name,keys in (('smollm3',('no_rope_layers','layer_types','tie_word_embeddings')),('ernie4_5',('tie_word_embeddings','use_bias')),('seed_oss',('attention_bias','attention_out_bias'))):
+    if name in res:
+        c=json.load(open(OUT/name/'config.json'))
+        for k in keys: c.pop(k,None)
+        json.dump(c,open(OUT/name/'config.json','w'),indent=2)
 # the older spelling (transformers 4): rope_theta beside rope_scaling, "type"
 if 'llama-yarn' in res:
     d=OUT/'llama-yarn-v4'; d.mkdir(exist_ok=True); c=json.load(open(OUT/'llama-yarn/config.json')); r=c.pop('rope_parameters'); c['rope_theta']=r.pop('rope_theta'); r['type']=r.pop('rope_type'); c['rope_scaling']=r; c['torch_dtype']=c.pop('dtype','bfloat16'); json.dump(c,open(d/'config.json','w'),indent=1)

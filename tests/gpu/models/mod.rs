@@ -57,7 +57,7 @@ const GPU: Place = Place {
         "families" => 0.2,
         _ => 0.15,
     },
-    refused: &[],
+    refused: &["ministral3"],
 };
 
 reference_cases!(GPU);

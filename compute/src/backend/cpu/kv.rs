@@ -17,7 +17,7 @@ use super::pool::{Grid, Pool, Rect};
 use super::rows::{Norm, inverse_rms};
 use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{RopeTable, Shape, Step};
-use crate::{Dtype, Error, Result};
+use crate::{Dtype, Error, Result, reserve};
 use std::ops::Range;
 
 /// The paged KV cache.
@@ -157,14 +157,24 @@ pub(super) struct Heads<'a> {
 
 impl Heads<'_> {
     /// RMSNorm of each head; the weight is as wide as a head.
-    pub fn normalise(self, pool: &Pool, tier: Tier, norm: Norm<'_>) {
-        let columns = self.columns;
+    pub fn normalise(&mut self, pool: &Pool, tier: Tier, norm: Norm<'_>) {
+        self.each(pool, |_, heads| tier.run(NormaliseHeads { heads, norm }));
+    }
+
+    /// RoPE of each head, in its place.
+    pub fn rotate(&mut self, pool: &Pool, tier: Tier, angles: Angles<'_>, positions: &[u32]) {
+        self.each(pool, |row, heads| {
+            let (cos, sin) = angles.at(positions[row]);
+            tier.run(RotateHeads { heads, cos, sin });
+        });
+    }
+
+    /// Calls `work` with the number of each row and its heads.
+    fn each(&mut self, pool: &Pool, work: impl Fn(usize, &mut [f32]) + Sync) {
+        let columns = self.columns.clone();
         let rows = self.rows.len() / self.stride;
-        let work = |_: usize, _: usize, mut row: Rect<'_, f32>| {
-            tier.run(NormaliseHeads {
-                heads: &mut row.row(0)[columns.clone()],
-                norm,
-            });
+        let work = |n: usize, _: usize, mut row: Rect<'_, f32>| {
+            work(n, &mut row.row(0)[columns.clone()]);
         };
         let parts = Grid::pieces(self.rows, self.stride);
         if rows < 8 {
@@ -195,6 +205,75 @@ impl Kernel for NormaliseHeads<'_> {
     }
 }
 
+struct RotateHeads<'a> {
+    heads: &'a mut [f32],
+    cos: &'a [f32],
+    sin: &'a [f32],
+}
+
+impl Kernel for RotateHeads<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for head in self.heads.chunks_exact_mut(2 * self.cos.len()) {
+            let pairs = head.as_chunks_mut::<2>().0.iter_mut();
+            for ((pair, cos), sin) in pairs.zip(self.cos).zip(self.sin) {
+                let [x, y] = *pair;
+                *pair = [x * cos - y * sin, x * sin + y * cos];
+            }
+        }
+    }
+}
+
+/// Cosines and sines by position.
+#[derive(Clone, Copy)]
+pub(super) struct Angles<'a> {
+    table: &'a RopeTable,
+    /// Pairs of a head.
+    half: usize,
+    /// Whether every position has the angles of the first.
+    still: bool,
+}
+
+impl<'a> Angles<'a> {
+    /// Those of the table.
+    pub fn turning(table: &'a RopeTable, head_dim: usize) -> Self {
+        let (half, still) = (head_dim / 2, false);
+        Angles { table, half, still }
+    }
+
+    /// None at any position. `table` is [`still`].
+    pub fn none(table: &'a RopeTable, head_dim: usize) -> Self {
+        let (half, still) = (head_dim / 2, true);
+        Angles { table, half, still }
+    }
+
+    #[inline(always)]
+    fn at(self, position: u32) -> (&'a [f32], &'a [f32]) {
+        let row = if self.still { 0 } else { position as usize };
+        let at = row * self.half;
+        (
+            &self.table.cos[at..][..self.half],
+            &self.table.sin[at..][..self.half],
+        )
+    }
+}
+
+/// The angles of heads that are not rotated.
+pub(super) fn still(head_dim: usize) -> Result<RopeTable> {
+    let mut table = RopeTable {
+        cos: Vec::new(),
+        sin: Vec::new(),
+        q_scale: Vec::new(),
+    };
+    for (values, value) in [(&mut table.cos, 1.0), (&mut table.sin, 0.0)] {
+        reserve::vec("angles of heads", values, head_dim / 2)?;
+        values.resize(head_dim / 2, value);
+    }
+    Ok(table)
+}
+
 /// The output of the q|k|v product, and the places for its rows.
 pub(super) struct Placement<'a> {
     /// `[rows, stride]`; q, k and v begin at the columns `at`.
@@ -203,7 +282,9 @@ pub(super) struct Placement<'a> {
     pub at: [usize; 3],
     pub positions: &'a [u32],
     pub slots: &'a [u32],
-    pub rope: &'a RopeTable,
+    pub angles: Angles<'a>,
+    /// [`RopeTable::q_scale`].
+    pub q_scale: &'a [f32],
 }
 
 impl Placement<'_> {
@@ -266,18 +347,19 @@ impl<E: Element> Kernel for PlaceHead<'_, E> {
             mut q,
             mut pages,
         } = self;
-        let (group, half) = (q.cols(), head_dim / 2);
+        let group = q.cols();
         let mut room = [0.0; ROOM];
         for (row, (&position, &slot)) in placement.positions.iter().zip(placement.slots).enumerate()
         {
             let from = &placement.qkv[row * placement.stride..][..placement.stride];
-            let angle = position as usize * half;
-            let cos = &placement.rope.cos[angle..][..half];
-            let sin = &placement.rope.sin[angle..][..half];
+            let (cos, sin) = placement.angles.at(position);
             let at = placement.at.map(|at| &from[at..]);
             let heads = at[0][head * group..][..group].chunks_exact(head_dim);
             for (from, to) in heads.zip(q.row(row).chunks_exact_mut(head_dim)) {
                 rotate_all(from, cos, sin, to);
+                if let Some(scale) = placement.q_scale.get(position as usize) {
+                    to.iter_mut().for_each(|x| *x *= scale);
+                }
             }
             if slot == Step::NO_SLOT {
                 continue;

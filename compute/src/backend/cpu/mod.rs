@@ -128,6 +128,8 @@ pub struct Cpu {
     pool: Pool,
     shape: Shape,
     rope: RopeTable,
+    /// For heads that RoPE does not rotate, or has rotated already.
+    still: RopeTable,
     step: Loaded,
     plan: attention::Plan,
     panels: Panels,
@@ -307,6 +309,7 @@ impl Cpu {
             scratch,
             shape: shape.clone(),
             rope,
+            still: kv::still(shape.head_dim)?,
         })
     }
 

@@ -12,7 +12,9 @@ use super::{
     Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, qkv_width, quantise,
     rows, scratch_len, simd, threads, tiles_len, widest, words,
 };
-use crate::backend::{Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Shape, Step};
+use crate::backend::{
+    Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Rotation, Shape, Step,
+};
 use crate::quant::Quant;
 use crate::{Dtype, Result};
 
@@ -133,26 +135,36 @@ impl Backend for Cpu {
         for (at, (_, first)) in at.iter_mut().zip(layer.wqkv.parts()) {
             *at = first * simd::LANES;
         }
+        let head_dim = self.shape.head_dim;
+        let turning = kv::Angles::turning(&self.rope, head_dim);
         let parts = at.iter().zip(layer.wqkv.parts());
         for (norm, (&at, (rows, _))) in layer.head_norms.iter().flatten().zip(parts) {
-            let heads = kv::Heads {
+            let mut heads = kv::Heads {
                 rows: &mut qkv.data[..self.step.positions.len() * stride],
                 stride,
                 columns: at..at + rows,
             };
+            if layer.rotation == Rotation::BeforeNorms {
+                heads.rotate(&self.pool, self.tier, turning, &self.step.positions);
+            }
             let norm = Norm {
                 weight: &norm.data,
                 eps: self.shape.norm_eps,
             };
             heads.normalise(&self.pool, self.tier, norm);
         }
+        let rotated = layer.rotation == Rotation::BeforeNorms && layer.head_norms.is_some();
         let placement = kv::Placement {
             qkv: &qkv.data,
             stride,
             at,
             positions: &self.step.positions,
             slots: &self.step.slots,
-            rope: &self.rope,
+            angles: match rotated || layer.rotation == Rotation::Never {
+                true => kv::Angles::none(&self.still, head_dim),
+                false => turning,
+            },
+            q_scale: &self.rope.q_scale,
         };
         with_cache_element!(kv.dtype, E => {
             placement.place::<E>(&self.pool, self.tier, &mut q.data, q.width, kv, layer.index)

@@ -30,6 +30,7 @@ pub fn random_model(
             attention_norm: Vec::new(),
             wqkv: dense(shape.q_dim() + 2 * shape.kv_dim(), dim, bias),
             head_norms: None,
+            rotation: Rotation::default(),
             window: None,
             wo: dense(dim, shape.q_dim(), bias),
             ffn_norm: Vec::new(),
@@ -76,6 +77,19 @@ pub fn with_features(mut model: scalar::Model) -> scalar::Model {
             dense.bias = rng.vector(dense.rows(), 0.5);
         }
     }
+    model
+}
+
+/// The same model with a layer that does not know positions and one that rotates its heads before
+/// it normalises them, and with queries that grow with their position.
+pub fn with_rotations(model: scalar::Model) -> scalar::Model {
+    let mut model = with_features(model);
+    let first = &mut model.layers[0];
+    (first.head_norms, first.rotation) = (None, Rotation::Never);
+    model.layers[1].rotation = Rotation::BeforeNorms;
+    let positions = model.rope.cos.len() / (model.shape.head_dim / 2);
+    let scale = |position| 1.0 + 0.1 * (1.0 + (position / 100) as f32).ln();
+    model.rope.q_scale = (0..positions).map(scale).collect();
     model
 }
 
@@ -170,6 +184,7 @@ impl Machine {
                 .head_norms
                 .as_ref()
                 .map(|norms| norms.each_ref().map(|norm| cpu.new_vector(norm).unwrap())),
+            rotation: l.rotation,
             window: l.window,
             wo: CpuMat {
                 scale: l.scale,

@@ -7,8 +7,8 @@ use super::simd::{Kernel, LANES, Simd};
 use super::strips::Finish;
 use super::*;
 use crate::backend::{
-    Backend, Block, Layer, MatSpec, MatUse, PartSpec, QuantBlock, RowKind, RowOrder, Scratch, Span,
-    Step, Weights, forward,
+    Backend, Block, Layer, MatSpec, MatUse, PartSpec, QuantBlock, Rotation, RowKind, RowOrder,
+    Scratch, Span, Step, Weights, forward,
 };
 use crate::{Dtype, Token};
 use machine::*;
@@ -142,6 +142,7 @@ fn rope(head_dim: usize, positions: usize) -> RopeTable {
         sin: (0..positions * half)
             .map(|i| angle(i).sin() as f32)
             .collect(),
+        q_scale: Vec::new(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The slow twin of every operation: straightforward loops in float64. Kernels are compared with
 //! it, and it defines what they compute.
 
-use crate::backend::{RopeTable, Shape};
+use crate::backend::{RopeTable, Rotation, Shape};
 use crate::{Dtype, Token};
 use half::{bf16, f16};
 
@@ -160,6 +160,8 @@ pub struct Layer {
     pub wqkv: Dense,
     /// Of the heads of q and of k.
     pub head_norms: Option<[Vec<f32>; 2]>,
+    /// When the heads of q and of k are rotated.
+    pub rotation: Rotation,
     /// The largest number of keys that a row sees.
     pub window: Option<usize>,
     pub wo: Dense,
@@ -223,16 +225,22 @@ impl Model {
                 let (q, rest) = y.split_at(q_dim);
                 let (k, v) = rest.split_at(kv_dim);
                 let (mut q, mut k) = (q.to_vec(), k.to_vec());
-                if let Some(norms) = &layer.head_norms {
-                    for (heads, norm) in [&mut q, &mut k].into_iter().zip(norms) {
-                        let heads = heads.chunks_mut(head_dim);
-                        heads.for_each(|h| h.copy_from_slice(&rms_norm(h, norm, norm_eps)));
+                for (i, heads) in [&mut q, &mut k].into_iter().enumerate() {
+                    for head in heads.chunks_mut(head_dim) {
+                        if layer.rotation == Rotation::BeforeNorms {
+                            rotate(head, &self.rope, position);
+                        }
+                        if let Some(norms) = &layer.head_norms {
+                            head.copy_from_slice(&rms_norm(head, &norms[i], norm_eps));
+                        }
+                        if layer.rotation == Rotation::AfterNorms {
+                            rotate(head, &self.rope, position);
+                        }
                     }
                 }
-                q.chunks_mut(head_dim)
-                    .for_each(|h| rotate(h, &self.rope, position));
-                k.chunks_mut(head_dim)
-                    .for_each(|h| rotate(h, &self.rope, position));
+                if let Some(&scale) = self.rope.q_scale.get(position) {
+                    q.iter_mut().for_each(|x| *x *= f64::from(scale));
+                }
                 queries.push(q);
                 keys.push(store(&k));
                 values.push(store(v));

@@ -1,6 +1,10 @@
 //! Whole steps of a small model.
 
 use super::*;
+use std::convert::identity;
+
+/// What a model gets beside what Llama has.
+type Change = fn(scalar::Model) -> scalar::Model;
 
 /// The whole transformer, every storage format, GQA 1, 4 and 8, odd sizes.
 pub fn forward_matches(tier: Tier) {
@@ -36,19 +40,18 @@ pub fn forward_matches(tier: Tier) {
 
 /// Long enough for several chunks of keys, with heads of the usual widths and of odd ones.
 pub fn long_sequences_match(tier: Tier) {
-    for (heads, head_dim, features) in [
-        ([2, 2], 64, false),
-        ([4, 1], 128, true),
-        ([16, 2], 16, false),
-        ([3, 3], 42, true),
-        ([3, 3], 42, false),
-    ] {
+    let cases: [([usize; 2], usize, Change); 6] = [
+        ([2, 2], 64, identity),
+        ([4, 1], 128, with_features),
+        ([16, 2], 16, identity),
+        ([3, 3], 42, with_features),
+        ([3, 3], 42, with_rotations),
+        ([3, 3], 42, identity),
+    ];
+    for (heads, head_dim, change) in cases {
         let shape = shape(32, heads, head_dim, 32, 40);
         for dtype in DTYPES {
-            let mut model = random_model(&shape, dtype, false, false, 31);
-            if features {
-                model = with_features(model);
-            }
+            let model = change(random_model(&shape, dtype, false, false, 31));
             let mut machine = Machine::new(&model, tier, 2, dtype, dtype);
             let tokens = random_tokens(530, 40, 9);
             let want = model.logits(&tokens, dtype);
@@ -70,19 +73,24 @@ pub fn long_sequences_match(tier: Tier) {
 /// by prefill, the bits are the same.
 pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
     let (full, as_prompts, fast) = (Precision::Full, Precision::AsPrompts, Precision::Fast);
-    for (dtype, kv, heads, head_dim, features, precision) in [
-        (Dtype::Bf16, Dtype::Bf16, [4, 2], 32, true, full),
-        (Dtype::Bf16, Dtype::Bf16, [4, 2], 32, true, as_prompts),
-        (Dtype::F32, Dtype::F32, [3, 3], 10, false, full),
-        (Dtype::F16, Dtype::F16, [4, 1], 64, true, full),
-        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, true, full),
-        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, false, fast),
-    ] {
+    let cases: [(Dtype, Dtype, [usize; 2], usize, Change, Precision); 6] = [
+        (Dtype::Bf16, Dtype::Bf16, [4, 2], 32, with_features, full),
+        (
+            Dtype::Bf16,
+            Dtype::Bf16,
+            [4, 2],
+            32,
+            with_features,
+            as_prompts,
+        ),
+        (Dtype::F32, Dtype::F32, [3, 3], 10, identity, full),
+        (Dtype::F16, Dtype::F16, [4, 1], 64, with_rotations, full),
+        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, with_features, full),
+        (Dtype::Bf16, Dtype::Int8, [3, 1], 16, identity, fast),
+    ];
+    for (dtype, kv, heads, head_dim, change, precision) in cases {
         let shape = shape(40, heads, head_dim, 60, 70);
-        let mut model = random_model(&shape, dtype, true, false, 5);
-        if features {
-            model = with_features(model);
-        }
+        let model = change(random_model(&shape, dtype, true, false, 5));
         let tokens = random_tokens(272, 70, 21);
         let mut reference = Machine::new(&model, tier, 1, dtype, kv);
         reference.cpu.precision = precision;
