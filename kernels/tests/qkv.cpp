@@ -32,8 +32,8 @@ struct Qkv {
     std::vector<int32_t> positions;
     std::vector<uint32_t> slots;
     Buffer xd{x}, nd{norm}, bd{bias}, pd{size_t(0)}, sd{size_t(0)}, cd{size_t(0)}, snd{size_t(0)};
-    bool by_parts = false; // one launch for each of q, k and v
-    bool norms = false;    // heads of q and k have norms, which append applies
+    bool by_parts = false;   // one launch for each of q, k and v
+    bool norms = false;      // heads of q and k have norms, which append applies
     bool rope_first = false; // append applies them after RoPE
     std::vector<float> head_norms = vector_of(2 * heads.dim, 2 * heads.dim, random, 1, 0.3f);
     Buffer hd{head_norms};
