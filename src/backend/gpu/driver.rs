@@ -42,13 +42,13 @@ macro_rules! functions {
                 unsafe {
                     Ok(Driver {
                         library: library.into(),
-                        cuGetErrorName: std::mem::transmute::<*mut c_void, ErrorName>(
-                            symbol("cuGetErrorName")?,
-                        ),
                         $($name: std::mem::transmute::<
                             *mut c_void,
                             unsafe extern "C" fn($($type),*) -> u32,
                         >(symbol(stringify!($name))?),)*
+                        cuGetErrorName: std::mem::transmute::<*mut c_void, ErrorName>(
+                            symbol("cuGetErrorName")?,
+                        ),
                     })
                 }
             }
