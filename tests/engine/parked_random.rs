@@ -181,9 +181,9 @@ proptest! {
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         // One that was dropped may still be in its last step.
-        until(&host, "nothing runs or is parked", |host| {
+        until(&host, "nothing runs, waits or is parked", |host| {
             let timings = host.engine.timings();
-            timings.running + timings.parked == 0 && timings.pages_used == 0
+            timings.running + timings.waiting + timings.parked == 0 && timings.pages_used == 0
         });
         host.assert_empty();
         prop_assert_eq!(host.engine.timings().parked, 0);
