@@ -37,15 +37,17 @@ impl Queues {
         go_on: GoOn<'_>,
     ) -> std::result::Result<Vec<u8>, Moved> {
         loop {
-            if self.post.gone[from].load(Ordering::Relaxed) {
-                return Err(Moved::Failed(-75));
-            }
+            // As with a socket, what was sent before comes first.
+            let is_gone = self.post.gone[from].load(Ordering::Relaxed);
             let mut queues = self.post.queues.lock().unwrap();
             let queue = queues.entry((from, self.rank, exchange)).or_default();
             if let Some(bytes) = queue.pop_front() {
                 return Ok(bytes);
             }
             drop(queues);
+            if is_gone {
+                return Err(Moved::Failed(-75));
+            }
             if !go_on() {
                 return Err(Moved::GivenUp);
             }

@@ -296,6 +296,22 @@ fn a_broken_connection_ends_an_exchange_at_once() {
 }
 
 #[test]
+fn a_rank_that_left_is_heard_though_its_connection_has_failed() {
+    for exchanges in [false, true] {
+        let world = World::new(2, LONG);
+        let mut first = world.link(0);
+        world.link(1).fail(&Error::Cancelled);
+        world.post.gone[1].store(true, Ordering::Relaxed);
+        let ended = match exchanges {
+            true => first.all_gather(&[1.0], &|_| 1, &mut |_| {}),
+            false => first.tell_all(Kind::Ping, |m| m),
+        };
+        let error = ended.unwrap_err().to_string();
+        assert_eq!(error, "rank 1 of 2 left: cancelled");
+    }
+}
+
+#[test]
 fn an_idle_rank_that_is_silent_is_noticed_and_one_that_is_there_is_not() {
     let world = World::new(2, Duration::from_millis(1500));
     let ended = run(&world, None, |processes, shared| {

@@ -125,10 +125,14 @@ impl Link {
             let other = &link.ears.others[*rank];
             other.received == before[*rank] && !gone.iter().any(|(gone, _)| gone == rank)
         };
-        while start.elapsed() < ANSWER && (1..size).any(|rank| silent(self, &rank)) {
+        // At least once, for what a rank that is gone said before.
+        loop {
             match self.ears.look(&*self.comm, None) {
                 Ok(()) | Err(Stop::Silent | Stop::Asked | Stop::Broken(..)) => {}
                 Err(stop) => return self.reason(stop),
+            }
+            if start.elapsed() >= ANSWER || !(1..size).any(|rank| silent(self, &rank)) {
+                break;
             }
             std::thread::sleep(LOOK);
         }

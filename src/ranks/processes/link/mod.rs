@@ -204,7 +204,11 @@ impl Link {
         let stop = match comm.send(to, bytes, &mut || ears.go_on(comm, &mut wait)) {
             Moved::Done => return Ok(()),
             Moved::GivenUp => wait.stop.unwrap_or(Stop::Silent),
-            Moved::Failed(code) => Stop::Broken(to, code),
+            // A rank that has left said why before its connection failed.
+            Moved::Failed(code) => match ears.look(comm, None) {
+                Err(left @ Stop::Failed(..)) => left,
+                _ => Stop::Broken(to, code),
+            },
         };
         // The message may still be on its way.
         std::mem::forget(std::mem::take(&mut self.writer));
