@@ -176,8 +176,8 @@ KERNEL(ffn_up_prefill_int4) { ffn_up_prefill<Int4>(p); }
 KERNEL(ffn_up_prefill_nf4) { ffn_up_prefill<Nf4>(p); }
 KERNEL(ffn_up_prefill_fp8) { ffn_up_prefill<Fp8>(p); }
 KERNEL(ffn_up_prefill_k4) { ffn_up_prefill<K4>(p); }
-KERNEL(ffn_up_prefill_k5) { ffn_up_prefill<K5>(p); }
-KERNEL(ffn_up_prefill_k6) { ffn_up_prefill<K6>(p); }
+KERNEL_WIDE(ffn_up_prefill_k5) { ffn_up_prefill<K5>(p); }
+KERNEL_WIDE(ffn_up_prefill_k6) { ffn_up_prefill<K6>(p); }
 KERNEL(ffn_up_prefill_k8) { ffn_up_prefill<K8>(p); }
 KERNEL(ffn_up_epilogue_f16) { put_sums<f16>(p); }
 KERNEL(ffn_up_epilogue_bf16) { put_sums<bf16>(p); }

@@ -165,8 +165,8 @@ KERNEL(matmul_add_prefill_int4) { matmul_add_prefill<Int4>(p); }
 KERNEL(matmul_add_prefill_nf4) { matmul_add_prefill<Nf4>(p); }
 KERNEL(matmul_add_prefill_fp8) { matmul_add_prefill<Fp8>(p); }
 KERNEL(matmul_add_prefill_k4) { matmul_add_prefill<K4>(p); }
-KERNEL(matmul_add_prefill_k5) { matmul_add_prefill<K5>(p); }
-KERNEL(matmul_add_prefill_k6) { matmul_add_prefill<K6>(p); }
+KERNEL_WIDE(matmul_add_prefill_k5) { matmul_add_prefill<K5>(p); }
+KERNEL_WIDE(matmul_add_prefill_k6) { matmul_add_prefill<K6>(p); }
 KERNEL(matmul_add_prefill_k8) { matmul_add_prefill<K8>(p); }
 #ifdef HOPPER
 // clang-format off: one kernel a line, because kernels/test.sh removes lines that begin with

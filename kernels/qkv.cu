@@ -210,7 +210,7 @@ KERNEL(qkv_k8) { qkv<K8, false>(p); }
 KERNEL(qkv_batch_f16) { qkv<f16, true>(p); }
 KERNEL(qkv_batch_bf16) { qkv<bf16, true>(p); }
 KERNEL(qkv_batch_int8) { qkv<Int8, true>(p); }
-KERNEL(qkv_batch_int4) { qkv<Int4, true>(p); }
+KERNEL_WIDE(qkv_batch_int4) { qkv<Int4, true>(p); }
 KERNEL(qkv_batch_nf4) { qkv<Nf4, true>(p); }
 KERNEL(qkv_batch_fp8) { qkv<Fp8, true>(p); }
 KERNEL_WIDE(qkv_batch_k4) { qkv<K4, true>(p); }
@@ -225,8 +225,8 @@ KERNEL(qkv_prefill_int4) { qkv_prefill<Int4>(p); }
 KERNEL(qkv_prefill_nf4) { qkv_prefill<Nf4>(p); }
 KERNEL(qkv_prefill_fp8) { qkv_prefill<Fp8>(p); }
 KERNEL(qkv_prefill_k4) { qkv_prefill<K4>(p); }
-KERNEL(qkv_prefill_k5) { qkv_prefill<K5>(p); }
-KERNEL(qkv_prefill_k6) { qkv_prefill<K6>(p); }
+KERNEL_WIDE(qkv_prefill_k5) { qkv_prefill<K5>(p); }
+KERNEL_WIDE(qkv_prefill_k6) { qkv_prefill<K6>(p); }
 KERNEL(qkv_prefill_k8) { qkv_prefill<K8>(p); }
 KERNEL(qkv_epilogue) { put_sums(p); }
 #ifdef HOPPER
