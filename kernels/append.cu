@@ -1,6 +1,6 @@
-// Writes K and V of the step's rows to the KV cache, where qkv does not: to an 8-bit cache, as codes
-// with one scale for the vector of each head; and where the heads of q and k have norms, which RoPE
-// follows, or in some families precedes.
+// Writes K and V of the step's rows to the KV cache, where qkv does not: to an 8-bit cache, as
+// codes with one scale for the vector of each head; and where the heads of q and k have norms,
+// which RoPE follows, or in some families precedes.
 //
 // The epilogue of the product cannot do this. A scale or a norm needs the whole vector, and several
 // blocks of the product compute one vector together (eight blocks for a head of 128), so they would
@@ -16,8 +16,8 @@ DEVICE uint32_t code_of(float x, Cached8) { return (as_bits(x + 12582912.0f) + 1
 DEVICE uint32_t code_of(float x, CachedF8) { return e4m3_of(x); }
 
 // Applies the norm and RoPE to a vector. RoPE does not change a vector's length, so only the norm's
-// weights have to wait where RoPE comes first. A lane has numbers lane * 8 .. lane * 8 + 7 of it; those
-// from head_dim on are zero.
+// weights have to wait where RoPE comes first. A lane has numbers lane * 8 .. lane * 8 + 7 of the
+// vector; those from head_dim on are zero.
 DEVICE void turn(const AppendParams &p, float (&v)[8], const float *norm, uint32_t row) {
     const uint32_t lane = threadIdx.x;
     float square = 0;

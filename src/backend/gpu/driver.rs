@@ -2,10 +2,10 @@
 //! driver is opened. (U)
 //!
 //! Types, constants and signatures are those of cudarc's bindings, which are generated from cuda.h;
-//! the compiler compares the table below with them. What stays ours is how functions are called, for
-//! three reasons. A result is a number here: in the bindings it is a Rust enum, and a number that the
-//! enum does not list would be undefined behaviour. A missing function is a [`Reason`]; the bindings'
-//! own loader panics. Every error contains the name of its function.
+//! the compiler compares the table below with them. What stays ours is how functions are called,
+//! for three reasons. A result is a number here: in the bindings it is a Rust enum, and a number
+//! that the enum does not list would be undefined behaviour. A missing function is a [`Reason`];
+//! the bindings' own loader panics. Every error contains the name of its function.
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "the driver's names")]
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
@@ -13,11 +13,32 @@
 use super::reason::{Failed, Reason};
 pub(super) use cudarc::driver::sys;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ptr;
 use sys::*;
 
 /// File names of the driver's library. The driver installs the first; link-time stubs may have the
 /// second name as well.
 pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// A copy of nothing from one place on the device to another, to be filled in.
+pub(super) const NO_COPY: CUDA_MEMCPY2D = CUDA_MEMCPY2D {
+    srcXInBytes: 0,
+    srcY: 0,
+    srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+    srcHost: ptr::null(),
+    srcDevice: 0,
+    srcArray: ptr::null_mut(),
+    srcPitch: 0,
+    dstXInBytes: 0,
+    dstY: 0,
+    dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+    dstHost: ptr::null_mut(),
+    dstDevice: 0,
+    dstArray: ptr::null_mut(),
+    dstPitch: 0,
+    WidthInBytes: 0,
+    Height: 0,
+};
 
 pub(super) type Outcome = Result<(), Failed>;
 

@@ -49,8 +49,8 @@ fn type_of(dtype: Dtype) -> Option<cudaDataType> {
     }
 }
 
-/// cublasLtMatmulHeuristicResult_t, with the status as a number: the library writes it, and the enum
-/// may not list what a newer one writes.
+/// cublasLtMatmulHeuristicResult_t, with the status as a number: the library writes it, and the
+/// enum may not list what a newer one writes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Heuristic {

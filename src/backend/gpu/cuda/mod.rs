@@ -21,8 +21,8 @@ mod modules;
 mod staging;
 
 use super::device::{BOX, Device, Geometry, Product, Rows, TensorMap};
-use super::driver::Driver;
 use super::driver::sys::*;
+use super::driver::{Driver, NO_COPY};
 use super::images::Images;
 use super::kernels::Kernel;
 use super::preflight::{Found, preflight};
@@ -288,22 +288,13 @@ unsafe impl Device for Cuda {
     unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()> {
         let _current = self.context.enter()?;
         let all = CUDA_MEMCPY2D {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            srcHost: ptr::null(),
             srcDevice: from,
-            srcArray: ptr::null_mut(),
             srcPitch: to.pitch,
-            dstXInBytes: 0,
-            dstY: 0,
-            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            dstHost: ptr::null_mut(),
             dstDevice: to.at,
-            dstArray: ptr::null_mut(),
             dstPitch: to.pitch,
             WidthInBytes: to.width,
             Height: rows,
+            ..NO_COPY
         };
         let copy = |copy: CUDA_MEMCPY2D| {
             // SAFETY: by this function's contract.

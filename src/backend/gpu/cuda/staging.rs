@@ -5,8 +5,8 @@
 use super::context::{Context, Owned, Pinned};
 use crate::Result;
 use crate::backend::gpu::device::Rows;
-use crate::backend::gpu::driver::Driver;
 use crate::backend::gpu::driver::sys::{CUDA_MEMCPY2D, CUevent_st, CUmemorytype, CUstream};
+use crate::backend::gpu::driver::{Driver, NO_COPY};
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
@@ -94,22 +94,14 @@ impl Staging {
                 driver.cuMemcpyHtoDAsync_v2(to.at, at.cast(), from.len(), stream)?;
             } else {
                 let copy = CUDA_MEMCPY2D {
-                    srcXInBytes: 0,
-                    srcY: 0,
                     srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
                     srcHost: at.cast(),
-                    srcDevice: 0,
-                    srcArray: ptr::null_mut(),
                     srcPitch: to.width,
-                    dstXInBytes: 0,
-                    dstY: 0,
-                    dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-                    dstHost: ptr::null_mut(),
                     dstDevice: to.at,
-                    dstArray: ptr::null_mut(),
                     dstPitch: to.pitch,
                     WidthInBytes: to.width,
                     Height: from.len() / to.width,
+                    ..NO_COPY
                 };
                 driver.cuMemcpy2DAsync_v2(&copy, stream)?;
             }
