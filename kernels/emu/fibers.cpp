@@ -273,11 +273,12 @@ void run_block(unsigned threads, Random &random, bool ahead, unsigned turns) {
 
 #ifdef EMU_TSAN
 // After a failure, resumes the other fibers once so that they end. Then TSan knows that whatever
-// they did comes before whatever follows.
+// they did comes before whatever follows, the message of the failed one included.
 void end_block(unsigned threads) {
     Machine &m = machine();
     for (unsigned i = 0; i < threads; i++)
         if (!m.fibers[i].done && m.fibers[i].started) resume(m.fibers[i]);
+    __tsan_acquire(&m.place);
 }
 #endif
 
