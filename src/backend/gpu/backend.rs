@@ -1,6 +1,7 @@
 //! Implements [`Backend`] for a GPU: the objects that are made when a model is built, the beginning
 //! and the end of a step, and the pages of the cache. `ops` has the operations of a step.
 
+use super::adapters::Carriage;
 use super::device::{Device, Memory};
 use super::{
     Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, geometry, head_of_page, head_stride,
@@ -8,7 +9,7 @@ use super::{
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{
-    Answer, Backend, Block, Layer, Limits, MatSpec, Needs, PartSpec, QuantBlock, Shape, Step,
+    Answer, Backend, Block, Carrier, Layer, Limits, MatSpec, PartSpec, QuantBlock, Shape, Step,
 };
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
@@ -24,6 +25,7 @@ impl<D: Device> Gpu<D> {
         }
         self.follow = 0;
         self.step.load(step)?;
+        self.load_adapters(step)?;
         self.chooser.load(step, self.step.n_wanted_padded)?;
         // A step may follow if every row is a decode row whose token is chosen on the device.
         if self.device.runs_ahead() && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
@@ -41,16 +43,6 @@ impl<D: Device> Backend for Gpu<D> {
     /// With so many rows, even the smaller products have more than one tile for every
     /// multiprocessor.
     const PREFILL_CHUNK: usize = 2048;
-
-    fn takes(needs: &Needs) -> Result<()> {
-        let lacking = [(needs.adapters, "adapters of requests")];
-        match lacking.into_iter().find(|(needed, _)| *needed) {
-            Some((_, what)) => Err(Error::Unsupported(format!(
-                "device is CUDA: its kernels do not know {what} yet; the CPU does"
-            ))),
-            None => Ok(()),
-        }
-    }
 
     fn settle(parts: &mut [PartSpec]) {
         mat::settle(parts);
@@ -133,6 +125,10 @@ impl<D: Device> Backend for Gpu<D> {
         GpuBuf::new(&self.device, "activations", rows, width)
     }
 
+    fn carrier(&self) -> Option<Box<dyn Carrier>> {
+        Some(Box::new(Carriage::new(self)))
+    }
+
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<GpuKv<D>> {
         self.check()?;
         let page = self.shape.n_kv_heads * head_of_page(&self.shape, dtype);
@@ -162,6 +158,8 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn load_step(&mut self, step: &Step) {
+        let gate = self.adapters.gate.clone();
+        let _pass = gate.pass();
         if self.check().is_ok()
             && let Err(error) = self.load(step)
         {
@@ -201,6 +199,8 @@ impl<D: Device> Backend for Gpu<D> {
         if self.check().is_err() {
             return;
         }
+        let gate = self.adapters.gate.clone();
+        let _pass = gate.pass();
         let Gpu {
             answers, chooser, ..
         } = self;
@@ -249,6 +249,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn copy_pages(&mut self, kv: &mut GpuKv<D>, pairs: &[(u32, u32)]) -> Result<()> {
+        let _pass = self.adapters.gate.pass();
         self.run(|this| {
             for &(from, to) in pairs {
                 let (from, to) = (from as usize * kv.page, to as usize * kv.page);
@@ -263,6 +264,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn save_pages(&mut self, kv: &GpuKv<D>, pages: &[u32], to: &mut [u8]) -> Result<()> {
         self.check()?;
+        let _pass = self.adapters.gate.pass();
         let halves = to.chunks_exact_mut(kv.page * self.shape.n_layers);
         for ((page, memory), to) in kv.halves(pages).zip(halves) {
             memory.read(page * kv.page, kv.page, kv.layer(), to)?;
@@ -272,6 +274,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn load_pages(&mut self, kv: &mut GpuKv<D>, pages: &[u32], from: &[u8]) -> Result<()> {
         self.check()?;
+        let _pass = self.adapters.gate.pass();
         let halves = from.chunks_exact(kv.page * self.shape.n_layers);
         for ((page, memory), from) in kv.halves(pages).zip(halves) {
             // The layers of a large pool may lie farther apart than the rows of one copy may.
