@@ -230,14 +230,29 @@ def attend(shape, kv, n, context):
     return launches
 
 
-def decode(shape, dtype, kv, batch, context):
-    """Launches of a step in which `batch` sequences of `context` tokens get one more token each."""
+def adapted(product, rows, cols, parts, batch, rank, up=False):
+    """A product of decode with what the adapters of its rows add: each row has one of its own, of
+    this rank in all parts. Numbers of 16 bits; A is read before the product, B behind it."""
+    a, b = batch * parts * rank * cols * 2, batch * rows * rank * 2
+    sums = 4 * batch * rows
+    return [Launch("adapt_in", a, blocks=batch * parts * ceil(rank / 4), serial=4 * cols * 2), *product,
+            Launch("adapt_up" if up else "adapt_out", b + sums, blocks=batch * ceil(rows / (2 if up else 1) / 256), again=sums)]
+
+
+def decode(shape, dtype, kv, batch, context, rank=0):
+    """Launches of a step in which `batch` sequences of `context` tokens get one more token each.
+    With `rank`, each of them has an adapter of its own that changes all matrices."""
     n, m = bucket(batch), matrices(shape)
-    layer = few("qkv", dtype, *m["qkv"], n)
-    if kv in SCALED:
+
+    def product(kernel, matrix, parts):
+        launches = few(kernel, dtype, *m[matrix], n)
+        return adapted(launches, *m[matrix], parts, batch, rank, kernel == "ffn_up") if rank else launches
+
+    layer = product("qkv", "qkv", 3)
+    if kv in SCALED or rank:
         layer.append(Launch("append"))
     layer += attend(shape, kv, n, context)
-    layer += few("matmul_add", dtype, *m["wo"], n) + few("ffn_up", dtype, *m["ffn_up"], n) + few("matmul_add", dtype, *m["w2"], n)
+    layer += product("matmul_add", "wo", 1) + product("ffn_up", "ffn_up", 2) + product("matmul_add", "w2", 1)
     head = few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, n)
     sample = Launch("sample", batch * shape.vocab_size * 4, 0, "", batch, shape.vocab_size * 4)
     return [Launch("embed", batch * shape.dim * 8), *layer * shape.n_layers, *head, sample]

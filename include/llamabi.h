@@ -1415,11 +1415,12 @@ llama_status llama_compress(llama_t *l,
 /// the number for `llama_generate_options.adapter`; ids begin at 1 and are never given again.
 /// `scale` is the adapter's weight. Calls that run on the handle continue. The adapter is kept in
 /// memory beside the weights (16 bits a number; 32 if the weights are float32), so that rows of
-/// different adapters share steps.
+/// different adapters share steps. On a GPU, it and the buffers that all adapters share, which the
+/// first one brings, count towards `gpu_memory_bytes`.
 ///
-/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_IO`, `_FORMAT`, `_NO_MEMORY`; and with `_UNSUPPORTED`
-/// on a GPU and for what only merging can do (`modules_to_save`, a rank over 256). Any thread may
-/// call this, but not from inside a callback.
+/// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_IO`, `_FORMAT`, `_NO_MEMORY`, `_DEVICE_MEMORY`,
+/// `_DEVICE`; and with `_UNSUPPORTED` on several ranks and for what only merging can do
+/// (`modules_to_save`, a rank over 256). Any thread may call this, but not from inside a callback.
 llama_status llama_adapter_add(llama_t *l,
                                const char *dir,
                                float scale,

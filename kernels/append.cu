@@ -1,6 +1,7 @@
 // Writes K and V of the step's rows to the KV cache, where qkv does not: to an 8-bit cache, as
-// codes with one scale for the vector of each head; and where the heads of q and k have norms,
-// which RoPE follows, or in some families precedes.
+// codes with one scale for the vector of each head; and where something comes between the product
+// and the cache beside RoPE: norms of the heads of q and k, before RoPE or after it, or what
+// adapters add.
 //
 // The epilogue of the product cannot do this. A scale or a norm needs the whole vector, and several
 // blocks of the product compute one vector together (eight blocks for a head of 128), so they would
@@ -15,22 +16,25 @@ DEVICE float greatest(CachedF8) { return 448.0f; }
 DEVICE uint32_t code_of(float x, Cached8) { return (as_bits(x + 12582912.0f) + 128) & 255; }
 DEVICE uint32_t code_of(float x, CachedF8) { return e4m3_of(x); }
 
-// Applies the norm and RoPE to a vector. RoPE does not change a vector's length, so only the norm's
-// weights have to wait where RoPE comes first. A lane has numbers lane * 8 .. lane * 8 + 7 of the
-// vector; those from head_dim on are zero.
+// Applies the norm, if there is one, and RoPE to a vector. RoPE does not change a vector's length,
+// so only the norm's weights have to wait where RoPE comes first. A lane has numbers lane * 8 ..
+// lane * 8 + 7 of the vector; those from head_dim on are zero.
 DEVICE void turn(const AppendParams &p, float (&v)[8], const float *norm, uint32_t row) {
     const uint32_t lane = threadIdx.x;
-    float square = 0;
-    UNROLL
-    for (int e = 0; e < 8; e++) square = fmaf(v[e], v[e], square);
-    const float scale = 1.0f / sqrtf(group_sum(square, 32) / (float)p.head_dim + p.eps);
+    float scale = 1;
+    if (norm) {
+        float square = 0;
+        UNROLL
+        for (int e = 0; e < 8; e++) square = fmaf(v[e], v[e], square);
+        scale = 1.0f / sqrtf(group_sum(square, 32) / (float)p.head_dim + p.eps);
+    }
     const size_t angles = (size_t)p.positions[row] * (p.head_dim / 2);
     UNROLL
     for (uint32_t e = 0; e < 8; e += 2) {
         const uint32_t d = lane * 8 + e;
         if (d >= p.head_dim) break;
-        const float first = norm[d], second = norm[d + 1], cos = p.cos[angles + d / 2],
-                    sin = p.sin[angles + d / 2];
+        const float first = norm ? norm[d] : 1, second = norm ? norm[d + 1] : 1,
+                    cos = p.cos[angles + d / 2], sin = p.sin[angles + d / 2];
         float a = v[e] * scale, b = v[e + 1] * scale;
         if (!p.rope_first) a *= first, b *= second;
         v[e] = a * cos - b * sin;
@@ -92,7 +96,7 @@ template <class C> DEVICE void append(const AppendParams &p) {
         if (d == lane) v[e] = early;
 #endif
     }
-    if (p.q_norm && part != 1) turn(p, v, is_q ? p.q_norm : p.k_norm, row);
+    if (p.cos && part != 1) turn(p, v, is_q ? p.q_norm : p.k_norm, row);
     if (is_q) {
         UNROLL
         for (uint32_t e = 0; e < 8; e++)

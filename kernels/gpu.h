@@ -16,6 +16,7 @@
 // | keys.h | how attention reads the cache; rows that the tensor cores lose |
 // | embed, prepare, qkv, append, attend, attend_prefill, | one op each, decode and prefill |
 // | matmul_add, ffn_up, logits (.cu) | |
+// | adapt.cu | what adapters of requests add to products |
 // | sample.cu | from logits to a token |
 // | emu/ | the machine as C++; tests/ and test.sh prove the kernels on it |
 // | ptxas.sh | compiles the kernels for every architecture and checks the machine code |

@@ -71,8 +71,9 @@
 //
 // Some launches may start before the previous launch has ended
 // (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; see wait_for_last in gpu.h): prepare,
-// qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, and sample. No other kernel
-// calls wait_for_last, so no other kernel may be launched in this way.
+// qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, sample, and adapt_in,
+// adapt_out and adapt_up, also for prompts. No other kernel calls wait_for_last, so no other kernel
+// may be launched in this way.
 //
 // More than 49152 bytes of shared memory must be asked for (cuFuncSetAttribute,
 // MAX_DYNAMIC_SHARED_SIZE_BYTES). A kernel is not launched for no rows. Every number that a grid
@@ -125,7 +126,11 @@ enum {
     GPU_BATCH_SHARED_CODES = 8192, // the same for quantised weights, if R < 64
     GPU_BATCH_LEVEL = 4096,        // one level of waiting sums, for every 8 activation rows
     GPU_SPLIT_BELOW = 96,          // a product with fewer blocks is split along K
-    GPU_BOX_ROWS = 64,             // rows of a TensorMap's box; GPU_PAGE for a map of the cache
+    GPU_MAX_RANK = 256,            // most ranks of an adapter
+    GPU_THIN = 768,          // numbers that adapt_in leaves for a row: GPU_MAX_RANK of each part
+    GPU_ADAPT_ROWS = 8,      // rows of a block of adapt_*_prefill
+    GPU_ADAPT_SHARED = 1280, // shared memory of adapt_in
+    GPU_BOX_ROWS = 64,       // rows of a TensorMap's box; GPU_PAGE for a map of the cache
     // Shared memory of OP_hopper_TYPE and OP_hopper_half_TYPE: HOPPER for floats, CODES for
     // quantised weights.
     GPU_HOPPER_SHARED = 196672,
@@ -211,9 +216,10 @@ typedef struct {
     float eps;
     uint32_t splits; // qkv_batch
     uint32_t first, n;
-    // Whether append finishes the rows, because heads of q and k have norms. q, k and v are then
-    // stored as they are before norms and RoPE, and k_pages and v_pages are `fresh` of AppendParams
-    // and fresh + kv_dim, whatever the type of the cache.
+    // Whether append finishes the rows, because heads of q and k have norms, or because adapters
+    // add to q, k and v before RoPE. q, k and v are then stored as they are before norms and RoPE,
+    // and k_pages and v_pages are `fresh` of AppendParams and fresh + kv_dim, whatever the type of
+    // the cache.
     uint32_t raw;
     uint32_t zero;
 } QkvParams;
@@ -249,8 +255,9 @@ typedef struct {
 
 // ---- append_{f32,f16,bf16,int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 ..
 // n_rows to their slots; in 8-bit caches, as codes with scales. grid (2 * n_kv_heads, n_rows),
-// block 32, shared 0. With q_norm and k_norm, after qkv with `raw`: applies the norms of heads and
-// RoPE, in either order, to K first, and to q in its place. grid (2 * n_kv_heads + n_heads, n_rows).
+// block 32, shared 0. With cos, after qkv with `raw`: applies the norms of heads, if there are any,
+// and RoPE, in either order, to K first, and to q in its place. grid (2 * n_kv_heads + n_heads,
+// n_rows).
 // The kernel's type is that of the KV cache.
 typedef struct {
     void *k_pages; // this layer's pages
@@ -258,9 +265,9 @@ typedef struct {
     const float *fresh;    // [n_rows][k | v][n_kv_heads * head_dim]
     const uint32_t *slots; // [n_rows]; GPU_NO_SLOT: nothing is read or written
     uint32_t n_rows, n_kv_heads, head_dim, head_stride;
-    // From here on zeros, unless heads have norms.
+    // From here on zeros, unless qkv was told to leave the rows `raw`.
     float *q;                     // [n_rows, q_stride] in and out
-    const float *q_norm, *k_norm; // [head_dim]
+    const float *q_norm, *k_norm; // [head_dim] or null
     const float *cos, *sin;       // as in QkvParams
     const int32_t *tokens;        // [n_rows]; negative: q is neither read nor written
     const int32_t *positions;     // [n_rows]
@@ -419,6 +426,73 @@ typedef struct {
 // columns gate | up. norm and w are not read. The kernel's type is that of h. grid (ceil(ffn_dim /
 // 1024), n_rows), block 256, shared 0.
 
+// What an adapter adds to one part of a matrix: B (scale * A x). The numbers have the kernel's type:
+// f32 beside weights in float32, otherwise bf16. Where they lie, nothing changes while an adapter is
+// in use.
+typedef struct {
+    const void *a; // [rank, pad32(columns of the matrix)], with zeros in the padding
+    const void *b; // [rows of the part, rank]
+    // A multiple of 8, at most GPU_MAX_RANK, beyond the adapter's own rank with zeros; 0: nothing is
+    // added to the part
+    uint32_t rank;
+    float scale;
+} AdapterPart;
+
+// ---- adapt_in_{f32,bf16} (Decode): scale * A x for each row with an adapter, and each part of a
+// matrix. With `norm`, x is the residual stream, and A is multiplied with its normed rows; no row is
+// rounded. Rows and all lists of these kernels are counted from the launch's first row on. Rows that
+// do not exist have no adapter. grid (n_parts * rank / 4, n_rows), block 256, shared
+// GPU_ADAPT_SHARED.
+//
+// ---- adapt_in_prefill_{f32,bf16}: the same. grid.y ceil(n_rows / GPU_ADAPT_ROWS).
+typedef struct {
+    float *thin;                        // [n_rows, GPU_THIN] out; part i begins at i * GPU_MAX_RANK
+    const void *x;                      // [n_rows, x_stride] of x_type
+    const float *norm;                  // [pad32(cols)] or null
+    const AdapterPart *const *adapters; // [n_rows]: the parts of the row's adapter, or null
+    uint32_t n_rows, cols, x_stride;
+    uint32_t x_type;     // GPU_F32, GPU_F16, GPU_BF16 or GPU_F16_FINITE; GPU_F32 with `norm`
+    uint32_t permuted;   // whether the columns of x are in permuted order; never with GPU_F32
+    uint32_t first_part; // the matrix's first part in the list of an adapter's parts
+    uint32_t n_parts;
+    uint32_t rank; // a multiple of 4, at least the rank of every part
+    float eps;
+    uint32_t zero;
+} AdaptInParams;
+
+// ---- adapt_out_{f32,bf16} (Decode): y += factor * B thin for each row with an adapter, where thin
+// is what adapt_in has left. grid (ceil(n / 256), n_rows), block 256, shared 0.
+//
+// ---- adapt_out_prefill_{f32,bf16}: the same. grid.y ceil(n_rows / GPU_ADAPT_ROWS).
+typedef struct {
+    float *y;     // [n_rows, y_stride] in and out: the columns of the first part
+    float *other; // [n_rows, other_stride] in and out: those of all other parts
+    const float *thin;
+    const AdapterPart *const *adapters; // [n_rows]
+    uint32_t n_rows, n, y_stride, other_stride;
+    uint32_t second, third; // where the second and the third part begin; n if there is none
+    uint32_t first_part;    // as in AdaptInParams
+    float factor;           // MatmulAddParams.scale, or 1
+} AdaptOutParams;
+
+// ---- adapt_up_{f32,bf16} (Decode): what follows the products of gate and up in a step with
+// adapters, for rows without one too: h = silu(gate) * up, where each is its sum, which has its bias
+// already, plus what the row's adapter adds. grid (ceil(ffn_dim / 256), n_rows), block 256, shared 0.
+//
+// ---- adapt_up_prefill_{f32,bf16}: the same. grid.y ceil(n_rows / GPU_ADAPT_ROWS).
+typedef struct {
+    void *h;           // [max_rows, h_stride] of h_type out, by rows[i]
+    const float *sums; // [n_rows, sums_stride]: gate | up
+    const float *thin;
+    const AdapterPart *const *adapters; // [n_rows]
+    const int32_t *rows;                // [n_rows]
+    uint32_t n_rows, ffn_dim, sums_stride, h_stride;
+    uint32_t h_type;   // as in FfnUpParams
+    uint32_t permuted; // whether the columns of h are written in permuted order
+    uint32_t first_part;
+    uint32_t zero;
+} AdaptUpParams;
+
 // ---- logits_{f32,f16,bf16,int8,int4} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
 // ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. The kernel's type is
 // that of the weights.
@@ -522,6 +596,15 @@ typedef struct {
     X(attend_hopper_##C##_64, AttendHopperParams, 384)                                             \
     X(attend_hopper_##C##_128, AttendHopperParams, 384)
 
+// Adapters whose numbers have type A.
+#define GPU_ADAPTERS(X, A)                                                                         \
+    X(adapt_in_##A, AdaptInParams, 256)                                                            \
+    X(adapt_in_prefill_##A, AdaptInParams, 256)                                                    \
+    X(adapt_out_##A, AdaptOutParams, 256)                                                          \
+    X(adapt_out_prefill_##A, AdaptOutParams, 256)                                                  \
+    X(adapt_up_##A, AdaptUpParams, 256)                                                            \
+    X(adapt_up_prefill_##A, AdaptUpParams, 256)
+
 #define GPU_KERNELS(X)                                                                             \
     GPU_PRODUCTS(X, f32)                                                                           \
     GPU_PRODUCTS(X, f16)                                                                           \
@@ -573,6 +656,8 @@ typedef struct {
     X(qkv_epilogue, QkvParams, 256)                                                                \
     X(ffn_up_epilogue_f16, FfnUpParams, 256)                                                       \
     X(ffn_up_epilogue_bf16, FfnUpParams, 256)                                                      \
+    GPU_ADAPTERS(X, f32)                                                                           \
+    GPU_ADAPTERS(X, bf16)                                                                          \
     X(append_f32, AppendParams, 32)                                                                \
     X(append_f16, AppendParams, 32)                                                                \
     X(append_bf16, AppendParams, 32)                                                               \

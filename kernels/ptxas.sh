@@ -87,6 +87,7 @@ wanted() {
     attend_prefill_fp8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
     attend_fp8 | attend_prefill_fma_fp8) echo 'LDG\.E[A-Z0-9._]*\.64' ;;
     attend_int8 | attend_prefill_fma_int8) echo 'LDG\.E[A-Z0-9._]*\.64 PRMT' ;;
+    adapt_*) echo 'LDG\.E[A-Z0-9._]*\.128 FFMA' ;;
     attend_prefill_fma_*) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *_prefill_f32) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 FFMA' ;;
     *_prefill_int8 | *_prefill_int4 | *_prefill_fp8 | *_prefill_k[4568]) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
@@ -118,6 +119,8 @@ wanted() {
 # into L2.
 wanted_early() {
   case $1 in
+    adapt_*_prefill_*) echo 'PREEXIT ACQBULK' ;;
+    adapt_*) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *_prefill_* | *_hopper_* | qkv_epilogue | ffn_up_epilogue_*) ;;
     embed_*) echo 'PREEXIT' ;;
     qkv_f32 | matmul_add_f32 | ffn_up_f32 | logits_f32) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;

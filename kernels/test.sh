@@ -111,6 +111,9 @@ NO_BARRIER_FEW logits bf16 few twin says|other bits
 NO_BARRIER_SUMS matmul_add bf16 few twin says|other bits
 NO_BARRIER_BATCH qkv batch_bf16 batch twin says|other bits
 NO_BARRIER_SPLIT matmul_add batch_bf16 batch twin says|other bits
+NO_BARRIER_ADAPT adapt - adapt_add twin says|other bits
+OTHER_PART adapt - adapt_qkv twin says
+ONE_RUN adapt - adapt_up twin says|other bits
 WEAK_WAIT matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill twin says|other bits
@@ -128,6 +131,7 @@ NO_WAIT append - chain append_.*no thread waits
 NO_WAIT attend f32 chain attend_.*no thread waits
 NO_WAIT matmul_add bf16 chain matmul_add_.*no thread waits
 NO_WAIT ffn_up bf16 chain ffn_up_.*no thread waits
+NO_WAIT adapt in_bf16 chain adapt_in_.*no thread waits
 NO_WAIT logits bf16 chain logits_.*no thread waits
 NO_WAIT sample - chain sample.*no thread waits
 NO_FENCE matmul_add hopper_bf16 hopper made by a store that no async_fence has made visible
@@ -181,6 +185,7 @@ NO_BARRIER_FEW logits bf16 few data race
 NO_BARRIER_SUMS matmul_add bf16 few data race
 NO_BARRIER_BATCH qkv batch_bf16 batch data race
 NO_BARRIER_SPLIT matmul_add batch_bf16 batch data race
+NO_BARRIER_ADAPT adapt - adapt_add data race
 NO_DEVICE_FENCE attend bf16|f16 attend data race
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill data race
@@ -292,12 +297,12 @@ caught() {
 run_mode() {
   local name names bug file which checks=()
   start "$1"
-  for name in main products qkv attention sampling chain machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
+  for name in main products qkv attention sampling chain adapters machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
   list+=("compile $dir/machine.o kernels/tests/machine.cu $device")
   while read -r bug file which _; do list+=("plant $bug $file $which"); done < <(plants "$mode")
   at_once "${list[@]}"
 
-  tests=(build/kernels/test-{main,products,qkv,attention,sampling,chain}.o "${emu[@]}" $tables)
+  tests=(build/kernels/test-{main,products,qkv,attention,sampling,chain,adapters}.o "${emu[@]}" $tables)
   "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir/machine.o" build/kernels/test-machine.o "${emu[@]}"
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
   # (`for` loses the status of a command in its head.)

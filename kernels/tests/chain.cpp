@@ -1,4 +1,5 @@
-// A decode step in which each launch may start before the previous one has ended. Until a kernel
+// A decode step, with an adapter in its second layer, in which each launch may start before the
+// previous one has ended. Until a kernel
 // waits, it cannot see what earlier launches wrote (emu_strict). The results must be the same as
 // those of ordinary launches.
 #include "harness.h"
@@ -61,6 +62,22 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         weights.emplace_back(layer ? GPU_NF4 : GPU_BF16, 2 * ffn_dim, dim, random, 0.3f);
         weights.emplace_back(layer ? GPU_INT8 : GPU_BF16, dim, ffn_dim, random, 0.3f);
     }
+    // An adapter of all matrices of the second layer. Rows 0 and 2 have it.
+    const uint32_t rank = 8, rows_of[7] = {q_dim, kv_dim, kv_dim, dim, ffn_dim, ffn_dim, dim},
+                   cols_of[7] = {dim, dim, dim, q_dim, dim, dim, ffn_dim};
+    std::vector<Matrix> numbers;
+    std::vector<AdapterPart> parts;
+    for (uint32_t i = 0; i < 7; i++) {
+        numbers.emplace_back(GPU_BF16, rank, cols_of[i], random, 0.3f);
+        // A row of B has no padding.
+        numbers.emplace_back(GPU_BF16, rows_of[i] * rank / 32, 32, random, 0.3f);
+    }
+    for (uint32_t i = 0; i < 7; i++)
+        parts.push_back(AdapterPart{
+            numbers[2 * i].device.as<void>(), numbers[2 * i + 1].device.as<void>(), rank, 0.5f});
+    const Buffer adapter(parts), adapters(std::vector<uint64_t>{adapter.at, 0, adapter.at, 0});
+    const auto *of_rows = adapters.as<const AdapterPart *>();
+    Buffer thin(4 * padded * GPU_THIN), sums(4 * padded * pad32(2 * ffn_dim));
     char error[600];
     auto run = [&](const std::string &kernel, const auto &p, unsigned gx, unsigned gy, unsigned gz,
                    unsigned block, size_t shared, bool first = false) {
@@ -91,6 +108,23 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
                     : GPU_TABLE_BYTES + 4096);
     };
 
+    // Launches the kernels before and behind a product of the second layer.
+    auto adapt_in = [&](const void *from, uint32_t type, uint32_t cols, uint32_t first,
+                        uint32_t n) {
+        run("adapt_in_bf16",
+            AdaptInParams{thin.as<float>(), from, type == GPU_F32 ? norm.as<float>() : nullptr,
+                of_rows, padded, cols, pad32(cols), type, 0, first, n, rank, 1e-5f, 0},
+            n * rank / 4, padded, 1, 256, GPU_ADAPT_SHARED);
+    };
+    auto adapt_out = [&](float *to, uint32_t stride, uint32_t n, uint32_t first) {
+        const bool is_qkv = first == 0;
+        run("adapt_out_bf16",
+            AdaptOutParams{to, is_qkv ? fresh.as<float>() : nullptr, thin.as<float>(), of_rows,
+                padded, n, stride, 2 * kv_dim, is_qkv ? q_dim : n, is_qkv ? q_dim + kv_dim : n,
+                first, 1},
+            tiles(n, 256), padded, 1, 256, 0);
+    };
+
     emu_strict(dependent);
     run("embed_bf16",
         EmbedParams{x.as<float>(), table.device.as<void>(), tokens.as<int32_t>(), padded, dim,
@@ -109,7 +143,9 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             positions.as<int32_t>(), slots.as<uint32_t>(), scratch.as<void>(), padded, dim,
             pad32(dim), w[0].stride, pad32(q_dim), n_heads, n_kv_heads, head_dim, head_dim,
             (uint32_t)kv_type, 1e-5f, splits, 0, w[0].rows, (uint32_t)layer, 0};
+        if (layer == 1) adapt_in(x.as<void>(), GPU_F32, dim, 0, 3);
         product("qkv_", w[0], w[0].rows / 2, batch, qkv, qkv.x, qkv.x_stride, &norm);
+        if (layer == 1) adapt_out(q.as<float>(), pad32(q_dim), q_dim + 2 * kv_dim, 0);
         AppendParams append = {};
         append.k_pages = k.as<void>(), append.v_pages = v.as<void>();
         append.fresh = fresh.as<float>(), append.slots = slots.as<uint32_t>();
@@ -133,15 +169,35 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr,
             rows.as<int32_t>(), scratch.as<void>(), padded, dim, q_dim, pad32(dim), pad32(q_dim),
             w[1].stride, splits, 0, 1, 0};
+        if (layer == 1) adapt_in(y.as<void>(), GPU_F16, q_dim, 3, 1);
         product("matmul_add_", w[1], dim / 2, batch, wo, wo.y, wo.y_stride, nullptr);
+        if (layer == 1) adapt_out(x.as<float>(), pad32(dim), dim, 3);
         FfnUpParams up = {h.as<void>(), x.as<void>(), norm.as<float>(), w[2].device.as<void>(),
             rows.as<int32_t>(), scratch.as<void>(), padded, ffn_dim, dim, pad32(dim), w[2].stride,
             pad32(ffn_dim), 1e-5f, splits, (uint32_t)(layer ? GPU_F16 : GPU_BF16), 0, nullptr};
-        product("ffn_up_", w[2], ffn_dim, batch, up, up.x, up.x_stride, &norm);
+        if (layer == 1) {
+            // Gate and up are launched as a q before RoPE.
+            adapt_in(x.as<void>(), GPU_F32, dim, 4, 2);
+            QkvParams raw = qkv;
+            raw.q = sums.as<float>(), raw.x = x.as<void>(), raw.w = w[2].device.as<void>();
+            raw.x_stride = pad32(dim), raw.w_stride = w[2].stride,
+            raw.q_stride = pad32(2 * ffn_dim);
+            raw.n_heads = ffn_dim, raw.n_kv_heads = 0, raw.head_dim = raw.head_stride = 2;
+            raw.n = 2 * ffn_dim, raw.raw = 1;
+            product("qkv_", w[2], ffn_dim, batch, raw, raw.x, raw.x_stride, &norm);
+            run("adapt_up_bf16",
+                AdaptUpParams{h.as<void>(), sums.as<float>(), thin.as<float>(), of_rows,
+                    rows.as<int32_t>(), padded, ffn_dim, pad32(2 * ffn_dim), pad32(ffn_dim),
+                    GPU_F16, 0, 4, 0},
+                tiles(ffn_dim, 256), padded, 1, 256, 0);
+            adapt_in(h.as<void>(), GPU_F16, ffn_dim, 6, 1);
+        } else
+            product("ffn_up_", w[2], ffn_dim, batch, up, up.x, up.x_stride, &norm);
         MatmulAddParams down = {x.as<float>(), h.as<void>(), w[3].device.as<void>(), nullptr,
             rows.as<int32_t>(), scratch.as<void>(), padded, dim, ffn_dim, pad32(dim),
             pad32(ffn_dim), w[3].stride, splits, 0, 0.5f, 0};
         product("matmul_add_", w[3], dim / 2, batch, down, down.y, down.y_stride, nullptr);
+        if (layer == 1) adapt_out(x.as<float>(), pad32(dim), dim, 6);
     }
     LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(),
         rows.as<int32_t>(), nullptr, padded, vocab, dim, pad32(dim), head.stride, pad32(vocab),

@@ -1,8 +1,8 @@
 //! The adapters that requests may choose.
 
 use super::Llama;
-use crate::backend::Adapter;
 use crate::backend::cpu::available_bytes;
+use crate::backend::{Adapter, Carrier};
 use crate::{Dtype, Error, Result, checkpoint};
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Adapters by their numbers.
 pub(super) struct Adapters {
-    /// Why the backend takes none.
-    refusal: Option<Error>,
+    /// What brings them to the device, if they must be brought there; or why requests cannot choose
+    /// any.
+    carrier: Result<Option<Box<dyn Carrier>>>,
     /// What the layers' weights are kept as.
     dtype: Dtype,
     known: Mutex<Known>,
@@ -25,9 +26,9 @@ struct Known {
 }
 
 impl Adapters {
-    pub fn new(refusal: Option<Error>, dtype: Dtype) -> Adapters {
+    pub fn new(carrier: Result<Option<Box<dyn Carrier>>>, dtype: Dtype) -> Adapters {
         Adapters {
-            refusal,
+            carrier,
             dtype,
             known: Mutex::default(),
         }
@@ -64,17 +65,18 @@ impl Llama {
     /// is kept as float32, else as bfloat16. Requests run on meanwhile.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a device without kernels for it, for an adapter that replaces
-    /// modules, and for a rank over 256; [`Error::NoMemory`]; those of reading it.
+    /// [`Error::Unsupported`] on several ranks, for an adapter that replaces modules, and for a rank
+    /// over 256; [`Error::NoMemory`], [`Error::DeviceMemory`]; those of reading it.
     pub fn add_adapter(&self, dir: &Path, scale: f32) -> Result<u32> {
-        if let Some(refusal) = &self.adapters.refusal {
-            return Err(refusal.clone());
-        }
+        let carrier = self.adapters.carrier.as_ref().map_err(Error::clone)?;
         if !scale.is_finite() {
             return Err(Error::invalid("scale", "a finite number", scale));
         }
         let stored = checkpoint::Adapter::open(dir, scale, None)?;
         let mut adapter = stored.load(&self.info.config, self.adapters.dtype, available_bytes())?;
+        if let Some(carrier) = carrier {
+            carrier.carry(&mut adapter)?;
+        }
         let mut known = self.adapters.known();
         let Some(id) = known.last.checked_add(1) else {
             return Err(Error::Unsupported("more than 4294967295 adapters".into()));

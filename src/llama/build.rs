@@ -6,7 +6,7 @@ use super::setting::Setting;
 use super::{BuildOptions, Device, Info, Llama, RankInfo};
 use crate::backend::cpu::Cpu;
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
-use crate::backend::{RopeTable, Run};
+use crate::backend::{Carrier, RopeTable, Run};
 use crate::checkpoint::gguf::vocabulary;
 use crate::checkpoint::{self, Adapter, Checkpoint, Files, TokenizerSource};
 use crate::engine::{Engine, EngineOptions};
@@ -99,8 +99,9 @@ pub(super) struct Loaded {
     pub kv_dtype: Dtype,
     pub weight_bytes: u64,
     pub kv_bytes: u64,
-    /// Why requests cannot choose adapters, if they cannot.
-    pub no_adapters: Option<Error>,
+    /// What brings adapters of requests to the device, if they must be brought there; or why requests
+    /// cannot choose adapters.
+    pub carrier: Result<Option<Box<dyn Carrier>>>,
 }
 
 impl<'a> Build<'a> {
@@ -220,7 +221,12 @@ impl<'a> Build<'a> {
                 false => gpu.unrotated(limits)?,
             };
             let gpu = gpu.log(self.options.log.clone());
-            Ok((gpu.library(limits, given_up), name))
+            let gpu = gpu.library(limits, given_up);
+            let gpu = match self.options.gpu_memory_bytes {
+                0 => gpu,
+                limit => gpu.adapters_within(limit.saturating_sub(needed)),
+            };
+            Ok((gpu, name))
         };
         self.load(place, open, progress)
     }
@@ -284,7 +290,7 @@ impl<'a> Build<'a> {
         };
         let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
         Ok(Llama {
-            adapters: Adapters::new(loaded.no_adapters, loaded.weights_dtype),
+            adapters: Adapters::new(loaded.carrier, loaded.weights_dtype),
             engine,
             tokenizer,
             chat,

@@ -4,7 +4,7 @@ use super::build::{Build, Loaded, Opened};
 use super::plan::{MemoryPlan, Place};
 use super::setting::{Setting, memory, setting};
 use super::{Llama, RankInfo};
-use crate::backend::{Backend, Needs, RopeTable, Run};
+use crate::backend::{Backend, Carrier, RopeTable, Run};
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{Adapter, Plan};
 use crate::model::{Runner, rope};
@@ -19,6 +19,9 @@ struct Part<'a> {
     /// What it takes, as [`memory`] counts.
     items: [(&'static str, u64); 4],
 }
+
+/// A model that runs, what brings adapters to its device, and the name of the device.
+type Running = (Box<dyn Run>, Option<Box<dyn Carrier>>, String);
 
 /// The names of what a draft model takes, in the order of [`memory`].
 const DRAFT_ITEMS: [&str; 4] = [
@@ -59,7 +62,7 @@ impl Build<'_> {
         let all_bytes = bytes(&model) + draft_part.as_ref().map_or(0, bytes);
         let share = bytes(&model) as f32 / all_bytes.max(1) as f32;
         let mut go_on = |read: f32| progress(read * share);
-        let (run, device_name) = self.runner(&opened, &model, &plan, &open, &mut go_on)?;
+        let (run, carrier, device_name) = self.runner(&opened, &model, &plan, &open, &mut go_on)?;
         // In this form the last share is 1, whatever is rounded.
         let mut go_on = |read: f32| progress(1.0 - (1.0 - read) * (1.0 - share));
         let draft_run = match (&draft, &draft_part) {
@@ -67,10 +70,6 @@ impl Build<'_> {
                 Some(self.runner(draft, part, &plan, &open, &mut go_on)?.0)
             }
             _ => None,
-        };
-        let needs = Needs {
-            adapters: true,
-            ..Needs::default()
         };
         let sum = |item: usize| {
             let of_draft = draft_part.as_ref().map_or(0, |part| part.items[item].1);
@@ -94,7 +93,7 @@ impl Build<'_> {
             kv_dtype,
             weight_bytes,
             kv_bytes,
-            no_adapters: B::takes(&needs).err(),
+            carrier: Ok(carrier),
         };
         self.handle(opened, loaded)
     }
@@ -127,7 +126,7 @@ impl Build<'_> {
         memory: &MemoryPlan,
         open: &impl Fn(RopeTable, &Setting<'_>, u64) -> Result<(B, String)>,
         progress: &mut dyn FnMut(f32) -> bool,
-    ) -> Result<(Box<dyn Run>, String)> {
+    ) -> Result<Running> {
         let options = self.options;
         let Setting {
             config,
@@ -145,7 +144,8 @@ impl Build<'_> {
             progress,
         };
         let weights = weights::load(&backend, &part.plan, &mut control).map_err(explain)?;
+        let carrier = backend.carrier();
         let runner = Runner::new(backend, weights, &config.shape, *kv_dtype, limits.clone());
-        Ok((Box::new(runner.map_err(explain)?), device_name))
+        Ok((Box::new(runner.map_err(explain)?), carrier, device_name))
     }
 }

@@ -388,7 +388,7 @@ impl Build<'_> {
             kv_dtype: share.setting.kv_dtype,
             weight_bytes: bytes[0],
             kv_bytes: bytes[1],
-            no_adapters: Some(Error::Unsupported(what.into())),
+            carrier: Err(Error::Unsupported(what.into())),
         };
         drop(share);
         self.handle(opened, loaded)

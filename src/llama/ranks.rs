@@ -132,7 +132,10 @@ impl Build<'_> {
             kv_dtype,
             weight_bytes,
             kv_bytes,
-            no_adapters: (n > 1).then(|| Error::Unsupported(what.into())),
+            carrier: match n {
+                1 => Ok(None),
+                _ => Err(Error::Unsupported(what.into())),
+            },
         };
         self.handle(opened, loaded)
     }

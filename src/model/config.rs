@@ -150,7 +150,6 @@ impl Config {
     pub fn needs(&self, max_seq_len: usize) -> Needs {
         let short = |window: &Option<usize>| window.is_some_and(|keys| keys < max_seq_len);
         Needs {
-            adapters: false,
             head_norms: self.family.head_norms.is_some(),
             window: self.windows.iter().any(short),
             ffn_bias: self.biases.mlp,

@@ -2,6 +2,9 @@
 //! `LLAMABI_TEST_DEVICE=cuda` most tests run on a real device. The scripts beside this file do so
 //! on a machine that has one.
 
+mod adapters;
+#[path = "../support/checkpoints/mod.rs"]
+mod checkpoints;
 #[path = "../support/common.rs"]
 mod common;
 mod cuda;

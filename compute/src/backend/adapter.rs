@@ -7,6 +7,7 @@
 use super::Shape;
 use crate::{Dtype, Error, Result, reserve};
 use half::bf16;
+use std::any::Any;
 
 /// The number of outputs whose weights lie together in [`LowRank::b`].
 pub const LANES: usize = 16;
@@ -118,6 +119,18 @@ pub struct Adapter {
     /// For each matrix of the layers, at its [`super::MatSpec::place`], what is added to each of
     /// its parts.
     pub matrices: Vec<[Option<LowRank>; MAX_PARTS]>,
+    /// What a [`Carrier`] has put in the place of the matrices. Only its backend knows the type.
+    pub on_device: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// Brings adapters to a device that has memory of its own. Any thread may use it while steps run.
+pub trait Carrier: Send + Sync {
+    /// Copies the matrices to the device, where steps find them in [`Adapter::on_device`], and
+    /// frees them here.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMemory`]; [`Error::Device`]. The adapter is then as it was.
+    fn carry(&self, adapter: &mut Adapter) -> Result<()>;
 }
 
 impl Adapter {
@@ -129,7 +142,11 @@ impl Adapter {
         let n = 4 * shape.n_layers;
         let mut matrices = reserve::room("the matrices of an adapter", n)?;
         matrices.resize_with(n, || [const { None }; MAX_PARTS]);
-        Ok(Adapter { id: 0, matrices })
+        Ok(Adapter {
+            id: 0,
+            matrices,
+            on_device: None,
+        })
     }
 }
 

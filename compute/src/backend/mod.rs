@@ -9,7 +9,7 @@ pub mod cpu;
 pub mod exchange;
 pub mod forward;
 
-pub use adapter::Adapter;
+pub use adapter::{Adapter, Carrier};
 pub use choice::{Answer, Changes, Choice, Edit, Pick};
 pub use exchange::{Exchange, Wire};
 pub use forward::{Scratch, forward};
@@ -427,8 +427,6 @@ pub struct Needs {
     pub ffn_bias: bool,
     /// A [`MatSpec::scale`] that is not 1.
     pub scale: bool,
-    /// [`Step::adapters`].
-    pub adapters: bool,
     /// [`RopeTable::q_scale`].
     pub q_scale: bool,
 }
@@ -517,6 +515,11 @@ pub trait Backend: Sized + Send {
     fn new_vector(&self, values: &[f32]) -> Result<Self::Buf>;
     /// An activation buffer, `[rows, width]`.
     fn new_buf(&self, rows: usize, width: usize) -> Result<Self::Buf>;
+    /// What brings adapters of requests to the device; `None` if steps read them where they are
+    /// loaded.
+    fn carrier(&self) -> Option<Box<dyn Carrier>> {
+        None
+    }
     /// A pool of `n_pages` pages for all layers.
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<Self::Kv>;
 

@@ -1,6 +1,7 @@
 //! Implements [`Backend`] for a GPU: the objects that are made when a model is built, the beginning
 //! and the end of a step, and the pages of the cache. `ops` has the operations of a step.
 
+use super::adapters::Carriage;
 use super::device::{Device, Memory};
 use super::{
     Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, geometry, head_of_page, head_stride,
@@ -8,7 +9,8 @@ use super::{
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{
-    Answer, Backend, Block, Layer, Limits, MatSpec, Needs, PartSpec, QuantBlock, Shape, Step,
+    Answer, Backend, Block, Carrier, Layer, Limits, MatSpec, Needs, PartSpec, QuantBlock, Shape,
+    Step,
 };
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
@@ -24,6 +26,7 @@ impl<D: Device> Gpu<D> {
         }
         self.follow = 0;
         self.step.load(step)?;
+        self.load_adapters(step)?;
         self.chooser.load(step, self.step.n_wanted_padded)?;
         // A step may follow if every row is a decode row whose token is chosen on the device.
         if self.device.runs_ahead() && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
@@ -43,16 +46,14 @@ impl<D: Device> Backend for Gpu<D> {
     const PREFILL_CHUNK: usize = 2048;
 
     fn takes(needs: &Needs) -> Result<()> {
-        let lacking = [
-            (needs.adapters, "adapters of requests"),
-            (needs.q_scale, "a scale of q that grows with its position"),
-        ];
-        match lacking.into_iter().find(|(needed, _)| *needed) {
-            Some((_, what)) => Err(Error::Unsupported(format!(
-                "device is CUDA: its kernels do not know {what} yet; the CPU does"
-            ))),
-            None => Ok(()),
+        if needs.q_scale {
+            return Err(Error::Unsupported(
+                "device is CUDA: its kernels do not know a scale of q that grows with its position \
+                 yet; the CPU does"
+                    .into(),
+            ));
         }
+        Ok(())
     }
 
     fn settle(parts: &mut [PartSpec]) {
@@ -136,6 +137,10 @@ impl<D: Device> Backend for Gpu<D> {
     fn new_buf(&self, rows: usize, width: usize) -> Result<GpuBuf<D>> {
         self.check()?;
         GpuBuf::new(&self.device, "activations", rows, width)
+    }
+
+    fn carrier(&self) -> Option<Box<dyn Carrier>> {
+        Some(Box::new(Carriage::new(self)))
     }
 
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<GpuKv<D>> {

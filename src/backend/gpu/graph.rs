@@ -1,9 +1,9 @@
 //! Decode steps as CUDA graphs. The launches of each form of step are recorded once; after that,
 //! one call repeats them.
 //!
-//! If a step has decode rows only, its launches depend on three things, which are its form: the
-//! number of rows (a bucket), the number of chunks of keys for which attention has blocks, and the
-//! kind of answer. Kernels read everything else from buffers at fixed addresses, which are filled
+//! If a step has decode rows only, its launches depend on four things, which are its form: the
+//! number of rows (a bucket), the number of chunks of keys for which attention has blocks, the kind
+//! of answer, and the highest rank of the rows' adapters (a power of two, or 0 if there are none). Kernels read everything else from buffers at fixed addresses, which are filled
 //! before the launches. The number of chunks is rounded up to a power of two, so that a growing
 //! sequence passes through few forms. Blocks for chunks that a row does not have end at once; there
 //! are at most as many of them as other blocks.
@@ -36,6 +36,8 @@ struct Form {
     splits: usize,
     /// Number of words in a row's answer; 0 if the answer is logits.
     answer: usize,
+    /// [`super::adapters::Adapters::decode`].
+    rank: u32,
 }
 
 struct Recorded<D: Device> {
@@ -106,6 +108,8 @@ impl<D: Device> Gpu<D> {
         if self.check().is_err() {
             return;
         }
+        let gate = self.adapters.gate.clone();
+        let _pass = gate.pass();
         if self.step.n_prefill > 0 || self.step.n_decode == 0 {
             return forward(self);
         }
@@ -117,6 +121,7 @@ impl<D: Device> Gpu<D> {
                 0 => 0,
                 _ => self.chooser.out_stride,
             },
+            rank: self.adapters.decode,
         };
         if self.graphs.find(form).is_none() {
             if !self.graphs.on {

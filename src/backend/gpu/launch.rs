@@ -9,6 +9,7 @@ use super::device::{Device, Geometry, Product, TensorMap};
 use super::geometry::{Batch, Grid, Hopper, few, prepares, tiles};
 use super::kernels::{Family, Kernel};
 use super::params::*;
+use crate::backend::RowKind;
 use crate::{Dtype, Result};
 
 const EMBED: Family = Family::new("embed_*");
@@ -50,6 +51,15 @@ const LOGITS_BATCH: Family = Family::new("logits_batch_*");
 const SAMPLE: Kernel = Kernel::named("sample");
 const QKV_EPILOGUE: Kernel = Kernel::named("qkv_epilogue");
 const FFN_UP_EPILOGUE: Family = Family::new("ffn_up_epilogue_*");
+
+/// The kernels for rows of decode, and those for rows of prompts.
+type OfKinds = [Family; 2];
+const ADAPT_IN: OfKinds = [Family::new("adapt_in_*"), Family::new("adapt_in_prefill_*")];
+const ADAPT_OUT: OfKinds = [
+    Family::new("adapt_out_*"),
+    Family::new("adapt_out_prefill_*"),
+];
+const ADAPT_UP: OfKinds = [Family::new("adapt_up_*"), Family::new("adapt_up_prefill_*")];
 
 fn run<D: Device>(device: &D, kernel: Kernel, grid: Grid, params: &impl Params) -> Result<()> {
     run_as(device, kernel, grid, params, false)
@@ -340,6 +350,39 @@ pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result
         float: (p.vocab_size.div_ceil(16), 0),
     };
     product.run(d, dtype, p.n_rows, |splits| LogitsParams { splits, ..*p })
+}
+
+/// Launches a kernel of [`OfKinds`] for adapters whose numbers have this type.
+fn adapt<D: Device>(
+    device: &D,
+    families: &OfKinds,
+    (dtype, kind): (Dtype, RowKind),
+    [across, n_rows, shared]: [u32; 3],
+    params: &impl Params,
+) -> Result<()> {
+    let (family, groups) = match kind {
+        RowKind::Decode => (&families[0], n_rows),
+        RowKind::Prefill => (&families[1], n_rows.div_ceil(GPU_ADAPT_ROWS)),
+    };
+    let grid = blocks([across, groups, 1], shared);
+    run_dependent(device, family.of(dtype)?, grid, params)
+}
+
+/// What adapters make of the input of a product.
+pub(super) fn adapt_in<D: Device>(d: &D, of: (Dtype, RowKind), p: &AdaptInParams) -> Result<()> {
+    let across = p.n_parts * p.rank / 4;
+    adapt(d, &ADAPT_IN, of, [across, p.n_rows, GPU_ADAPT_SHARED], p)
+}
+
+/// What they add to its sums.
+pub(super) fn adapt_out<D: Device>(d: &D, of: (Dtype, RowKind), p: &AdaptOutParams) -> Result<()> {
+    adapt(d, &ADAPT_OUT, of, [p.n.div_ceil(256), p.n_rows, 0], p)
+}
+
+/// The same for gate and up, with what follows.
+pub(super) fn adapt_up<D: Device>(d: &D, of: (Dtype, RowKind), p: &AdaptUpParams) -> Result<()> {
+    let across = p.ffn_dim.div_ceil(256);
+    adapt(d, &ADAPT_UP, of, [across, p.n_rows, 0], p)
 }
 
 pub(super) fn sample<D: Device>(d: &D, p: &SampleParams) -> Result<()> {

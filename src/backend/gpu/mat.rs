@@ -16,6 +16,8 @@ pub struct GpuMat<D: Device> {
     bias: Option<Memory<D>>,
     /// [`MatSpec::scale`].
     pub(super) scale: f32,
+    /// [`MatSpec::place`].
+    pub(super) place: Option<usize>,
     /// For each part, where its rows begin.
     parts: Vec<Part>,
 }
@@ -154,6 +156,7 @@ impl<D: Device> GpuMat<D> {
             runs,
             bias: spec.bias.then_some(()).map(bias).transpose()?,
             scale: spec.scale,
+            place: spec.place,
             parts: all,
         })
     }

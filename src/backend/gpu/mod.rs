@@ -13,6 +13,7 @@
 //! | `graph` | steps that are recorded once and repeated |
 //! | `library` | products of prompts that a vendor's library does |
 //! | `step`, `mat`, `quantised` | a step and weights on the device |
+//! | `adapters` | adapters of requests: their memory, and the rows of a step that have them |
 //! | `sample` | the choice of tokens on the device |
 //! | `answer` | the answer of a step, while the next step may already run |
 //!
@@ -33,6 +34,7 @@ pub mod kernels;
 pub mod preflight;
 pub mod reason;
 
+mod adapters;
 mod answer;
 mod backend;
 mod geometry;
@@ -275,6 +277,7 @@ pub struct Gpu<D: Device> {
     /// The sums that a library computes in products of prompts.
     sums: Option<Memory<D>>,
     graphs: graph::Graphs<D>,
+    adapters: adapters::Adapters<D>,
 }
 
 impl<D: Device> Gpu<D> {
@@ -369,6 +372,7 @@ impl<D: Device> Gpu<D> {
             most_splits: limits.max_positions.div_ceil(CHUNK),
             sums: None,
             graphs: graph::Graphs::new(device.records())?,
+            adapters: adapters::Adapters::new(weights[0]),
             shape: shape.clone(),
             device,
         })

@@ -1,25 +1,26 @@
 //! The operations of the seam: which kernels each of them launches, and with which parameters. Each
 //! launch reads what earlier launches wrote.
 
+use super::adapters::AdapterInput;
 use super::device::Device;
 use super::geometry::prepares;
 use super::mat::WeightRows;
 use super::params::*;
 use super::{ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, head_stride, launch, rounded};
-use crate::backend::{Layer, Rotation};
+use crate::backend::{Layer, Rotation, RowKind};
 use crate::{Dtype, Result};
 
 /// A list of row numbers on the device.
 #[derive(Clone, Copy)]
-struct Rows {
-    at: u64,
-    n: u32,
+pub(super) struct Rows {
+    pub at: u64,
+    pub n: u32,
 }
 
 /// The input of a product of normed rows.
-struct Input {
-    at: u64,
-    stride: u32,
+pub(super) struct Input {
+    pub at: u64,
+    pub stride: u32,
 }
 
 impl<D: Device> Gpu<D> {
@@ -133,7 +134,12 @@ pub(super) fn qkv<D: Device>(
     let offset = (layer.index * kv.layer()) as u64;
     let pages = (kv.k.at() + offset, kv.v.at() + offset);
     let kv_bytes = 4 * shape.kv_dim() as u64;
-    let (k_pages, v_pages) = match &gpu.fresh {
+    let room = gpu.adapters.room();
+    let fresh = gpu
+        .fresh
+        .as_ref()
+        .or(room.and_then(|room| room.fresh.as_ref()));
+    let (k_pages, v_pages) = match fresh {
         Some(fresh) => (fresh.at(), fresh.at() + kv_bytes),
         None => pages,
     };
@@ -143,6 +149,7 @@ pub(super) fn qkv<D: Device>(
         }
         _ => (gpu.cos.at(), gpu.sin.at(), gpu.step.positions()),
     };
+    let raw = layer.head_norms.is_some() || room.is_some();
     let all = QkvParams {
         q: q.at(),
         k_pages,
@@ -163,7 +170,7 @@ pub(super) fn qkv<D: Device>(
         kv_type: type_code(kv.dtype),
         eps: shape.norm_eps,
         splits: 1,
-        raw: u32::from(layer.head_norms.is_some()),
+        raw: u32::from(raw),
         ..QkvParams::default()
     };
     let of = |w: &WeightRows<D>, rows: Rows, input: Input| QkvParams {
@@ -177,11 +184,21 @@ pub(super) fn qkv<D: Device>(
         n: w.rows as u32,
         ..all
     };
+    let input = AdapterInput::normed(x, norm, &layer.wqkv);
+    let (q_dim, kv_dim) = (shape.q_dim(), shape.kv_dim());
+    let ends = [q_dim, q_dim + kv_dim, q_dim + 2 * kv_dim];
+    let adapt_out = |kind| {
+        let fresh = (all.k_pages, 2 * kv_dim);
+        gpu.adapt_out(&layer.wqkv, (all.q, q.stride), fresh, ends, kind)
+    };
+    gpu.adapt_in(&layer.wqkv, 3, input, RowKind::Decode)?;
     let (rows, mut done) = (gpu.decode_rows(), None);
     for w in layer.wqkv.runs() {
         let input = gpu.decode_input(&mut done, w, x, norm, rows)?;
         launch::qkv(device, w.dtype, &of(w, rows, input))?;
     }
+    adapt_out(RowKind::Decode)?;
+    gpu.adapt_in(&layer.wqkv, 3, input, RowKind::Prefill)?;
     let (rows, mut done) = (gpu.prefill_rows(), None);
     for w in layer.wqkv.runs() {
         let permuted = gpu.prepared.takes_permuted(w);
@@ -194,14 +211,19 @@ pub(super) fn qkv<D: Device>(
             None => launch::qkv_prefill(device, w.dtype, &params)?,
         }
     }
-    let Some(fresh) = &gpu.fresh else {
+    adapt_out(RowKind::Prefill)?;
+    let Some(fresh) = fresh else {
         return Ok(());
     };
-    let norms = match &layer.head_norms {
-        Some([q_norm, k_norm]) => AppendParams {
+    let [q_norm, k_norm] = match &layer.head_norms {
+        Some(norms) => norms.each_ref().map(GpuBuf::at),
+        None => [0; 2],
+    };
+    let rest = match raw {
+        true => AppendParams {
             q: all.q,
-            q_norm: q_norm.at(),
-            k_norm: k_norm.at(),
+            q_norm,
+            k_norm,
             cos: all.cos,
             sin: all.sin,
             tokens: gpu.step.tokens(),
@@ -212,7 +234,7 @@ pub(super) fn qkv<D: Device>(
             rope_first: u32::from(layer.rotation == Rotation::BeforeNorms),
             ..AppendParams::default()
         },
-        None => AppendParams::default(),
+        false => AppendParams::default(),
     };
     let append = AppendParams {
         k_pages: pages.0,
@@ -223,7 +245,7 @@ pub(super) fn qkv<D: Device>(
         n_kv_heads: all.n_kv_heads,
         head_dim: all.head_dim,
         head_stride: all.head_stride,
-        ..norms
+        ..rest
     };
     launch::append(device, kv.dtype, &append)
 }
@@ -310,8 +332,11 @@ pub(super) fn matmul_add<D: Device>(
     y: &GpuBuf<D>,
 ) -> Result<()> {
     let (rows, device, bias) = (gpu.decode_rows(), &*gpu.device, w.bias());
-    let scale = w.scale;
+    let (scale, mat) = (w.scale, w);
     let w = w.whole();
+    let input = AdapterInput::rounded(y, w);
+    let adapt_out = |kind| gpu.adapt_out(mat, (x.at(), x.stride), (0, 0), [w.rows; 3], kind);
+    gpu.adapt_in(mat, 1, input, RowKind::Decode)?;
     let decode = MatmulAddParams {
         x: x.at(),
         y: y.at(),
@@ -331,6 +356,8 @@ pub(super) fn matmul_add<D: Device>(
         zero: 0,
     };
     launch::matmul_add(device, w.dtype, &decode)?;
+    adapt_out(RowKind::Decode)?;
+    gpu.adapt_in(mat, 1, input, RowKind::Prefill)?;
     let (rows, first) = (gpu.prefill_rows(), gpu.step.first_prefill);
     let prefill = MatmulAddParams {
         y: y.at() + (first * y.stride * rounded(w.dtype).size()) as u64,
@@ -339,13 +366,13 @@ pub(super) fn matmul_add<D: Device>(
         first: first as u32,
         ..decode
     };
-    if gpu.matmul_add_by_library(w.dtype, &prefill) {
-        return Ok(());
+    if !gpu.matmul_add_by_library(w.dtype, &prefill) {
+        match y.maps(w, y.permuted) {
+            Some(maps) => launch::matmul_add_hopper(device, w.dtype, maps, &prefill),
+            None => launch::matmul_add_prefill(device, w.dtype, &prefill),
+        }?;
     }
-    match y.maps(w, y.permuted) {
-        Some(maps) => launch::matmul_add_hopper(device, w.dtype, maps, &prefill),
-        None => launch::matmul_add_prefill(device, w.dtype, &prefill),
-    }
+    adapt_out(RowKind::Prefill)
 }
 
 pub(super) fn ffn_up<D: Device>(
@@ -360,37 +387,44 @@ pub(super) fn ffn_up<D: Device>(
     // permuted order, and no others do. So h gets this order only if both products take their input
     // in it.
     h.permuted = gpu.prepared.takes_permuted(w) && h.takes_permuted(w2);
-    let rows = gpu.decode_rows();
-    let input = gpu.decode_input(&mut None, w, x, norm, rows)?;
-    let decode = FfnUpParams {
+    let all = FfnUpParams {
         h: h.at(),
-        x: input.at,
         norm: norm.at(),
         w: w.at(),
-        rows: rows.at,
         scratch: gpu.split.at(),
-        n_rows: rows.n,
         ffn_dim: gpu.shape.ffn_dim as u32,
         dim: gpu.shape.dim as u32,
-        x_stride: input.stride,
         w_stride: w.stride as u32,
         h_stride: h.stride as u32,
         eps: gpu.shape.norm_eps,
         splits: 1,
         h_type: activations_code(w2.dtype),
-        zero: 0,
         bias: layer.w13.bias(),
+        ..FfnUpParams::default()
     };
-    launch::ffn_up(device, w.dtype, &decode)?;
-    let rows = gpu.prefill_rows();
-    let input = gpu.prepare(&mut None, w, x, norm, rows, h.permuted)?;
-    let prefill = FfnUpParams {
+    let of = |rows: Rows, input: Input| FfnUpParams {
         x: input.at,
         x_stride: input.stride,
         rows: rows.at,
         n_rows: rows.n,
-        ..decode
+        ..all
     };
+    let for_adapters = AdapterInput::normed(x, norm, &layer.w13);
+    let decode_input = |rows| gpu.decode_input(&mut None, w, x, norm, rows);
+    let rows = gpu.decode_rows();
+    if let Some(adapted) = gpu.adapted(RowKind::Decode) {
+        gpu.adapt_in(&layer.w13, 2, for_adapters, RowKind::Decode)?;
+        adapted.up(&all, &layer.w13, false, decode_input)?;
+    } else {
+        launch::ffn_up(device, w.dtype, &of(rows, decode_input(rows)?))?;
+    }
+    let prefill_input = |rows| gpu.prepare(&mut None, w, x, norm, rows, h.permuted);
+    let rows = gpu.prefill_rows();
+    if let Some(adapted) = gpu.adapted(RowKind::Prefill) {
+        gpu.adapt_in(&layer.w13, 2, for_adapters, RowKind::Prefill)?;
+        return adapted.up(&all, &layer.w13, h.permuted, prefill_input);
+    }
+    let prefill = of(rows, prefill_input(rows)?);
     if gpu.ffn_up_by_library(w.dtype, rounded(w2.dtype), &prefill)? {
         return Ok(());
     }

@@ -109,6 +109,18 @@ params! {
         out: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64, n_rows: u32, vocab_size: u32,
         dim: u32, x_stride: u32, w_stride: u32, out_stride: u32, eps: f32, splits: u32,
     }
+    AdaptInParams {
+        thin: u64, x: u64, norm: u64, adapters: u64, n_rows: u32, cols: u32, x_stride: u32,
+        x_type: u32, permuted: u32, first_part: u32, n_parts: u32, rank: u32, eps: f32, zero: u32,
+    }
+    AdaptOutParams {
+        y: u64, other: u64, thin: u64, adapters: u64, n_rows: u32, n: u32, y_stride: u32,
+        other_stride: u32, second: u32, third: u32, first_part: u32, factor: f32,
+    }
+    AdaptUpParams {
+        h: u64, sums: u64, thin: u64, adapters: u64, rows: u64, n_rows: u32, ffn_dim: u32,
+        sums_stride: u32, h_stride: u32, h_type: u32, permuted: u32, first_part: u32, zero: u32,
+    }
     SampleRow {
         given: i32, n_tokens: u32, history: u32, penalty: f32, halvings: f32, high: f32, low: f32,
         inverse: f32, top_k: u32, top_p: u32, min_low: u32, min_high: u32, draw: u32, scored: u32,

@@ -100,7 +100,7 @@ pub(super) struct Loaded<D: Device> {
     memory: Memory<D>,
     host: Vec<u32>,
     layout: Layout,
-    limits: Limits,
+    pub limits: Limits,
     tile: usize,
     /// Rows, including padding.
     pub n_rows: usize,
