@@ -501,7 +501,7 @@ void llama_destroy(llama_t *l);
 /// Every token has a step of its own.
 #define LLAMA_SPEC_OFF 0
 
-/// Whatever guesses at tokens there are.
+/// Whatever guesses at tokens there are; first of all, what the grammar leaves no choice about.
 #define LLAMA_SPEC_AUTO 1
 
 /// What followed the last two to four tokens before: in `predicted`, in the prompt, in the output.
@@ -750,8 +750,7 @@ typedef struct llama_generate_options {
   llama_stop_fn on_stop;
   /// `LLAMA_SPEC_*`: whether tokens that come are guessed at, so that one step computes several.
   /// Tokens, log probabilities and texts are to the bit what they are without, at any
-  /// temperature; the time is not. Texts that follow a grammar, beam searches and calls with
-  /// `on_logits` go without. OFF.
+  /// temperature; the time is not. Beam searches and calls with `on_logits` go without. OFF.
   int32_t speculation;
   /// 0: as many guesses in a step as measurements say that pay, often none. 1 to 16: always so
   /// many, wherever something is found and the step has room.

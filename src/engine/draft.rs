@@ -14,11 +14,15 @@ use super::call::Call;
 use super::extent::Extent;
 use super::ngram::{KINDS, Lookup};
 use super::request::MAX_DRAFTS;
+use super::sequence::Sequence;
 use crate::Token;
 use crate::backend::{RowKind, Span, Step};
 
 /// The kind of the draft model's drafts, beside those that are looked up.
 const MODEL: usize = KINDS;
+
+/// The kind of those that a grammar forces.
+const FORCED: usize = KINDS + 1;
 
 /// A sequence for which no drafts are worth their time goes without for at most so many steps.
 const LONGEST_REST: u32 = 64;
@@ -32,6 +36,8 @@ pub(super) struct Drafts {
     lookup: Option<Lookup>,
     /// Whether the draft model is asked.
     model: bool,
+    /// Whether what the grammar forces is drafted.
+    forced: bool,
     /// Whether the step that is being planned would like drafts of the model's, and how many it
     /// could take.
     wants: usize,
@@ -47,7 +53,9 @@ pub(super) struct Drafts {
     n: usize,
     /// What they were found by.
     kind: usize,
-    habits: [Habit; KINDS + 1],
+    /// Whether the grammar refuses the one behind them.
+    refused: bool,
+    habits: [Habit; KINDS + 2],
     /// Plain steps until the next ones are looked for, and how many that were last time.
     rest: u32,
     last_rest: u32,
@@ -116,6 +124,7 @@ impl Drafts {
         Some(Self {
             lookup: lookup.transpose().ok()?,
             model: has_model && options.asks_draft_model(),
+            forced: options.drafts_forced_tokens(),
             wants: 0,
             asked: 0,
             got: 0,
@@ -124,7 +133,8 @@ impl Drafts {
             found: 0,
             n: 0,
             kind: 0,
-            habits: [Habit::new(); KINDS + 1],
+            refused: false,
+            habits: [Habit::new(); KINDS + 2],
             rest: 0,
             last_rest: 0,
             looked: false,
@@ -153,25 +163,54 @@ impl Drafts {
     /// Another step is planned.
     pub fn clear(&mut self) {
         (self.found, self.n, self.looked) = (0, 0, false);
+        self.refused = false;
         (self.wants, self.asked, self.got) = (0, 0, 0);
     }
 
-    /// Look for what the step that is being planned could have of it, unless it rests. `pays`: a
-    /// draft of the draft model's could.
-    pub fn find(&mut self, call: &Call, branch: &Branch, extent: &Extent, pays: bool) {
-        if self.rest > 0 {
-            self.rest();
-            return;
-        }
-        self.looked = true;
+    /// Most drafts that a step can have of it.
+    fn most(&self, branch: &Branch, extent: &Extent) -> usize {
         // The row of the last draft still chooses a token.
         let left = extent.max_new().saturating_sub(branch.generated());
         let most = match self.fixed {
             0 => MAX_DRAFTS,
             fixed => fixed,
         };
-        let most = most.min(left.saturating_sub(1));
+        most.min(left.saturating_sub(1))
+    }
+
+    /// Room for what the grammar forces, if that is drafted.
+    pub fn wants_forced(&self, branch: &Branch, extent: &Extent) -> &[Token] {
+        let most = if self.forced {
+            self.most(branch, extent)
+        } else {
+            0
+        };
+        &self.tokens[..most]
+    }
+
+    /// Look for what the step that is being planned could have of it; unless it rests, which it
+    /// does from looking, not from what its grammar has `forced`. `pays`: a draft of the draft
+    /// model's could.
+    pub fn find(
+        &mut self,
+        call: &Call,
+        branch: &Branch,
+        forced: &[Token],
+        extent: &Extent,
+        pays: bool,
+    ) {
+        let most = self.most(branch, extent);
         let room = &mut self.tokens[..most];
+        if !forced.is_empty() {
+            room[..forced.len()].copy_from_slice(forced);
+            (self.kind, self.found) = (FORCED, forced.len());
+            return;
+        }
+        if self.rest > 0 {
+            self.rest();
+            return;
+        }
+        self.looked = true;
         let predicted = (&call.predicted, &call.options.predicted[..]);
         if let Some(lookup) = &mut self.lookup
             && let Some((kind, n)) = lookup.find(&branch.tokens, predicted, room)
@@ -231,6 +270,18 @@ impl Drafts {
         self.habits[MODEL].taken(place)
     }
 
+    /// What was found, unless a grammar forces it.
+    pub fn doubtful(&self) -> &[Token] {
+        let n = if self.kind == FORCED { 0 } else { self.found };
+        &self.tokens[..n]
+    }
+
+    /// The grammar allows so many of them.
+    pub fn cut(&mut self, n: usize) {
+        self.refused = n < self.found;
+        self.found = n;
+    }
+
     /// The step that is being planned has none of it.
     pub fn take_none(&mut self) {
         self.n = 0;
@@ -283,15 +334,18 @@ impl Drafts {
         let same = drafts.iter().zip(tokens).take_while(|(a, b)| a == b);
         let accepted = same.count();
         if !drafts.is_empty() {
-            self.habits[self.kind].learn(accepted, drafts.len());
+            // One that the grammar refuses was compared, too.
+            let refused = self.refused && self.n == self.found;
+            let compared = drafts.len() + usize::from(refused);
+            self.habits[self.kind].learn(accepted, compared);
             self.drafted += drafts.len() as u32;
             self.accepted += accepted as u32;
-            if accepted > 0 {
+            if accepted > 0 && self.kind != FORCED {
                 self.last_rest = 0;
             }
         }
         if let Some(lookup) = &mut self.lookup {
-            let looked_up = !drafts.is_empty() && self.kind != MODEL;
+            let looked_up = !drafts.is_empty() && self.kind < KINDS;
             lookup.taken(if looked_up { accepted } else { 0 });
         }
         accepted
@@ -305,10 +359,12 @@ pub(super) fn draft_after(step: &Step, span: &Span, row: usize) -> Option<Token>
 }
 
 /// Whether the row at `position` has the token that its sequence has there. One behind a draft that
-/// was not taken has another, or none is there: then nothing holds that it gives.
-pub(super) fn is_taken(step: &Step, row: usize, position: usize, branch: &Branch) -> bool {
+/// was not taken has another, or none is there: then nothing holds that it gives. Nor where its mask
+/// could not be computed: then it is computed again, as the first row of a step.
+pub(super) fn is_taken(step: &Step, row: usize, position: usize, sequence: &Sequence) -> bool {
     // Of a step that follows another, the tokens were chosen on the device.
-    step.follows || branch.tokens.get(position) == Some(&step.tokens[row])
+    let same = step.follows || sequence.branch.tokens.get(position) == Some(&step.tokens[row]);
+    same && sequence.guide.as_ref().is_none_or(|guide| guide.has_mask())
 }
 
 #[cfg(test)]

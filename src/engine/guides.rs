@@ -4,14 +4,17 @@
 //! The masks of a step depend on the tokens of the step before, but only the choice of tokens needs
 //! them; the pass through the model does not. So the step is submitted first, with masks that are
 //! still empty, and [`Guides::collect`] fills them before tokens are chosen.
+//!
+//! What a grammar says of drafts is needed before the step is planned. The engine waits for that, a few
+//! microseconds: the thread has room for a parser that recurses, and the engine's has not.
 
-use super::guide::Guide;
+use super::guide::{Guide, Work};
 use super::lock::lock;
 use super::sequence::Sequence;
 use crate::backend::Step;
 use crate::grammar::STACK_BYTES;
 use crate::thread::without_signals;
-use crate::{Error, Result, reserve};
+use crate::{Error, Result, Token, reserve};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -22,7 +25,7 @@ struct Job {
     id: u64,
     /// Which of its branches; see [`Sequence::guide_mut`].
     branch: usize,
-    /// The row of [`Step::masks`].
+    /// The first of its rows of [`Step::masks`].
     row: usize,
     guide: Box<Guide>,
 }
@@ -95,17 +98,36 @@ impl Guides {
         Ok(())
     }
 
-    /// Asks for the mask of a sequence's next token, which becomes a row of the step's masks.
-    pub fn ask(&mut self, sequence: &mut Sequence, branch: usize, row: usize) {
-        let Some(guide) = sequence.guide_mut(branch).take() else {
-            return;
-        };
-        let job = Job {
-            id: sequence.id,
-            branch,
-            row,
-            guide,
-        };
+    /// Asks for the mask of a sequence's next token and those behind its drafts. They become the
+    /// rows of the step's masks from `row` on.
+    pub fn ask(&mut self, sequence: &mut Sequence, branch: usize, row: usize, drafts: &[Token]) {
+        let (id, guide) = (sequence.id, sequence.guide_mut(branch).take());
+        if let Some(mut guide) = guide {
+            guide.want(Work::Masks, drafts);
+            self.send(Job {
+                id,
+                branch,
+                row,
+                guide,
+            });
+        }
+    }
+
+    /// Asks about the drafts of the next step of the sequence `id`, before it is planned.
+    pub fn scout(&mut self, id: u64, guide: &mut Option<Box<Guide>>, work: Work, drafts: &[Token]) {
+        if let Some(mut guide) = guide.take() {
+            guide.want(work, drafts);
+            let (branch, row) = (0, 0);
+            self.send(Job {
+                id,
+                branch,
+                row,
+                guide,
+            });
+        }
+    }
+
+    fn send(&mut self, job: Job) {
         lock(&self.desk.jobs).to_do.push(job);
         self.desk.to_do.notify_one();
         self.asked += 1;
@@ -114,15 +136,45 @@ impl Guides {
     /// Waits for the masks that were asked for, puts them into `step`, and gives the guides back.
     pub fn collect(&mut self, step: &mut Step, running: &mut [Sequence]) -> MaskTimes {
         let mut times = MaskTimes::default();
-        if self.asked == 0 {
-            return times;
-        }
         let start = Instant::now();
+        self.wait(running, |row, guide, sequence| {
+            // The first is given back when all are done.
+            if times.masks == 0 {
+                times.wait_ms = start.elapsed().as_secs_f64() * 1e3;
+            }
+            times.masks += guide.n_masks() as u64;
+            times.ms += guide.ms();
+            if let Some(sequence) = sequence {
+                // A row without one allows nothing, and nobody asks what it gives.
+                let masks = guide.masks();
+                step.masks[row * guide.words()..][..masks.len()].copy_from_slice(masks);
+                if let Some(error) = guide.take_error() {
+                    sequence.end = Some(Err(error));
+                }
+            }
+        });
+        times
+    }
+
+    /// Waits for what was asked about drafts, and gives the guides back.
+    pub fn collect_drafts(&mut self, running: &mut [Sequence]) {
+        self.wait(running, |_, _, _| ());
+    }
+
+    /// Waits until all is done that was asked for, and gives the guides back, each after its `done`
+    /// was called with the row and the sequence, if that is still there.
+    fn wait(
+        &mut self,
+        running: &mut [Sequence],
+        mut done: impl FnMut(usize, &mut Guide, Option<&mut Sequence>),
+    ) {
+        if self.asked == 0 {
+            return;
+        }
         let jobs = lock(&self.desk.jobs);
         let busy = |jobs: &mut Jobs| jobs.under_way || !jobs.to_do.is_empty();
         let jobs = self.desk.done.wait_while(jobs, busy);
         let mut jobs = jobs.unwrap_or_else(|e| e.into_inner());
-        times.wait_ms = start.elapsed().as_secs_f64() * 1e3;
         for job in jobs.done.drain(..) {
             let Job {
                 id,
@@ -130,20 +182,16 @@ impl Guides {
                 row,
                 mut guide,
             } = job;
-            times.masks += 1;
-            times.ms += guide.ms();
-            let Some(sequence) = running.iter_mut().find(|s| s.id == id) else {
-                continue;
-            };
-            let words = guide.mask().len();
-            step.masks[row * words..][..words].copy_from_slice(guide.mask());
-            if let Some(error) = guide.take_error() {
-                sequence.end = Some(Err(error));
+            let sequence = running.iter_mut().find(|s| s.id == id);
+            match sequence {
+                Some(sequence) => {
+                    done(row, &mut guide, Some(&mut *sequence));
+                    *sequence.guide_mut(branch) = Some(guide);
+                }
+                None => done(row, &mut guide, None),
             }
-            *sequence.guide_mut(branch) = Some(guide);
         }
         self.asked = 0;
-        times
     }
 }
 

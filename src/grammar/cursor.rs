@@ -116,6 +116,26 @@ impl Cursor {
         Ok(self.is_complete()? || self.with(Parser::is_accepting)?)
     }
 
+    /// How many of these tokens, from the first on, the grammar allows one behind another.
+    ///
+    /// [`Error::Grammar`] where the parser gives up, [`Error::NoMemory`] where it takes too much.
+    pub(super) fn allowed(&mut self, tokens: &[Token]) -> Result<usize> {
+        let n_tokens = self.grammar.vocabulary.n_tokens;
+        let known =
+            |token: &&Token| u32::try_from(**token).is_ok_and(|id| (id as usize) < n_tokens);
+        let known = tokens.iter().take_while(known).count();
+        self.with(|parser| parser.allowed(&tokens[..known]))
+    }
+
+    /// The first bytes, at most `most`, of the only text that the grammar lets come next, and
+    /// whether they are all of it and end the text. The parser is then in another state than one
+    /// that has not been asked: see [`super::Scout`].
+    ///
+    /// [`Error::Grammar`] where the parser gives up, [`Error::NoMemory`] where it takes too much.
+    pub(super) fn forced(&mut self, most: usize) -> Result<(Vec<u8>, bool)> {
+        self.with(|parser| parser.forced(most))
+    }
+
     /// Have the parser do something; see [`Cursor`] for what happens where it fails.
     fn with<T>(
         &mut self,

@@ -8,6 +8,7 @@
 //! | `source` | JSON Schema, regular expression, Lark, choices: as the parser takes them |
 //! | `vocabulary` | the tokens of a handle, in the parser's form |
 //! | `cursor` | how far one text has come |
+//! | `scout` | the texts that a grammar leaves no choice about |
 //! | `parser` | one parser, and the memory of all of them |
 //! | `numbers` | which numbers of a JSON Schema the parser would not take as they are |
 //! | `quiet` | the hook for panics, which is not to print the parser's |
@@ -23,10 +24,12 @@ mod cursor;
 mod numbers;
 mod parser;
 mod quiet;
+mod scout;
 mod source;
 mod vocabulary;
 
 pub use cursor::Cursor;
+pub use scout::Scout;
 pub use source::{MAX_LEVELS, Source};
 pub use vocabulary::Vocabulary;
 

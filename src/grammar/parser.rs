@@ -4,7 +4,7 @@
 //! clones of a parser, and the rows of one text. Both grow with what a stranger's grammar and the
 //! model make of them, so both are counted in the [`Account`] of their handle.
 
-use crate::{Error, Result};
+use crate::{Error, Result, Token};
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
 use llguidance::panic_utils::catch_unwind;
@@ -141,6 +141,32 @@ impl Parser {
         })?;
         self.items += items;
         Ok(taken)
+    }
+
+    /// How many of these tokens it could take, from the first on.
+    pub fn allowed(&mut self, tokens: &[Token]) -> std::result::Result<usize, String> {
+        let ids: Vec<TokenId> = tokens.iter().map(|&token| token as TokenId).collect();
+        self.with(|parser| parser.validate_tokens_raw(&ids).map_err(text))
+    }
+
+    /// The first bytes, at most `most`, of the only text that can come next, and whether they are
+    /// all of it and nothing can follow them.
+    pub fn forced(&mut self, most: usize) -> std::result::Result<(Vec<u8>, bool), String> {
+        let (forced, items) = self.with(|parser| {
+            let TokenParser { parser, .. } = parser;
+            let before = parser.stats().all_items;
+            let bytes = parser.force_bytes();
+            let first = bytes[..bytes.len().min(most)].to_vec();
+            let is_whole = first.len() == bytes.len();
+            if let Some(error) = parser.get_error() {
+                return Err(error.message());
+            }
+            let ends = is_whole && parser.is_accepting() && !parser.can_advance();
+            let items = parser.stats().all_items.saturating_sub(before);
+            Ok(((first, ends), items))
+        })?;
+        self.items += items;
+        Ok(forced)
     }
 
     /// Goes on behind tokens that another parser of the grammar has taken.

@@ -10,6 +10,7 @@ mod demo;
 mod drafts;
 mod failures;
 mod finite;
+mod forced;
 mod gguf_families;
 mod grammar;
 mod grammar_masks;

@@ -65,7 +65,7 @@ pub const LLAMA_FINISH_NOT_FINITE: i32 = 9;
 
 /// Every token has a step of its own.
 pub const LLAMA_SPEC_OFF: i32 = 0;
-/// Whatever guesses at tokens there are.
+/// Whatever guesses at tokens there are; first of all, what the grammar leaves no choice about.
 pub const LLAMA_SPEC_AUTO: i32 = 1;
 /// What followed the last two to four tokens before: in `predicted`, in the prompt, in the output.
 pub const LLAMA_SPEC_NGRAM: i32 = 2;
@@ -326,8 +326,7 @@ pub struct llama_generate_options {
     pub on_stop: llama_stop_fn,
     /// `LLAMA_SPEC_*`: whether tokens that come are guessed at, so that one step computes several.
     /// Tokens, log probabilities and texts are to the bit what they are without, at any
-    /// temperature; the time is not. Texts that follow a grammar, beam searches and calls with
-    /// `on_logits` go without. OFF.
+    /// temperature; the time is not. Beam searches and calls with `on_logits` go without. OFF.
     pub speculation: i32,
     /// 0: as many guesses in a step as measurements say that pay, often none. 1 to 16: always so
     /// many, wherever something is found and the step has room.

@@ -233,12 +233,16 @@ impl GenerateOptions {
         }
     }
 
-    /// Whether drafts are looked up. Of a text that follows a grammar the mask of a token hangs on
-    /// the token before; of beams, who goes on; where the reader is asked, one token is asked
-    /// about.
+    /// Whether there are drafts. Of beams, the token before says who goes on; where the reader is
+    /// asked, one token is asked about.
     pub(in crate::engine) fn searches_drafts(&self) -> bool {
-        let plain = self.grammar.is_none() && !self.has_beams() && !self.ask_logits;
+        let plain = !self.has_beams() && !self.ask_logits;
         self.speculation != Speculation::Off && plain
+    }
+
+    /// Whether what a grammar leaves no choice about is drafted.
+    pub(in crate::engine) fn drafts_forced_tokens(&self) -> bool {
+        self.speculation == Speculation::Auto && self.grammar.is_some()
     }
 
     /// Whether they are looked up in texts.

@@ -54,12 +54,11 @@ impl Scheduler {
                 let choice = &step.choices[row];
                 let position = span.position + step.wanted[row] as usize - span.rows.start;
                 if span.kind == RowKind::Decode {
-                    let branch = self.running[at].branch_mut(*branch_at);
-                    if position > span.position
-                        && !is_taken(step, step.wanted[row] as usize, position, branch)
-                    {
+                    let (sequence, row) = (&mut self.running[at], step.wanted[row] as usize);
+                    if position > span.position && !is_taken(step, row, position, sequence) {
                         break;
                     }
+                    let branch = sequence.branch_mut(*branch_at);
                     branch.computed = branch.computed.max(position + 1);
                 }
                 if let Answer::Logits(logits) = answer {

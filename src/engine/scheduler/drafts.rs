@@ -3,6 +3,8 @@
 use super::Scheduler;
 use crate::Result;
 use crate::engine::draft::IN_ANY_CASE;
+use crate::engine::guide::Work;
+use crate::engine::sequence::Sequence;
 
 impl Scheduler {
     /// Choose the drafts of the step that is being planned. They get what it has left of its rows
@@ -18,6 +20,7 @@ impl Scheduler {
         if !any {
             return Ok(());
         }
+        self.look_ahead();
         let pays = self.draft_model.as_ref().is_some_and(|model| model.pays);
         let (mut decodes, mut prompt_rows, mut prompts_want) = (0, 0, 0);
         for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
@@ -33,7 +36,11 @@ impl Scheduler {
             }
             decodes += sequence.branches().count();
             if let Some(drafts) = &mut sequence.drafts {
-                drafts.find(&sequence.output.call, branch, extent, pays);
+                let forced = match (&sequence.guide, drafts.wants_forced(branch, extent)) {
+                    (None, _) | (_, []) => &[],
+                    (Some(guide), _) => guide.drafts(),
+                };
+                drafts.find(&sequence.output.call, branch, forced, extent, pays);
             }
         }
         let chunk = self.pace.prompt_rows(decodes, self.limits.max_rows);
@@ -45,11 +52,57 @@ impl Scheduler {
             .saturating_sub(decodes + prompts_want);
         let room = rows_left.min(wanted_left);
         self.propose(decodes, room)?;
+        self.cut();
         self.share(decodes, room);
-        for drafts in self.running.iter_mut().filter_map(|s| s.drafts.as_mut()) {
-            drafts.settle(room > 0, self.runs_ahead);
+        for sequence in &mut self.running {
+            let may_follow = self.runs_ahead && sequence.guide.is_none();
+            if let Some(drafts) = &mut sequence.drafts {
+                drafts.settle(room > 0, may_follow);
+            }
         }
         Ok(())
+    }
+
+    /// Has the grammars say what they leave no choice about, to those that draft it.
+    fn look_ahead(&mut self) {
+        for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
+            let Sequence {
+                id,
+                drafts,
+                branch,
+                extent,
+                guide,
+                ..
+            } = sequence;
+            if let Some(drafts) = drafts.as_ref().filter(|_| !branch.in_prefill())
+                && let room @ [_, ..] = drafts.wants_forced(branch, extent)
+            {
+                self.guides.scout(*id, guide, Work::Forced, room);
+            }
+        }
+        self.guides.collect_drafts(&mut self.running);
+    }
+
+    /// Leaves out the drafts that a grammar refuses.
+    fn cut(&mut self) {
+        for Sequence {
+            id, drafts, guide, ..
+        } in &mut self.running
+        {
+            if let Some(drafts) = drafts
+                && let doubtful @ [_, ..] = drafts.doubtful()
+            {
+                self.guides.scout(*id, guide, Work::Allowed, doubtful);
+            }
+        }
+        self.guides.collect_drafts(&mut self.running);
+        for Sequence { drafts, guide, .. } in &mut self.running {
+            if let (Some(drafts), Some(guide)) = (drafts, guide)
+                && !drafts.doubtful().is_empty()
+            {
+                drafts.cut(guide.drafts().len());
+            }
+        }
     }
 
     /// Give the drafts that were found their rows, as many as make most tokens a second.

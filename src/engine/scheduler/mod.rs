@@ -29,6 +29,7 @@ use super::output::Output;
 use super::pace::Pace;
 use super::parked::Parked;
 use super::policy::Policy;
+use super::request::MAX_DRAFTS;
 use super::sampler::Sampler;
 use super::sequence::Sequence;
 use super::shared::Shared;
@@ -197,8 +198,12 @@ impl Scheduler {
             }
             let mut samples = reserve::room("the samples of a prompt", n)?;
             for index in (*index..).take(n) {
+                let drafts = Drafts::new(&call, tokens.len(), &extent, has_draft);
+                let most_drafts = drafts.as_ref().map_or(0, |_| MAX_DRAFTS);
                 let guide = options.grammar.as_ref().map(|grammar| {
-                    Guide::new(grammar, self.n_tokens, &options.stop_tokens, !options.echo)
+                    let begins_text = !options.echo;
+                    let (n, stops) = (self.n_tokens, &options.stop_tokens);
+                    Guide::new(grammar, &self.tokenizer, n, stops, begins_text, most_drafts)
                 });
                 let mut guide = guide.transpose()?;
                 let output = Output::new(call.clone(), index, self.tokenizer.clone())?;
@@ -221,7 +226,6 @@ impl Scheduler {
                     })?),
                     false => None,
                 };
-                let drafts = Drafts::new(&call, tokens.len(), &extent, has_draft);
                 let asked = inquiry.transpose()?;
                 samples.push((own, output, guide, group, asked, drafts));
             }

@@ -78,7 +78,7 @@ impl Scheduler {
         }
         let guided = |s: &Sequence| s.call().options.grammar.is_some();
         let rows = self.running.iter().filter(|s| guided(s));
-        let rows: usize = rows.map(|s| s.branches().count()).sum();
+        let rows: usize = rows.map(|s| s.branches().count() + s.n_drafts()).sum();
         let words = rows * mask_words(self.n_tokens);
         if let Err(error) = reserve::vec("the masks of a step", &mut plan.step.masks, words) {
             for sequence in self.running.iter_mut().filter(|s| guided(s)) {
@@ -191,14 +191,21 @@ impl Scheduler {
             let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id) else {
                 continue;
             };
+            if sequence.guide_mut(*branch).is_none() {
+                continue;
+            }
+            let first = row;
             for (choice, wanted) in step.choices.iter_mut().zip(&step.wanted) {
                 let is_its = span.rows.contains(&(*wanted as usize));
-                let guide = sequence.guide_mut(*branch);
-                if is_its && choice.given.is_none() && guide.is_some() {
+                if is_its && choice.given.is_none() {
                     choice.mask = Some(row as u32);
-                    self.guides.ask(sequence, *branch, row);
                     row += 1;
                 }
+            }
+            if row > first {
+                // Of a prompt one row has a mask. A step's drafts stand behind a token.
+                let drafts = &step.tokens[span.rows.end + 1 + first - row..span.rows.end];
+                self.guides.ask(sequence, *branch, first, drafts);
             }
         }
         step.masks.resize(row * mask_words(self.n_tokens), 0);
