@@ -176,7 +176,9 @@ fn main() -> Result<()> {
         }
         (None, _) => true,
     };
-    let own = formats.into_iter().filter(|&(weights, ..)| is_asked(weights));
+    let own = formats
+        .into_iter()
+        .filter(|&(weights, ..)| is_asked(weights));
     let rows = own.map(|(weights, kv, precision)| (&path, weights, kv, precision));
     let others = beside.iter().map(|other| (other, None, Dtype::Bf16, full));
     for (path, weights, kv, precision) in rows.chain(others) {

@@ -60,13 +60,7 @@ struct Seen {
 
 impl Seen {
     /// A product of the layer's second or fourth matrix.
-    fn product(
-        &mut self,
-        cpu: &mut Cpu,
-        x: &mut CpuBuf,
-        w: &CpuMat,
-        y: &CpuBuf,
-    ) -> Result<()> {
+    fn product(&mut self, cpu: &mut Cpu, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) -> Result<()> {
         let (input, output) = match self.products {
             0 => (&mut self.attended, &mut self.middle),
             _ => (&mut self.hidden, &mut self.end),

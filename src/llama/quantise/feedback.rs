@@ -190,3 +190,6 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     let rest = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>();
     sums.iter().sum::<f32>() + rest
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,11 @@ pub(super) fn encoding(quant: Quant, cols: usize, name: &str) -> Result<Encoding
         Quant::Int8 => Type::Q8_0,
         _ => {
             let dtype = quant.dtype();
-            return Err(Error::invalid("format", "int8 or int4, for a GGUF file", dtype));
+            return Err(Error::invalid(
+                "format",
+                "int8 or int4, for a GGUF file",
+                dtype,
+            ));
         }
     };
     match kind.row_bytes(cols) {
@@ -36,12 +40,7 @@ pub(super) fn encoding(quant: Quant, cols: usize, name: &str) -> Result<Encoding
 }
 
 /// Codes and scales as blocks: a scale in f16, then the codes of 32 weights.
-pub(super) fn blocks(
-    quant: Quant,
-    codes: &[u8],
-    scales: &[f32],
-    to: &mut Vec<u8>,
-) -> Result<()> {
+pub(super) fn blocks(quant: Quant, codes: &[u8], scales: &[f32], to: &mut Vec<u8>) -> Result<()> {
     to.clear();
     reserve::vec("blocks of rows", to, codes.len() + 2 * scales.len())?;
     let width = codes.len() / scales.len();
@@ -91,7 +90,10 @@ pub(super) fn place<'a>(
         Some(Quant::Int8) => Type::Q8_0,
         _ => Type::Q4_0,
     };
-    let number = MOSTLY.iter().find(|entry| entry.0 == kind).map_or(0, |e| e.1);
+    let number = MOSTLY
+        .iter()
+        .find(|entry| entry.0 == kind)
+        .map_or(0, |e| e.1);
     let (n_keys, keys) = file.metadata(FILE_TYPE, number)?;
     let alignment = file.alignment()?;
     let mut header = b"GGUF".to_vec();

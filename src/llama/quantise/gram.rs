@@ -130,9 +130,7 @@ impl Gram {
             let first = block * rows;
             adder.cpu.load_step(&step(first, rows.min(k - first)));
             adder.cpu.embed(&mut adder.factor, &self.transposed);
-            adder
-                .cpu
-                .matmul_add(sums, &self.transposed, &adder.factor);
+            adder.cpu.matmul_add(sums, &self.transposed, &adder.factor);
         }
         Ok(())
     }

@@ -137,7 +137,11 @@ impl<'a> Layout<'a> {
             }
             units.push(unit(&format!("layer {n}"), Some(n), outputs));
         }
-        units.push(unit("norms", None, plan.norms().copied().map(vector).collect()));
+        units.push(unit(
+            "norms",
+            None,
+            plan.norms().copied().map(vector).collect(),
+        ));
         let mut layout = Layout {
             header: Vec::new(),
             units,
@@ -213,9 +217,8 @@ fn matrix<'a>(mat: &'a MatPlan<'a>, blocks: bool) -> Result<Vec<Output<'a>>> {
             }
             false => {
                 let tensors = llamabi::tensors(quant, rows, cols).into_iter();
-                let tensor = |t: llamabi::Tensor| {
-                    Tensor::new(name.clone() + t.suffix, t.encoding, t.shape)
-                };
+                let tensor =
+                    |t: llamabi::Tensor| Tensor::new(name.clone() + t.suffix, t.encoding, t.shape);
                 tensors.map(tensor).collect()
             }
         };
@@ -359,10 +362,7 @@ impl Output<'_> {
         let mut codes = zeros("codes of rows", (rows * width) as u64)?;
         partial.get(first + (row * width) as u64, &mut codes)?;
         let mut bytes = zeros("scales of rows", (2 * rows * n_scales) as u64)?;
-        partial.get(
-            self.tensors[1].at + (2 * row * n_scales) as u64,
-            &mut bytes,
-        )?;
+        partial.get(self.tensors[1].at + (2 * row * n_scales) as u64, &mut bytes)?;
         let words = bytes.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b));
         let scales: Vec<u16> = words.collect();
         let stored = codes.chunks_exact(width).zip(scales.chunks_exact(n_scales));
