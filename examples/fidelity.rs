@@ -1,4 +1,6 @@
 //! What quantising does to a model: `cargo run --release --example fidelity [CHECKPOINT TEXT...]`.
+//! `--beside OTHER` measures another checkpoint of the model as well, as it is stored; `--only
+//! NAMES` leaves out the formats that are not among these, `f32,int4`. float32 always comes first.
 //!
 //! For every format: size, perplexity, and the mean Kullback-Leibler divergence of its
 //! distributions from float32's, for prompt rows and for generated rows, which may have arithmetic
@@ -85,14 +87,36 @@ fn distributions(runner: &mut Runner<Cpu>, tokens: &[Token], kind: RowKind) -> R
     Ok(out)
 }
 
+/// What the arguments say.
+struct Arguments {
+    path: PathBuf,
+    texts: Vec<Vec<Token>>,
+    beside: Vec<PathBuf>,
+    only: Option<String>,
+}
+
 /// The demo model and its stories, or what the arguments say.
-fn of_arguments() -> Result<(PathBuf, Vec<Vec<Token>>)> {
-    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+fn of_arguments() -> Result<Arguments> {
+    let mut all = std::env::args_os().skip(1);
+    let (mut paths, mut beside, mut only) = (Vec::new(), Vec::new(), None);
+    while let Some(argument) = all.next() {
+        match argument.to_str() {
+            Some("--beside") => beside.extend(all.next().map(PathBuf::from)),
+            Some("--only") => only = all.next().and_then(|names| names.into_string().ok()),
+            _ => paths.push(PathBuf::from(argument)),
+        }
+    }
+    let mut arguments = paths.into_iter();
     let Some(path) = arguments.next() else {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let stories = std::fs::read(root.join("tests/data/quant/held-out.json"));
         let stories = serde_json::from_slice(&stories.expect("the stories"));
-        return Ok((root.join("demo/meta"), stories.expect("lists of ids")));
+        return Ok(Arguments {
+            path: root.join("demo/meta"),
+            texts: stories.expect("lists of ids"),
+            beside,
+            only,
+        });
     };
     let checkpoint = checkpoint::open(&path)?;
     let tokenizer = match checkpoint.tokenizer() {
@@ -109,11 +133,21 @@ fn of_arguments() -> Result<(PathBuf, Vec<Vec<Token>>)> {
         tokens.truncate(MAX_SEQ_LEN);
         texts.push(tokens);
     }
-    Ok((path, texts))
+    Ok(Arguments {
+        path,
+        texts,
+        beside,
+        only,
+    })
 }
 
 fn main() -> Result<()> {
-    let (path, texts) = of_arguments()?;
+    let Arguments {
+        path,
+        texts,
+        beside,
+        only,
+    } = of_arguments()?;
     let kinds = [RowKind::Prefill, RowKind::Decode];
     let mut want: Vec<Vec<f64>> = Vec::new();
     println!(
@@ -121,7 +155,7 @@ fn main() -> Result<()> {
         "weight", "cache", "", "bytes", "KL prompt", "perplexity", "KL generated", "perplexity"
     );
     let (full, fast) = (Precision::Full, Precision::Fast);
-    for (weights, kv, precision) in [
+    let formats = [
         (Some(Dtype::F32), Dtype::F32, full),
         (Some(Dtype::Bf16), Dtype::Bf16, full),
         (Some(Dtype::Bf16), Dtype::Bf16, fast),
@@ -134,8 +168,21 @@ fn main() -> Result<()> {
         (Some(Dtype::Int4), Dtype::Bf16, full),
         (Some(Dtype::Int4), Dtype::Bf16, fast),
         (Some(Dtype::Nf4), Dtype::Bf16, full),
-    ] {
-        let (mut runner, bytes, vocab_size) = match runner(&path, weights, kv, precision) {
+    ];
+    let named = |weights: Option<Dtype>| weights.map_or("stored", Dtype::name);
+    let is_asked = |weights: Option<Dtype>| match (&only, weights) {
+        (Some(names), weights) => {
+            weights == Some(Dtype::F32) || names.split(',').any(|name| name == named(weights))
+        }
+        (None, _) => true,
+    };
+    let own = formats
+        .into_iter()
+        .filter(|&(weights, ..)| is_asked(weights));
+    let rows = own.map(|(weights, kv, precision)| (&path, weights, kv, precision));
+    let others = beside.iter().map(|other| (other, None, Dtype::Bf16, full));
+    for (path, weights, kv, precision) in rows.chain(others) {
+        let (mut runner, bytes, vocab_size) = match runner(path, weights, kv, precision) {
             Ok(made) => made,
             Err(e) if !want.is_empty() => {
                 println!("{e}");
@@ -143,7 +190,7 @@ fn main() -> Result<()> {
             }
             Err(e) => return Err(e),
         };
-        let name = weights.map_or("stored", Dtype::name);
+        let name = named(weights);
         let mut line = format!(
             "{name:6} {:6} {:5} {bytes:12}",
             kv.name(),

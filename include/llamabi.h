@@ -193,7 +193,7 @@ const char *llama_status_string(llama_status s);
 #define LLAMA_DEVICE_CUDA 2
 
 /// `weights_dtype`: the type in which the weights are stored (for a checkpoint of
-/// `examples/quantize.rs`, the type to which it was quantised). `kv_dtype`: F32 for f32 weights,
+/// `llamabi-quantize`, the type to which it was quantised). `kv_dtype`: F32 for f32 weights,
 /// F16 for f16 weights, otherwise BF16.
 #define LLAMA_DTYPE_AUTO 0
 

@@ -21,7 +21,31 @@ impl<B: Backend> Loader<'_, '_, B> {
         coded: &dyn Coded,
         [rows, cols]: [usize; 2],
     ) -> Result<()> {
-        let quant = coded.native().expect("the caller has asked");
+        let backend = self.backend;
+        debug_assert_eq!(rows, coded.rows());
+        self.native_rows(coded, cols, |row, codes, scales| {
+            for data in [QuantData::Codes(codes), QuantData::Scales(scales)] {
+                let block = QuantBlock {
+                    part: index,
+                    row,
+                    order: part.order,
+                    data,
+                };
+                backend.pack_quantised(mat, &block);
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads codes and scales of a part as they are stored, whole rows at a time. Calls the
+    /// function with the number of the first row, the codes and the scales.
+    pub fn native_rows(
+        &mut self,
+        coded: &dyn Coded,
+        cols: usize,
+        mut take: impl FnMut(usize, &[u8], &[u16]) -> Result<()>,
+    ) -> Result<()> {
+        let (quant, rows) = (coded.native().expect("the caller has asked"), coded.rows());
         self.check_cancel()?;
         let (backend, mut stored) = (self.backend, coded.reader()?);
         let (width, n_scales) = (quant.code_bytes(cols), quant.scales(cols));
@@ -43,15 +67,7 @@ impl<B: Backend> Loader<'_, '_, B> {
                 on_threads(backend, pieces, |i, (codes, scales)| {
                     stored.native(row + i * step, codes, scales)
                 })?;
-                for data in [QuantData::Codes(codes), QuantData::Scales(scales)] {
-                    let block = QuantBlock {
-                        part: index,
-                        row,
-                        order: part.order,
-                        data,
-                    };
-                    backend.pack_quantised(mat, &block);
-                }
+                take(row, codes, scales)?;
                 self.advance_rows(coded.bytes(), row..row + n, rows)?;
             }
         }
@@ -159,9 +175,25 @@ impl<B: Backend> Loader<'_, '_, B> {
         quant: Quant,
         cols: usize,
         stored: &Stored,
+        take: impl FnMut(usize, &[u8], &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let backend = self.backend;
+        let encode = |values: &[f32], codes: &mut [u8], scales: &mut [f32]| {
+            backend.quantise(quant, cols, values, codes, scales);
+        };
+        self.encode_part(quant, cols, stored, &encode, take)
+    }
+
+    /// The same as [`Self::quantise_part`], with codes and scales that `encode` makes.
+    pub fn encode_part(
+        &mut self,
+        quant: Quant,
+        cols: usize,
+        stored: &Stored,
+        encode: &dyn Fn(&[f32], &mut [u8], &mut [f32]),
         mut take: impl FnMut(usize, &[u8], &[f32]) -> Result<()>,
     ) -> Result<()> {
-        let (backend, mut row) = (self.backend, 0);
+        let mut row = 0;
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         self.float_rows(cols, stored, Dtype::F32, |values| {
             let rows = values.len() / cols;
@@ -173,7 +205,7 @@ impl<B: Backend> Loader<'_, '_, B> {
             scales.clear();
             reserve::vec("scales of rows", &mut scales, n_scales)?;
             scales.resize(n_scales, 0.0);
-            backend.quantise(quant, cols, values, &mut codes, &mut scales);
+            encode(values, &mut codes, &mut scales);
             finite::check_scales(stored.source(), row * quant.scales(cols), &scales)?;
             take(row, &codes, &scales)?;
             row += rows;

@@ -98,7 +98,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
         }
     }
 
-    fn matrix(&mut self, plan: &MatPlan) -> Result<B::Mat> {
+    pub fn matrix(&mut self, plan: &MatPlan) -> Result<B::Mat> {
         self.check_cancel()?;
         let mut mat = self.backend.new_mat(&plan.spec)?;
         for (index, part) in plan.parts.iter().enumerate() {
@@ -282,12 +282,18 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     }
 
     fn norm(&mut self, norm: &NormPlan) -> Result<B::Buf> {
+        let values = self.norm_values(norm)?;
+        self.backend.new_vector(&values)
+    }
+
+    /// The weights of a norm in our order.
+    pub fn norm_values(&mut self, norm: &NormPlan) -> Result<Vec<f32>> {
         let stored = self.vector(&norm.source)?;
         let mut values = vec![0.0; stored.len()];
         for (i, value) in stored.into_iter().enumerate() {
             values[norm.order.destination(i)] = value * norm.scale;
         }
-        self.backend.new_vector(&values)
+        Ok(values)
     }
 
     fn vector(&mut self, source: &Source) -> Result<Vec<f32>> {

@@ -6,7 +6,7 @@
 
 use super::limits::{MAX_GGUF_KEY, MAX_GGUF_KEYS, MAX_GGUF_METADATA, MAX_GGUF_TENSORS};
 use super::{TensorFile, TensorInfo};
-use crate::file::{open_regular, read_at, zeros};
+use crate::file::{open_regular, read_at, read_vec, zeros};
 use crate::quant::ggml::Type;
 use crate::{Cancel, Error, Result, reserve, sentence};
 use std::collections::BTreeMap;
@@ -26,6 +26,9 @@ const PIECE: usize = 64 << 10;
 /// Bytes of memory that an entry of a map takes, without its name.
 const WORK: usize = 256;
 
+/// Where the keys begin: behind the magic number, the version, and the two counts.
+const KEYS_AT: u64 = 24;
+
 /// Fewest bytes of a key with its value and of an entry of a tensor.
 const KEY_BYTES: u64 = 13;
 const TENSOR_BYTES: u64 = 32;
@@ -36,6 +39,8 @@ pub struct Gguf {
     /// Its tensors, and the means to read from them.
     pub table: TensorFile,
     keys: BTreeMap<String, Value>,
+    /// Where the keys end.
+    keys_end: u64,
 }
 
 impl Gguf {
@@ -55,12 +60,17 @@ impl Gguf {
         let work = (n_tensors + n_keys) as usize * WORK;
         reserve::headroom(&format!("reading {}", path.display()), work)?;
         let keys = read_keys(&mut reader, n_keys)?;
+        let keys_end = reader.at;
         let table = TensorFile {
             path: path.into(),
             tensors: BTreeMap::new(),
             file: file.try_clone().map_err(|e| Error::io(path, &e))?,
         };
-        let mut gguf = Gguf { table, keys };
+        let mut gguf = Gguf {
+            table,
+            keys,
+            keys_end,
+        };
         let alignment = gguf.alignment()?;
         let tensors = read_tensors(&mut reader, n_tensors)?;
         let start = reader.at.next_multiple_of(alignment);
@@ -68,8 +78,23 @@ impl Gguf {
         Ok(gguf)
     }
 
+    /// The number of keys, and the bytes of all of them with their values; where `key` is a number
+    /// of 32 bits, it is `number` there.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there is no memory for them; [`Error::Io`].
+    pub fn metadata(&self, key: &str, number: u32) -> Result<(u64, Vec<u8>)> {
+        let (file, path) = (&self.table.file, &self.table.path);
+        let mut bytes = read_vec(file, path, KEYS_AT, self.keys_end - KEYS_AT)?;
+        if let Some(at) = self.keys.get(key).and_then(Value::place_of_u32) {
+            let at = (at - KEYS_AT) as usize;
+            bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        Ok((self.keys.len() as u64, bytes))
+    }
+
     /// Where the data of the file begins at multiples of.
-    fn alignment(&self) -> Result<u64> {
+    pub(crate) fn alignment(&self) -> Result<u64> {
         const KEY: &str = "general.alignment";
         match self.u64(KEY)? {
             None => Ok(32),

@@ -111,7 +111,7 @@ with() { [[ $(CARGO_TARGET_DIR=$1 scripts/built) == *'built with GPU'* ]] && ech
 
 installed "$(dirname "$release")" "$(with "$(dirname "$release")")"
 # One whose sources have changed is not installed.
-mkdir -p "$work/stale/release" && touch -d '1 hour ago' "$work/stale/release/"{libllamabi.so,libllamabi.a,llamabi-info}
+mkdir -p "$work/stale/release" && touch -d '1 hour ago' "$work/stale/release/"{libllamabi.so,libllamabi.a,llamabi-info,llamabi-quantize}
 touch -d '2 hours ago' "$work/older"
 echo "libllamabi.so: $work/older $work/said" >"$work/stale/release/libllamabi.d"
 ! CARGO_TARGET_DIR=$work/stale scripts/install --prefix "$work/never" >"$work/said" 2>&1 || fail "a stale library is installed"

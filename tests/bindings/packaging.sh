@@ -101,6 +101,7 @@ echo "packaging: $said"
 (cd "$prefix" && find . ! -type d | sort) >"$work/list"
 cat >"$work/expected" <<END
 ./bin/llamabi-info
+./bin/llamabi-quantize
 ./include/llamabi.h
 ./include/llamabi.hpp
 ./include/llamabi_mpi.h

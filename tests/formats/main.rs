@@ -21,6 +21,7 @@ mod jinja;
 mod kept;
 mod limits;
 mod pth_files;
+mod quantise;
 mod quantised;
 mod rng;
 mod rope;

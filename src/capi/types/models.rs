@@ -23,7 +23,7 @@ pub const LLAMA_DEVICE_CPU: i32 = 1;
 pub const LLAMA_DEVICE_CUDA: i32 = 2;
 
 /// `weights_dtype`: the type in which the weights are stored (for a checkpoint of
-/// `examples/quantize.rs`, the type to which it was quantised). `kv_dtype`: F32 for f32 weights,
+/// `llamabi-quantize`, the type to which it was quantised). `kv_dtype`: F32 for f32 weights,
 /// F16 for f16 weights, otherwise BF16.
 pub const LLAMA_DTYPE_AUTO: i32 = 0;
 /// IEEE binary32.

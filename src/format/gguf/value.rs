@@ -114,6 +114,12 @@ impl Value {
         })
     }
 
+    /// Where it lies, if it is a number of 32 bits without a sign.
+    pub(super) fn place_of_u32(&self) -> Option<u64> {
+        let is_one = self.scalar == Scalar::U32 && self.list.is_none();
+        is_one.then_some(self.at)
+    }
+
     /// What it is, for messages.
     fn describe(&self) -> String {
         match self.list {

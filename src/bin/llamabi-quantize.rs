@@ -1,0 +1,161 @@
+//! `llamabi-quantize SOURCE NEW FORMAT`: writes a quantised copy of a checkpoint, which loads
+//! without being quantised again.
+
+use llamabi::llama::quantise::{Calibration, Job, SAMPLE, TOKENS};
+use llamabi::quant::Quant;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: llamabi-quantize [OPTIONS] SOURCE NEW int8|int4|nf4
+
+Writes SOURCE, a checkpoint of Meta's or Hugging Face's form or a GGUF file, to the new directory NEW with
+quantised weights. A GGUF file becomes one, of Q8_0 or Q4_0; int8 and int4 only. What is cut off leaves
+NEW.partial, and the same command goes on with that.
+
+  --calibrate     int4: choose codes by what they do to the products on a sample text (GPTQ)
+  --text FILE     the same, on this text in UTF-8: one like those that the model will see. May be repeated
+  --tokens N      how much of the text to use (16384)
+  --quiet         no progress on standard error
+";
+
+/// The greatest text that is read.
+const MAX_TEXT: u64 = 256 << 20;
+
+struct Arguments {
+    paths: Vec<OsString>,
+    calibrate: bool,
+    texts: Vec<OsString>,
+    tokens: usize,
+    quiet: bool,
+}
+
+/// `None`: they make no sense, or ask for help.
+fn arguments() -> Option<Arguments> {
+    let mut all = std::env::args_os().skip(1);
+    let mut found = Arguments {
+        paths: Vec::new(),
+        calibrate: false,
+        texts: Vec::new(),
+        tokens: TOKENS,
+        quiet: false,
+    };
+    while let Some(argument) = all.next() {
+        match argument.to_str() {
+            Some("--calibrate") => found.calibrate = true,
+            Some("--text") => found.texts.push(all.next()?),
+            Some("--tokens") => found.tokens = all.next()?.to_str()?.parse().ok()?,
+            Some("--quiet") => found.quiet = true,
+            Some(option) if option.starts_with("--") => return None,
+            _ => found.paths.push(argument),
+        }
+    }
+    (found.paths.len() == 3).then_some(found)
+}
+
+fn main() -> ExitCode {
+    let asks = std::env::args_os().skip(1);
+    if asks.into_iter().any(|a| a == "--help" || a == "-h") {
+        let mut out = std::io::stdout();
+        return match out.write_all(USAGE.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failure(&format!("standard output: {error}")),
+        };
+    }
+    let usage = || {
+        let _ = std::io::stderr().write_all(USAGE.as_bytes());
+        ExitCode::from(2)
+    };
+    let Some(arguments) = arguments() else {
+        return usage();
+    };
+    let [from, to, format] = &arguments.paths[..] else {
+        return usage();
+    };
+    let Some(quant) = format.to_str().and_then(Quant::named) else {
+        return usage();
+    };
+    let calibration = match calibration(&arguments) {
+        Ok(calibration) => calibration,
+        Err(sentence) => return failure(&sentence),
+    };
+    let job = Job {
+        from: Path::new(from),
+        to: Path::new(to),
+        quant,
+        calibration,
+    };
+    let mut progress = Progress {
+        quiet: arguments.quiet,
+        in_place: std::io::stderr().is_terminal(),
+        said: String::new(),
+    };
+    let outcome = job.run(&mut |share, what| {
+        progress.say(share, what);
+        true
+    });
+    progress.end();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure(&error.to_string()),
+    }
+}
+
+fn failure(sentence: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "llamabi-quantize: {sentence}");
+    ExitCode::FAILURE
+}
+
+/// The text that the arguments ask for.
+fn calibration(arguments: &Arguments) -> Result<Option<Calibration>, String> {
+    let mut text = String::new();
+    for path in &arguments.texts {
+        let path = Path::new(path);
+        let named = |e: std::io::Error| format!("{}: {e}", path.display());
+        let meta = std::fs::metadata(path).map_err(named)?;
+        if !meta.is_file() || meta.len() > MAX_TEXT {
+            let what = "is no regular file of at most";
+            return Err(format!("{} {what} {MAX_TEXT} bytes", path.display()));
+        }
+        text += &std::fs::read_to_string(path).map_err(named)?;
+        text.push('\n');
+    }
+    if arguments.texts.is_empty() {
+        text = SAMPLE.into();
+    }
+    let asked = arguments.calibrate || !arguments.texts.is_empty();
+    Ok(asked.then_some(Calibration {
+        text,
+        tokens: arguments.tokens,
+    }))
+}
+
+/// Progress on standard error: a line that changes, or, if nobody watches, a line for every unit.
+struct Progress {
+    quiet: bool,
+    in_place: bool,
+    said: String,
+}
+
+impl Progress {
+    fn say(&mut self, share: f32, what: &str) {
+        let text = match self.in_place {
+            true => format!("\r{:3.0} % {what:<40}", 100.0 * share),
+            false => {
+                let unit = what.split(':').next().unwrap_or(what);
+                format!("{:3.0} % {unit}\n", 100.0 * share)
+            }
+        };
+        if !self.quiet && text != self.said {
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            self.said = text;
+        }
+    }
+
+    fn end(&self) {
+        if self.in_place && !self.quiet {
+            let _ = std::io::stderr().write_all(b"\n");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Writes quantised checkpoints: `llamabi-quantize`.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `outputs` | which tensors are written, where each lies, and how the file begins |
+//! | `gguf` | the same of a GGUF file, which a GGUF file becomes |
+//! | `partial` | a directory that grows, and how much of it is done |
+//! | `calibrate` | what the matrices of a layer are multiplied with, on a text |
+//! | `gram` | sums of products of these numbers |
+//! | `feedback` | 4-bit codes whose errors cancel each other in the products |
+//!
+//! The directory is written beside its place, as `NAME.partial`, one unit after another: the
+//! embedding, the head, each layer, the norms. What is done is on the disk before a file says so.
+//! A job that was cut off goes on behind its last unit, and gives the same bytes.
+
+mod calibrate;
+mod feedback;
+mod gguf;
+mod gram;
+mod outputs;
+mod partial;
+
+use crate::backend::cpu::Cpu;
+use crate::checkpoint::plan::Plan;
+use crate::checkpoint::weights::{LoadControl, Loader};
+use crate::checkpoint::{self, Checkpoint, Files};
+use crate::file::read_small;
+use crate::model::{Config, rope};
+use crate::quant::Quant;
+use crate::tokenizer::Tokenizer;
+use crate::{Dtype, Error, Result, Token};
+use calibrate::Calibrator;
+use outputs::{Form, Layout};
+use partial::Partial;
+use std::path::Path;
+
+/// What is copied as it is.
+const COPIED: [&str; 7] = [
+    "generation_config.json",
+    "tokenizer.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+
+/// A text of the project's own for [`Calibration::text`]: documentation, stories, dialogs, code.
+pub const SAMPLE: &str = include_str!("sample.txt");
+
+/// Tokens of the text that [`Calibration`] uses unless told otherwise.
+pub const TOKENS: usize = 16_384;
+
+/// A text that shows which errors of the weights matter.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// Text like that for which the model will be used.
+    pub text: String,
+    /// How many tokens of it to use at most, in passages that are spread over it evenly.
+    pub tokens: usize,
+}
+
+/// What is to be written.
+#[derive(Clone, Debug)]
+pub struct Job<'a> {
+    /// A checkpoint of floats, in Meta's or Hugging Face's form; or one in GGUF, of any types.
+    pub from: &'a Path,
+    /// The directory that is made.
+    pub to: &'a Path,
+    /// The format of the layers' matrices.
+    pub quant: Quant,
+    /// `None` rounds every weight by itself; only for [`Quant::Int4`] there is something else.
+    pub calibration: Option<Calibration>,
+}
+
+/// Reads the checkpoint in `from` and writes it, quantised, to the new directory `to`:
+/// [`Job::run`] without a calibration, in one go.
+///
+/// # Errors
+/// Those of [`Job::run`].
+pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
+    let job = Job {
+        from,
+        to,
+        quant,
+        calibration: None,
+    };
+    job.run(&mut |_, _| true)
+}
+
+impl Job<'_> {
+    /// Does it, or what is left of it where `NAME.partial` has a part already.
+    ///
+    /// Without a calibration, loading the result gives bit for bit what loading `from` with that
+    /// `weights_dtype` gives. Beside the weights, `to` gets the configuration with its
+    /// `quantization_config`, and what else `from` has of a tokenizer, a chat template and
+    /// `generation_config.json`. One tensor is in memory at a time; with a calibration, what
+    /// `calibrate` says.
+    ///
+    /// `progress` is called with the share that is done and what is being done; if it returns
+    /// `false`, the job stops and may go on later.
+    ///
+    /// # Errors
+    /// Those of [`crate::checkpoint::weights::load`]; [`Error::Io`] for what cannot be written, and
+    /// if `to` exists; [`Error::InvalidArgument`] if `from` is already quantised and no GGUF file,
+    /// for [`Quant::Fp8`], for a calibration of another format than int4 or with too short a text,
+    /// and if what `NAME.partial` has is of another job; [`Error::Cancelled`].
+    pub fn run(&self, progress: &mut dyn FnMut(f32, &str) -> bool) -> Result<()> {
+        self.check()?;
+        let checkpoint = checkpoint::open(self.from)?;
+        let form = Form::of(&*checkpoint)?;
+        let tokenizer = self.tokenizer(&*checkpoint)?;
+        let vocab_size = tokenizer.as_deref().map_or(0, Tokenizer::vocab_size);
+        let config = checkpoint.config(vocab_size)?;
+        let files = checkpoint.open(None)?;
+        let dtype = Some(self.quant.dtype());
+        let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, dtype, &[])?;
+        let floats = Plan::new::<Cpu>(&*checkpoint, &files, &config, Some(Dtype::F32), &[])?;
+        let layout = Layout::new(&form, &*checkpoint, &files, &config, &plan)?;
+        let passages = match (&self.calibration, &tokenizer) {
+            (Some(calibration), Some(tokenizer)) => calibration.passages(&**tokenizer)?,
+            _ => Vec::new(),
+        };
+        let mark = self.mark(&config, &files, &plan, &passages)?;
+        let mut partial = Partial::open(self.to, form.file_name(), &layout, &mark)?;
+        if let Form::Safetensors = form {
+            write_json(checkpoint.config_path(), partial.dir(), self.quant)?;
+            self.copy_beside(&*checkpoint, partial.dir())?;
+        }
+        // It quantises on all cores, and computes nothing.
+        let backend = Cpu::new(&config.shape, rope::table(&config, 1)?, 0, 1)?;
+        let mut calibrator = match passages.is_empty() {
+            true => None,
+            false => Some(Calibrator::new(&config, &floats, passages)?),
+        };
+        let mut read = |_: f32| true;
+        let mut control = LoadControl {
+            cancel: None,
+            progress: &mut read,
+        };
+        let mut loader = Loader::new(&backend, &mut control, plan.read_bytes());
+        for (n, unit) in layout.units.iter().enumerate() {
+            let share = layout.share_before(n);
+            if !progress(share, &unit.name) {
+                return Err(Error::Cancelled);
+            }
+            let is_done = n < partial.done();
+            match (&mut calibrator, unit.layer) {
+                (Some(calibrator), Some(layer)) => {
+                    let mut say = |what: &str| progress(share, &format!("{}: {what}", unit.name));
+                    calibrator.layer(layer, is_done, &mut partial, unit, &mut say)?;
+                }
+                _ if is_done => {}
+                _ => {
+                    for output in &unit.outputs {
+                        output.write(&mut loader, &mut partial, None)?;
+                    }
+                }
+            }
+            partial.finish(n + 1)?;
+        }
+        progress(1.0, "done");
+        partial.publish(self.to)
+    }
+
+    fn check(&self) -> Result<()> {
+        if !Quant::ALL.contains(&self.quant) {
+            let dtype = self.quant.dtype();
+            return Err(Error::invalid("format", "int8, int4 or nf4", dtype));
+        }
+        if self.calibration.is_some() && self.quant != Quant::Int4 {
+            let dtype = self.quant.dtype();
+            return Err(Error::invalid("format", "int4, with a calibration", dtype));
+        }
+        if self.to.symlink_metadata().is_ok() {
+            return Err(Error::Io {
+                path: self.to.into(),
+                detail: "exists already, and nothing is written over".into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The checkpoint's tokenizer, if it has one; a calibration needs it.
+    fn tokenizer(
+        &self,
+        checkpoint: &dyn Checkpoint,
+    ) -> Result<Option<std::sync::Arc<dyn Tokenizer>>> {
+        let is_there = |name: &str| self.from.join(name).symlink_metadata().is_ok();
+        let has = match checkpoint.tokenizer() {
+            checkpoint::TokenizerSource::Gguf(_) => true,
+            checkpoint::TokenizerSource::Directory(_) => {
+                is_there("tokenizer.model") || is_there("tokenizer.json")
+            }
+        };
+        match has || self.calibration.is_some() {
+            true => Ok(Some(super::build::tokenizer_of(checkpoint, None)?.1)),
+            false => Ok(None),
+        }
+    }
+
+    /// A line that is the same only for the same job on the same checkpoint.
+    fn mark(
+        &self,
+        config: &Config,
+        files: &Files,
+        plan: &Plan<'_>,
+        passages: &[Vec<Token>],
+    ) -> Result<String> {
+        let source = checkpoint::fingerprint(config, files, plan)?;
+        let dtype = self.quant.dtype();
+        let from = format!("{dtype} of checkpoint {source:016x}");
+        if passages.is_empty() {
+            return Ok(from);
+        }
+        let n: usize = passages.iter().map(Vec::len).sum();
+        let hash = partial::hash(passages.iter().flatten().flat_map(|t| t.to_le_bytes()));
+        Ok(format!("{from}, calibrated on {n} tokens {hash:016x}"))
+    }
+
+    fn copy_beside(&self, checkpoint: &dyn Checkpoint, to: &Path) -> Result<()> {
+        let from = checkpoint.config_path().parent().unwrap_or(self.from);
+        for name in COPIED {
+            if from.join(name).symlink_metadata().is_ok() {
+                let copied = std::fs::copy(from.join(name), to.join(name));
+                copied.map_err(|e| Error::io(to.join(name), &e))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Calibration {
+    /// The tokens of passages of one length, spread evenly over the text.
+    fn passages(&self, tokenizer: &dyn Tokenizer) -> Result<Vec<Vec<Token>>> {
+        let all = tokenizer.encode(&self.text)?;
+        let begin = usize::from(tokenizer.adds_bos());
+        let length = calibrate::ROWS - begin;
+        let wanted = (self.tokens / calibrate::ROWS).max(1);
+        let n = (all.len() / length).min(wanted);
+        if n == 0 {
+            let expected = format!("at least {length} tokens long");
+            let got = format!("{} tokens long", all.len());
+            return Err(Error::invalid("the text of the calibration", expected, got));
+        }
+        let passage = |i: usize| {
+            let first = i * (all.len() - length) / n.saturating_sub(1).max(1);
+            let bos = std::iter::repeat_n(tokenizer.bos_id(), begin);
+            bos.chain(all[first..first + length].iter().copied())
+                .collect()
+        };
+        Ok((0..n).map(passage).collect())
+    }
+}
+
+/// The configuration, with one more key.
+fn write_json(from: &Path, to: &Path, quant: Quant) -> Result<()> {
+    let json = read_small(from, "a configuration file", 1 << 20)?;
+    let bad = |e: serde_json::Error| Error::format(from, format!("not valid JSON: {e}"));
+    let mut keys: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&json).map_err(bad)?;
+    keys.insert(
+        "quantization_config".into(),
+        serde_json::json!({"quant_method": "llamabi", "format": quant.dtype().name()}),
+    );
+    let json = serde_json::to_string_pretty(&keys).map_err(bad)? + "\n";
+    let to = to.join(from.file_name().unwrap_or_default());
+    std::fs::write(&to, json).map_err(|e| Error::io(&to, &e))
+}

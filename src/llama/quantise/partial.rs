@@ -1,0 +1,177 @@
+//! A directory that grows beside its place, and how much of it is done.
+
+use super::outputs::Layout;
+use crate::file::{open_regular, read_small};
+use crate::{Error, Result, sentence};
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The file that says which job it is and how many units are done. The result does not have it.
+const STATE: &str = "unfinished.json";
+/// What it is before it is whole.
+const NEXT: &str = "unfinished.next";
+
+/// `NAME.partial`, open for one job.
+pub(super) struct Partial {
+    dir: PathBuf,
+    path: PathBuf,
+    file: File,
+    mark: String,
+    done: usize,
+}
+
+/// The 64-bit FNV-1a hash of some bytes.
+pub(super) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+impl Partial {
+    /// Begins a directory for `to`, or goes on with one of the same job.
+    pub fn open(to: &Path, file_name: &str, layout: &Layout<'_>, mark: &str) -> Result<Partial> {
+        let mut name = to.as_os_str().to_owned();
+        name.push(".partial");
+        let dir = PathBuf::from(name);
+        let path = dir.join(file_name);
+        match std::fs::create_dir(&dir) {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(Error::io(&dir, &e)),
+        }
+        let done = state(&dir, file_name, mark, layout.units.len())?;
+        if path.symlink_metadata().is_ok() {
+            // Nothing is written into a device, nor waited for.
+            open_regular(&path)?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(done.is_none());
+        let file = options.open(&path);
+        let failed = |e: std::io::Error| Error::io(&path, &e);
+        let file = file.map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let detail = "is being written by another process".into();
+                return Err(Error::Io { path, detail });
+            }
+            Err(TryLockError::Error(e)) => return Err(failed(e)),
+        }
+        match done {
+            None => {
+                file.set_len(0).map_err(failed)?;
+                file.set_len(layout.len).map_err(failed)?;
+                file.write_all_at(&layout.header, 0).map_err(failed)?;
+            }
+            Some(_) => {
+                let len = file.metadata().map_err(failed)?.len();
+                if len != layout.len {
+                    let detail = format!("has {len} bytes, expected {}", layout.len);
+                    return Err(Error::format(&path, detail));
+                }
+            }
+        }
+        let mut partial = Partial {
+            dir,
+            path,
+            file,
+            mark: mark.into(),
+            done: done.unwrap_or(0),
+        };
+        if done.is_none() {
+            partial.say(0)?;
+        }
+        Ok(partial)
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// How many units are done.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Writes bytes of the file with the weights.
+    pub fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let written = self.file.write_all_at(bytes, at);
+        written.map_err(|e| Error::io(&self.path, &e))
+    }
+
+    /// Reads bytes that were written.
+    pub fn get(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        crate::file::read_at(&self.file, &self.path, at, bytes)
+    }
+
+    /// `done` units are on the disk, once this has returned.
+    pub fn finish(&mut self, done: usize) -> Result<()> {
+        match done > self.done {
+            true => self.say(done),
+            false => Ok(()),
+        }
+    }
+
+    fn say(&mut self, done: usize) -> Result<()> {
+        self.file
+            .sync_all()
+            .map_err(|e| Error::io(&self.path, &e))?;
+        let (next, state) = (self.dir.join(NEXT), self.dir.join(STATE));
+        let json = serde_json::json!({"job": self.mark, "units": done}).to_string();
+        let write = || {
+            std::fs::write(&next, json)?;
+            File::open(&next)?.sync_all()?;
+            std::fs::rename(&next, &state)
+        };
+        write().map_err(|e| Error::io(&state, &e))?;
+        self.done = done;
+        Ok(())
+    }
+
+    /// Gives the directory its name.
+    pub fn publish(self, to: &Path) -> Result<()> {
+        let state = self.dir.join(STATE);
+        std::fs::remove_file(&state).map_err(|e| Error::io(&state, &e))?;
+        std::fs::rename(&self.dir, to).map_err(|e| Error::io(to, &e))
+    }
+}
+
+/// How many units of this job are done; `None` where nothing was begun.
+fn state(dir: &Path, file_name: &str, mark: &str, units: usize) -> Result<Option<usize>> {
+    let path = dir.join(STATE);
+    if path.symlink_metadata().is_err() {
+        // What was cut off at its very beginning has no more than these.
+        let ours = [OsStr::new(file_name), OsStr::new(NEXT)];
+        for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, &e))? {
+            let name = entry.map_err(|e| Error::io(dir, &e))?.file_name();
+            if !ours.contains(&name.as_os_str()) {
+                return Err(Error::Io {
+                    path: dir.into(),
+                    detail: format!("has files but no {STATE}: remove it to begin anew"),
+                });
+            }
+        }
+        return Ok(None);
+    }
+    let json = read_small(&path, "such a file", 1 << 16)?;
+    let state: Option<serde_json::Value> = serde_json::from_slice(&json).ok();
+    let job = state.as_ref().and_then(|s| s["job"].as_str());
+    let done = state.as_ref().and_then(|s| s["units"].as_u64());
+    let (Some(job), Some(done)) = (job, done) else {
+        let detail = "is not what this program writes: remove the directory to begin anew";
+        return Err(Error::format(&path, detail));
+    };
+    if job != mark {
+        let expected = format!("one of this job ({mark}), or removed");
+        return Err(Error::invalid(&sentence::path(dir), expected, job));
+    }
+    if done > units as u64 {
+        let detail = format!("says that {done} units are done, there are {units}");
+        return Err(Error::format(&path, detail));
+    }
+    Ok(Some(done as usize))
+}

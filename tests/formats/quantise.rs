@@ -1,0 +1,300 @@
+//! `llamabi-quantize`: calibrated codes, jobs that were cut off, and what is refused.
+
+use crate::checkpoints::collect::{Collect, Mat};
+use crate::checkpoints::{Opened, TempDir, reference, sentence};
+use llamabi::checkpoint::weights::LoadControl;
+use llamabi::llama::quantise::{self, Calibration, Job, SAMPLE};
+use llamabi::quant::Quant;
+use llamabi::{BuildOptions, Dtype, Error, Llama};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn calibrated<'a>(from: &'a Path, to: &'a Path, tokens: usize) -> Job<'a> {
+    let calibration = Calibration {
+        text: SAMPLE.into(),
+        tokens,
+    };
+    Job {
+        from,
+        to,
+        quant: Quant::Int4,
+        calibration: Some(calibration),
+    }
+}
+
+/// All files of a directory.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let file = |e: std::fs::DirEntry| {
+        let name = e.file_name().into_string().unwrap();
+        (name, std::fs::read(e.path()).unwrap())
+    };
+    entries.map(file).collect()
+}
+
+/// Runs a job until `progress` was called so often.
+fn cut_off(job: &Job<'_>, calls: usize) {
+    let mut n = 0;
+    let outcome = job.run(&mut |_, _| {
+        n += 1;
+        n < calls
+    });
+    assert!(matches!(outcome, Err(Error::Cancelled)), "{outcome:?}");
+}
+
+#[test]
+fn a_job_that_was_cut_off_gives_the_same_bytes() {
+    for from in ["demo/hf", "demo/meta"].map(root) {
+        let dir = TempDir::new();
+        let (whole, parts) = (dir.path().join("whole"), dir.path().join("parts"));
+        let mut calls = 0;
+        let mut shares = Vec::new();
+        let outcome = calibrated(&from, &whole, 512).run(&mut |share, _| {
+            calls += 1;
+            shares.push(share);
+            true
+        });
+        outcome.unwrap();
+        assert!(
+            shares.is_sorted() && shares.last() == Some(&1.0),
+            "{shares:?}"
+        );
+        // Within the embedding, within a layer, and behind one.
+        for n in [1, calls / 2, calls / 2, calls / 2 + 2] {
+            cut_off(&calibrated(&from, &parts, 512), n);
+            assert!(!parts.exists());
+        }
+        calibrated(&from, &parts, 512)
+            .run(&mut |_, _| true)
+            .unwrap();
+        assert!(files(&whole) == files(&parts));
+        assert!(!dir.path().join("parts.partial").exists());
+        let options = BuildOptions::default();
+        let llama = Llama::build(&parts, None, &options, &mut |_| true).unwrap();
+        assert_eq!(llama.info().weights_dtype, Dtype::Int4);
+    }
+}
+
+/// A calibration decides codes of the layers, and nothing else.
+#[test]
+fn calibrated_layers_differ_from_plain_ones_and_the_rest_does_not() {
+    let dir = TempDir::new();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    let from = root("demo/hf");
+    calibrated(&from, &a, 512).run(&mut |_, _| true).unwrap();
+    quantise::write(&from, &b, Quant::Int4).unwrap();
+    let mut go_on = |_: f32| true;
+    let mut control = LoadControl {
+        cancel: None,
+        progress: &mut go_on,
+    };
+    let mut load = |dir: &Path| {
+        let opened = Opened::new(dir, 0).unwrap();
+        opened
+            .load(&Collect::default(), None, &mut control)
+            .unwrap()
+    };
+    let (a, b) = (load(&a), load(&b));
+    let same = |a: &Mat, b: &Mat| a.codes == b.codes && a.scales == b.scales;
+    assert_eq!(a.embedding.values, b.embedding.values);
+    assert!(same(a.head.as_ref().unwrap(), b.head.as_ref().unwrap()));
+    for (a, b) in a.layers.iter().zip(&b.layers) {
+        assert_eq!(a.attention_norm, b.attention_norm);
+        let pairs = [
+            (&a.wqkv, &b.wqkv),
+            (&a.wo, &b.wo),
+            (&a.w13, &b.w13),
+            (&a.w2, &b.w2),
+        ];
+        for (a, b) in pairs {
+            assert!(a.dtypes == b.dtypes && !same(a, b));
+        }
+    }
+}
+
+/// Biases, tied embeddings, heads of another width, several shards.
+#[test]
+fn every_form_can_be_calibrated() {
+    let dir = TempDir::new();
+    let models = ["gqa-f16-mp2/meta", "variants/tied", "variants/attn-bias"];
+    for (n, model) in models.into_iter().enumerate() {
+        let (from, to) = (reference(model), dir.path().join(n.to_string()));
+        calibrated(&from, &to, 256).run(&mut |_, _| true).unwrap();
+        let options = BuildOptions::default();
+        Llama::build(&to, None, &options, &mut |_| true).unwrap();
+    }
+}
+
+/// A GGUF file becomes one that loads to what quantising while loading gives.
+#[test]
+fn a_gguf_file_becomes_one() {
+    for name in ["q8_0", "mixed32-qwen2", "q4_0-llama3"] {
+        let from = root(&format!("tests/data/gguf/{name}.gguf"));
+        for quant in [Quant::Int8, Quant::Int4] {
+            let dir = TempDir::new();
+            let to = dir.path().join("new");
+            quantise::write(&from, &to, quant).unwrap();
+            let mut go_on = |_: f32| true;
+            let mut control = LoadControl {
+                cancel: None,
+                progress: &mut go_on,
+            };
+            let mut load = |path: &Path, asked| {
+                let opened = Opened::new(path, 0).unwrap();
+                opened
+                    .load(&Collect::default(), asked, &mut control)
+                    .unwrap()
+            };
+            let (want, got) = (load(&from, Some(quant.dtype())), load(&to, None));
+            for (want, got) in want.layers.iter().zip(&got.layers) {
+                let pairs = [(&want.wqkv, &got.wqkv), (&want.w2, &got.w2)];
+                for (want, got) in pairs {
+                    assert_eq!(want.dtypes, got.dtypes, "{name}");
+                    assert!(
+                        want.codes == got.codes && want.scales == got.scales,
+                        "{name}"
+                    );
+                    assert_eq!(want.bias, got.bias);
+                }
+                assert_eq!(want.ffn_norm, got.ffn_norm);
+            }
+            assert_eq!(want.norm, got.norm);
+        }
+        let dir = TempDir::new();
+        let error = quantise::write(&from, &dir.path().join("new"), Quant::Nf4).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("nf4") && !dir.path().join("new").exists(),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn what_is_there_is_not_written_over() {
+    let (dir, from) = (TempDir::new(), root("demo/hf"));
+    let to = dir.path().join("new");
+    let plain = |quant| quantise::write(&from, &to, quant);
+    // A broken link is something, too.
+    std::os::unix::fs::symlink("nowhere", &to).unwrap();
+    let exists = "new: exists already, and nothing is written over";
+    assert_eq!(sentence(plain(Quant::Int8), dir.path()), exists);
+    std::fs::remove_file(&to).unwrap();
+
+    // What another job has begun.
+    cut_off(&calibrated(&from, &to, 256), 4);
+    let partial = dir.path().join("new.partial");
+    let before = files(&partial);
+    let error = sentence(plain(Quant::Int4), dir.path());
+    assert!(
+        error.contains("new.partial is int4 of checkpoint "),
+        "{error}"
+    );
+    let other = calibrated(&from, &to, 512).run(&mut |_, _| true);
+    let error = sentence(other, dir.path());
+    assert!(error.contains("calibrated on 256 tokens"), "{error}");
+    assert!(files(&partial) == before);
+
+    // States that nobody wrote.
+    let state = partial.join("unfinished.json");
+    let written = std::fs::read_to_string(&state).unwrap();
+    let job = calibrated(&from, &to, 256);
+    let too_many = written.replace("\"units\":", "\"units\":9");
+    for (hostile, part) in [
+        ("", "is not what this program writes"),
+        ("[1, 2", "is not what this program writes"),
+        (
+            "{\"job\": 7, \"units\": -1}",
+            "is not what this program writes",
+        ),
+        (too_many.as_str(), "units are done, there are 7"),
+    ] {
+        std::fs::write(&state, hostile).unwrap();
+        let error = sentence(job.run(&mut |_, _| true), dir.path());
+        assert!(error.contains(part), "{error}");
+    }
+    std::fs::write(&state, &written).unwrap();
+    let weights = partial.join("model.safetensors");
+    std::fs::write(&weights, b"short").unwrap();
+    let error = sentence(job.run(&mut |_, _| true), dir.path());
+    assert!(error.contains("has 5 bytes, expected "), "{error}");
+    // A disk that is full, or a device in place of the file.
+    std::fs::remove_file(&weights).unwrap();
+    std::os::unix::fs::symlink("/dev/full", &weights).unwrap();
+    let error = sentence(job.run(&mut |_, _| true), dir.path());
+    assert!(error.contains("expected a regular file"), "{error}");
+    std::fs::remove_file(&state).unwrap();
+    std::fs::write(partial.join("letter"), "dear").unwrap();
+    let error = sentence(job.run(&mut |_, _| true), dir.path());
+    assert!(
+        error.contains("has files but no unfinished.json"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_calibration_that_cannot_be_is_refused() {
+    let (dir, from) = (TempDir::new(), root("demo/hf"));
+    let to = dir.path().join("new");
+    let mut job = calibrated(&from, &to, 256);
+    job.quant = Quant::Int8;
+    let error = sentence(job.run(&mut |_, _| true), dir.path());
+    assert_eq!(error, "format is int8, must be int4, with a calibration");
+    let mut job = calibrated(&from, &to, 256);
+    job.calibration.as_mut().unwrap().text = "Once upon a time".into();
+    let error = sentence(job.run(&mut |_, _| true), dir.path());
+    assert!(error.contains("the text of the calibration is "), "{error}");
+    assert!(files(dir.path()).is_empty());
+}
+
+fn run(args: &[&Path]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_llamabi-quantize"));
+    program.args(args).output().unwrap()
+}
+
+#[test]
+fn the_program_writes_says_and_refuses() {
+    let dir = TempDir::new();
+    let (from, to) = (root("demo/meta"), dir.path().join("new"));
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let output = run(&[&from, &to, "int8".as_ref()]);
+    let said = text(&output.stderr);
+    assert!(
+        output.status.success() && output.stdout.is_empty(),
+        "{said}"
+    );
+    assert!(said.contains(" % layer 3\n"), "{said}");
+    let output = run(&[&from, &to, "int8".as_ref()]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("exists already"), "{said}");
+    for wrong in ["int3", "--tokens", "f32"] {
+        let output = run(&[&from, &to, wrong.as_ref()]);
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+        assert!(text(&output.stderr).starts_with("usage: "));
+    }
+    let none = dir.path().join("none");
+    let output = run(&["--text".as_ref(), &none, &from, &to, "int4".as_ref()]);
+    let said = text(&output.stderr);
+    assert!(said.contains("/none: No such file"), "{said}");
+    let output = run(&["--help".as_ref()]);
+    assert!(output.status.success() && text(&output.stdout).starts_with("usage: "));
+    // Progress that cannot be said stops nothing; help that cannot be is a failure.
+    let full = || {
+        std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+    };
+    let mut program = Command::new(env!("CARGO_BIN_EXE_llamabi-quantize"));
+    let status = program.args([&from, &dir.path().join("b"), Path::new("int4")]);
+    assert!(status.stderr(full()).status().unwrap().success());
+    let mut program = Command::new(env!("CARGO_BIN_EXE_llamabi-quantize"));
+    let status = program.arg("--help").stdout(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+}
