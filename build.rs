@@ -17,10 +17,6 @@ const ABI_VERSION: u32 = 0;
 /// The Makefile sets it to KERNELS.
 const CHOICE: &str = "LLAMABI_BUILD_KERNELS";
 
-/// The variable with the architectures for which alone machine code is made. Tests save time so;
-/// a library that others are to run has all.
-const ONLY: &str = "LLAMABI_KERNELS_FOR";
-
 /// Where `scripts/nvcc` puts the one that it fetches.
 const FETCHED: &str = "build/nvcc/nvidia/cu13/bin/nvcc";
 
@@ -157,7 +153,7 @@ fn kernels() {
     for path in sources.iter().chain(&others) {
         println!("cargo:rerun-if-changed={}", path.display());
     }
-    for name in [CHOICE, ONLY, "LLAMABI_NVCC", "CUDA_HOME", "CUDA_PATH"] {
+    for name in [CHOICE, "LLAMABI_NVCC", "CUDA_HOME", "CUDA_PATH"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
     let nvcc = match choose() {
@@ -289,20 +285,7 @@ fn compile(nvcc: &Path, version: &str, source: &Path, others: &[PathBuf], to: &P
     // 8.6 get machine code from the same PTX: no kernel has code for one of them only.
     // kernels/ptxas.sh and pack.sh read the same file.
     let flags = fs::read_to_string("kernels/nvcc.flags").expect("kernels/nvcc.flags");
-    let only = env::var(ONLY).ok();
-    for asked in only.iter().flat_map(|only| only.split(',')) {
-        let sm = format!("sm_{asked}");
-        let mut known = flags.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        assert!(
-            known.any(|word| word == sm),
-            "{ONLY} has {asked:?}, kernels/nvcc.flags has no {sm}"
-        );
-    }
-    let kept = |flag: &str| match &only {
-        Some(only) => for_some(flag, only),
-        None => Some(flag.to_owned()),
-    };
-    command.args(flags.split_whitespace().filter_map(kept));
+    command.args(flags.split_whitespace());
     command.arg("--fatbin");
     command.arg("-o").arg(to).arg(source);
     let asked = format!("{version}{command:?}");
@@ -328,21 +311,6 @@ fn compile(nvcc: &Path, version: &str, source: &Path, others: &[PathBuf], to: &P
     let words = [output.stdout, output.stderr].concat();
     fs::write(to.with_extension("words"), words).expect("OUT_DIR can be written");
     fs::write(record, asked).expect("OUT_DIR can be written");
-}
-
-/// A flag with machine code for the architectures in `only` alone (`80,90a`); PTX stays. `None` if
-/// nothing is left of it.
-fn for_some(flag: &str, only: &str) -> Option<String> {
-    let Some((arch, code)) = flag.split_once(",code=") else {
-        return Some(flag.to_owned());
-    };
-    let is_kept = |name: &&str| match name.strip_prefix("sm_") {
-        Some(number) => only.split(',').any(|kept| kept == number),
-        None => true,
-    };
-    let names = code.trim_matches(['[', ']']).split(',');
-    let names: Vec<&str> = names.filter(is_kept).collect();
-    (!names.is_empty()).then(|| format!("{arch},code=[{}]", names.join(",")))
 }
 
 /// nvcc's version text, and its release, "13.0".

@@ -1,5 +1,5 @@
 """What nvcc made of the kernels for one architecture:
-`kernels/ptxas.sh --built && python3 benches/gpu_sass.py [sm_90a]`.
+`make kernels && python3 benches/gpu_sass.py [sm_90a]`.
 
 Prints, from build/kernels/ptxas (cuobjdump's report and SASS): registers, how many blocks fit on a
 multiprocessor and which share of its threads that is, the widest loads from memory and from shared

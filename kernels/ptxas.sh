@@ -4,23 +4,49 @@
 # kernel's machine code lacks the wide loads, asynchronous copies, ldmatrix or tensor-core
 # instructions that the kernel is written for. Prints the registers of each kernel.
 #
-#   kernels/ptxas.sh           compiles the kernels that have changed and checks all
-#   kernels/ptxas.sh --built   checks the kernels in the release build of the library, which has only
-#                              the architectures of LLAMABI_KERNELS_FOR (80,90a) if that is set
+#   kernels/ptxas.sh             compiles the kernels that have changed, checks all, and writes
+#                                kernels/compiled.txt: the sums of the sources that passed, and what
+#                                nvcc made of them
+#   kernels/ptxas.sh --built     checks the kernels in the release build of the library
+#   kernels/ptxas.sh --current   whether compiled.txt is of these sources. If so, nvcc would only say
+#                                once more what stands there. Needs no nvcc
 #
 # The environment variable NVCC names another nvcc (13.0 or newer) with cuobjdump beside it. Without
 # it, scripts/nvcc finds or fetches both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+passed=kernels/compiled.txt
+names=()
+for source in kernels/*.cu; do names+=("$(basename "$source" .cu)"); done
+
+# The sum of files without comments and white space, which nvcc does not see. (No kernel has a block
+# comment, and no string in one has two slashes.)
+sum_of() {
+  sed -E 's://.*::' "$@" | tr -d '[:space:]' | sha256sum | cut -d' ' -f1
+}
+
+# What compiled.txt begins with. All kernels include gpu.h, and that all other headers.
+sums() {
+  local name
+  echo "nvcc.flags $(sha256sum <kernels/nvcc.flags | cut -d' ' -f1)"
+  echo "driver $(sum_of kernels/emu/cuda/*.{h,cpp} src/backend/gpu/driver.rs)"
+  for name in "${names[@]}"; do echo "$name $(sum_of kernels/*.h "kernels/$name.cu")"; done
+}
+
+if [[ ${1:-} == --current ]]; then
+  changed=$(diff <(sed -n '/^sources$/,/^$/p' $passed | sed '1d;$d') <(sums) | sed -n 's/^> \([^ ]*\) .*/\1/p' | paste -sd' ')
+  [[ -z $changed ]] || { echo "kernels/ptxas.sh: $passed is not of these sources ($changed): make kernels"; exit 1; }
+  echo "kernels/ptxas.sh: nvcc has compiled these sources: $(grep -c ' sm_' $passed) kernels without spills or stack, with the" \
+    "instructions meant ($(sed -n 's/^by //p' $passed))"
+  exit
+fi
+
 nvcc=${NVCC:-$(scripts/nvcc)}
 cuobjdump=$(dirname "$nvcc")/cuobjdump
 dir=build/kernels/ptxas
 archs=(80 86 89 90a)
-[[ -z ${LLAMABI_KERNELS_FOR:-} || ${1:-} != --built ]] || IFS=, read -ra archs <<<"$LLAMABI_KERNELS_FOR"
 mkdir -p "$dir"
-names=()
-for source in kernels/*.cu; do names+=("$(basename "$source" .cu)"); done
 
 if [[ ${1:-} == --built ]]; then
   fatbins=$(cargo build --release --locked --message-format=json 2>/dev/null |
@@ -176,6 +202,23 @@ done < <(printf '#include "params.h"\n#define LISTED(name, Params, THREADS) kern
   cc -E -P -Ikernels -xc - | tr ';' '\n' | sed -nE 's/^ *kernel ([a-z0-9_]+)$/\1/p')
 ((count >= 142)) || complain "only $count kernels were found in params.h"
 
-awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k, regs[k] }' "$dir/report" | sort | column -t
+awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k regs[k] }' "$dir/report" | sort >"$dir/registers"
+column -t "$dir/registers"
 ((failed == 0)) || exit 1
+if [[ $fatbins == "$dir" ]]; then
+  {
+    echo "# The sources that nvcc has compiled for every architecture of the library, and the registers of each"
+    echo "# kernel: without spills, stack frames and static shared memory, and with the instructions that the"
+    echo "# kernels are written for. kernels/ptxas.sh (make kernels) checks that and writes this file; make test"
+    echo "# runs nvcc only where the file is not of the sources."
+    echo
+    "$nvcc" --version | sed -nE 's/.*release ([0-9.]+), .*/by nvcc \1/p'
+    echo
+    echo sources
+    sums
+    echo
+    cat "$dir/registers"
+  } >$passed.new
+  mv $passed.new $passed
+fi
 echo "kernels/ptxas.sh: $count kernels for ${archs[*]/#/sm_} and compute_80: no spills, no stack, the instructions meant are there ($SECONDS s)"

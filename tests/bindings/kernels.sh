@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # kernels.sh: KERNELS. Which nvcc each choice gives; that `make install` installs what `make build`
-# left, whatever the shell that installs would have built; and the library with kernels, in a target
-# directory of its own: what `make build` left is not touched. Where no nvcc can be had, a stand-in
-# takes its place, and the kernels are not checked.
+# left, whatever the shell that installs would have built; and a library with kernels, in a target
+# directory of its own: what `make build` left is not touched. Its kernels are those of a stand-in
+# for nvcc. The real ones are compiled and checked where kernels/compiled.txt is not of these
+# sources, that is, where a kernel has changed.
 #
 #   kernels.sh [choice]    choice: only the first of these, in seconds
 set -euo pipefail
@@ -68,11 +69,6 @@ chose 'built with GPU kernels (nvcc 13.9)' LLAMABI_NVCC="$work/named"
 chose 'built without GPU kernels (KERNELS was none)' LLAMABI_BUILD_KERNELS=none LLAMABI_NVCC="$work/named"
 chose 'no file' LLAMABI_NVCC="$work/nowhere"
 chose '"yes", must be auto, none or required' LLAMABI_BUILD_KERNELS=yes
-echo '-gencode=arch=compute_80,code=[sm_80,sm_86,compute_80] -gencode=arch=compute_89,code=sm_89' >"$work/tree/kernels/nvcc.flags"
-chose 'built with GPU kernels (nvcc 13.8)' LLAMABI_KERNELS_FOR=80
-grep -qF 'code=[sm_80,compute_80]' "$work/out/one.fatbin" && ! grep -qE 'sm_8[69]' "$work/out/one.fatbin" ||
-  fail "with LLAMABI_KERNELS_FOR=80 nvcc is $(cat "$work/out/one.fatbin")"
-chose 'kernels/nvcc.flags has no sm_75' LLAMABI_KERNELS_FOR=80,75
 echo "kernels: KERNELS chooses as documented"
 [[ ${1:-} != choice ]] || exit 0
 
@@ -134,30 +130,30 @@ dependencies() {
 }
 
 target=$(dirname "$release")
-standin=$root/build/with-kernels/stand-in/nvcc
 before=$(cksum "$release/libllamabi.so")
-[[ $asked == auto ]] || export LLAMABI_BUILD_KERNELS=$asked
-if [[ $(with "$target") == 0 ]]; then
-  target=build/with-kernels
-  # The two that differ most: 8.6 gets its code from the same PTX as 8.0, and what 8.9 has beyond
-  # that (a conversion of e4m3), 9.0 has too. `make kernels` checks all, spills of 8.6 and 8.9 among
-  # them; compiling for all takes twice as long.
-  export LLAMABI_BUILD_KERNELS=required CARGO_TARGET_DIR=$target LLAMABI_KERNELS_FOR=80,90a
-  scripts/nvcc >/dev/null || {
-    (($? == 3)) || exit 1
-    [[ -e $standin ]] || nvcc_at "$standin" 13.0
-    export LLAMABI_NVCC=$standin
-  }
-  [[ -e $target/release ]] || dependencies "$release" "$target/release"
-  cargo build --release --locked --quiet
-fi
-if [[ ${LLAMABI_NVCC:-} == "$standin" ]]; then
-  echo "kernels: SKIPPED: no nvcc, and none can be fetched. The GPU kernels were not compiled for any architecture:" \
-    "their spills, stack frames, shared memory and instructions are NOT checked"
-else
+if [[ $(with "$target") == 1 ]]; then
+  [[ $asked == auto ]] || export LLAMABI_BUILD_KERNELS=$asked
   kernels/ptxas.sh --built
+  unset LLAMABI_BUILD_KERNELS
+else
+  kernels/ptxas.sh --current || {
+    status=0
+    scripts/nvcc >/dev/null || status=$?
+    case $status in
+      0) kernels/ptxas.sh ;;
+      3) echo "kernels: SKIPPED: no nvcc, and none can be fetched. Kernels that have changed were not compiled for any" \
+        "architecture: their spills, stack frames, shared memory and instructions are NOT checked" ;;
+      *) exit 1 ;;
+    esac
+  }
+  target=build/with-kernels
+  standin=$target/stand-in/nvcc
+  [[ -e $standin ]] || nvcc_at "$standin" 13.0
+  [[ -e $target/release ]] || dependencies "$release" "$target/release"
+  # What is asked is how it is put together, which optimisation does not change.
+  LLAMABI_BUILD_KERNELS=required LLAMABI_NVCC=$standin CARGO_TARGET_DIR=$target \
+    cargo build --release --locked --quiet --config 'profile.release.package.llamabi.opt-level=0'
 fi
-unset LLAMABI_NVCC LLAMABI_BUILD_KERNELS CARGO_TARGET_DIR LLAMABI_KERNELS_FOR
 installed "$target" 1
 [[ $before == "$(cksum "$release/libllamabi.so")" ]] || fail "this has changed what \`make build\` left"
 echo "kernels: everything passed"
