@@ -39,7 +39,7 @@ pub mod llamabi;
 pub mod meta;
 mod multipliers;
 pub mod plan;
-mod quantised;
+pub mod quantised;
 mod sizes;
 mod slabs;
 pub mod stored;

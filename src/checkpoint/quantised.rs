@@ -11,6 +11,9 @@ use crate::file::zeros;
 use crate::quant::{Quant, nf4::DoubleQuant};
 use crate::{Dtype, Result, reserve};
 
+/// Makes codes and scales of rows: from their float32 weights, into the codes, into the scales.
+pub type Encoder<'a> = dyn Fn(&[f32], &mut [u8], &mut [f32]) + 'a;
+
 impl<B: Backend> Loader<'_, '_, B> {
     /// Loads a part of `[rows, cols]` whose codes and scales are kept as they are stored.
     pub(super) fn native(
@@ -190,7 +193,7 @@ impl<B: Backend> Loader<'_, '_, B> {
         quant: Quant,
         cols: usize,
         stored: &Stored,
-        encode: &dyn Fn(&[f32], &mut [u8], &mut [f32]),
+        encode: &Encoder<'_>,
         mut take: impl FnMut(usize, &[u8], &[f32]) -> Result<()>,
     ) -> Result<()> {
         let mut row = 0;

@@ -5,6 +5,7 @@ use super::partial::Partial;
 use crate::backend::cpu::Cpu;
 use crate::checkpoint::files::Source;
 use crate::checkpoint::plan::{MatPlan, Plan};
+use crate::checkpoint::quantised::Encoder;
 use crate::checkpoint::stored::Stored;
 use crate::checkpoint::weights::Loader;
 use crate::checkpoint::{Checkpoint, Files, TokenizerSource, llamabi};
@@ -239,9 +240,6 @@ pub(super) fn vector(source: Source<'_>) -> Output<'_> {
         content: Content::Vector(source),
     }
 }
-
-/// Codes and scales of rows: of their float32 weights, the codes, the scales.
-pub(super) type Encoder<'a> = dyn Fn(&[f32], &mut [u8], &mut [f32]) + 'a;
 
 impl Output<'_> {
     /// Columns, if it is a matrix in codes.

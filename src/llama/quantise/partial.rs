@@ -167,7 +167,7 @@ fn state(dir: &Path, file_name: &str, mark: &str, units: usize) -> Result<Option
     };
     if job != mark {
         let expected = format!("one of this job ({mark}), or removed");
-        return Err(Error::invalid(&sentence::path(dir), expected, job));
+        return Err(Error::invalid(sentence::path(dir), expected, job));
     }
     if done > units as u64 {
         let detail = format!("says that {done} units are done, there are {units}");

@@ -1,5 +1,6 @@
 use super::super::gram::{Adder, Gram};
 use super::*;
+use crate::checkpoint::quantised::Encoder;
 use half::f16;
 
 /// Numbers in -1..1 that look like chance.
@@ -85,7 +86,7 @@ fn codes_of_a_calibration_change_products_less() {
         let h = gram(&mut adder, k, &x, 64);
         let feedback = Feedback::new(&adder.cpu, k, h).unwrap();
         let w = numbers(n * k, 9);
-        let made = |encode: &dyn Fn(&[f32], &mut [u8], &mut [f32])| {
+        let made = |encode: &Encoder<'_>| {
             let mut codes = vec![0; n * Quant::Int4.code_bytes(k)];
             let mut scales = vec![0.0; n * Quant::Int4.scales(k)];
             encode(&w, &mut codes, &mut scales);
