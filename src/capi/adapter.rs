@@ -3,7 +3,7 @@
 
 use super::callback::InCallback;
 use super::types::*;
-use super::{args, handle};
+use super::{args, building};
 use std::ffi::c_char;
 
 // Section: Adapters
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn llama_adapter_add(
         args::check_pointer("dir", dir)?;
         // SAFETY: the path is not NULL. By contract it is NUL-terminated, and `id` is NULL or
         // writable.
-        let (dir, id) = unsafe { (handle::path(dir), args::place("id", id)?) };
+        let (dir, id) = unsafe { (building::path(dir), args::place("id", id)?) };
         id.set(handle.llama.add_adapter(dir, scale)?);
         Ok(LLAMA_OK)
     })

@@ -1,7 +1,7 @@
 //! `llama_get_info`, `llama_get_timings`.
 #![allow(unsafe_code)]
 
-use super::handle::dtype_number;
+use super::building::dtype_number;
 use super::layout;
 use super::types::*;
 use std::ffi::c_char;

@@ -15,6 +15,7 @@
 //! | `table.rs` | the live objects: what an opaque pointer means, or that it means nothing |
 //! | `object.rs`, `cells.rs` | what is behind `llama_t`, and behind cancel flags |
 //! | `handle.rs` | `llama_build`, `llama_free`, versions |
+//! | `building.rs` | what `llama_build` is told: options and paths |
 //! | `options.rs`, `prompts.rs` | a generation's options and prompts, from C's terms to the engine's |
 //! | `generate.rs` | `llama_generate`, `llama_text_completion`, `llama_chat_completion` |
 //! | `chat.rs` | `llama_chat` and its like: messages as JSON, templates |
@@ -41,6 +42,7 @@
 mod guard;
 mod adapter;
 mod args;
+mod building;
 mod callback;
 mod cancel;
 mod cells;

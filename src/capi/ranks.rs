@@ -6,7 +6,7 @@ use super::callback::InCallback;
 use super::failure::{Failure, Outcome};
 use super::info::{c_text, number};
 use super::types::*;
-use super::{args, handle, layout};
+use super::{args, building, layout};
 use crate::ranks::processes::comm::{Comm, GoOn, Moved};
 use crate::{Error, Llama};
 use std::ffi::{c_char, c_void};
@@ -174,12 +174,12 @@ pub unsafe extern "C" fn llama_worker_run(
         InCallback::refuse("llama_worker_run")?;
         args::check_pointer("o", o)?;
         // SAFETY: by contract `o` has struct_size readable bytes.
-        let given = unsafe { handle::given(o) }?;
+        let given = unsafe { building::given(o) }?;
         // SAFETY: by contract `comm` is NULL or has struct_size readable bytes.
         let comm = unsafe { HostComm::read(given.comm) }?;
         let comm = comm.ok_or_else(|| Failure::invalid("comm is NULL"))?;
         // SAFETY: by contract the strings and arrays of the options are what they say.
-        let (log, options) = match unsafe { handle::build_options(&given) } {
+        let (log, options) = match unsafe { building::build_options(&given) } {
             Ok(options) => options,
             Err(failure) => {
                 leave(comm, &failure, &given);
@@ -187,14 +187,14 @@ pub unsafe extern "C" fn llama_worker_run(
             }
         };
         // SAFETY: by contract the path is NULL or NUL-terminated.
-        let ckpt_dir = match unsafe { handle::ckpt_dir(ckpt_dir) } {
+        let ckpt_dir = match unsafe { building::ckpt_dir(ckpt_dir) } {
             Ok(path) => path,
             Err(failure) => {
                 leave(comm, &failure, &given);
                 return Err(failure);
             }
         };
-        let mut progress = |fraction: f32| handle::report(&given, &log, scope, fraction);
+        let mut progress = |fraction: f32| building::report(&given, &log, scope, fraction);
         let mut meanwhile = || log.deliver();
         let comm = Box::new(comm);
         let worked = Llama::work(comm, ckpt_dir, &options, &mut progress, &mut meanwhile);

@@ -14,7 +14,6 @@ use super::call::Call;
 use super::extent::Extent;
 use super::ngram::{KINDS, Lookup};
 use super::request::MAX_DRAFTS;
-use super::sequence::Sequence;
 use crate::Token;
 use crate::backend::{RowKind, Span, Step};
 
@@ -356,15 +355,6 @@ impl Drafts {
 pub(super) fn draft_after(step: &Step, span: &Span, row: usize) -> Option<Token> {
     let has_next = span.kind == RowKind::Decode && row + 1 < span.rows.end;
     has_next.then(|| step.tokens[row + 1])
-}
-
-/// Whether the row at `position` has the token that its sequence has there. One behind a draft that
-/// was not taken has another, or none is there: then nothing holds that it gives. Nor where its mask
-/// could not be computed: then it is computed again, as the first row of a step.
-pub(super) fn is_taken(step: &Step, row: usize, position: usize, sequence: &Sequence) -> bool {
-    // Of a step that follows another, the tokens were chosen on the device.
-    let same = step.follows || sequence.branch.tokens.get(position) == Some(&step.tokens[row]);
-    same && sequence.guide.as_ref().is_none_or(|guide| guide.has_mask())
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 //! [`Pool::is_drafted`](crate::kv::Pool::is_drafted) of a page that others find.
 
 use super::pace::Pace;
+use super::plan::Plan;
 use super::request::MAX_DRAFTS;
-use super::scheduler::Plan;
 use crate::backend::{Answer, Limits, Run};
 use crate::{Error, Result, reserve};
 use std::time::Instant;

@@ -6,8 +6,8 @@
 //! - `options`: how an engine is set up, and what it counts
 //! - `shared`: the queue, and whether the handle is open, closed or poisoned
 //! - `worker`: the thread: admit, plan, run, absorb; catches its own panics
-//! - `scheduler`: which rows go into the next step; admits, reserves pages, retires, a file for each
-//!   of its decisions (`pace`: how many prompt rows)
+//! - `scheduler`: which rows go into the next step (`plan`: that step); admits, reserves pages,
+//!   retires, a file for each of its decisions (`pace`: how many prompt rows)
 //! - `sequence`: one prompt on its way through the model, in three parts: `branch`, its tokens and
 //!   pages; `policy`, what chooses its tokens; `output`, what its reader is told. `extent`: how far
 //!   it goes
@@ -51,6 +51,7 @@ mod output;
 mod pace;
 mod parked;
 mod phrases;
+mod plan;
 mod policy;
 pub mod question;
 pub mod request;

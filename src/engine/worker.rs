@@ -1,7 +1,8 @@
 //! The engine thread: admit, plan, run, absorb.
 
 use super::lock::lock;
-use super::scheduler::{Plan, Scheduler};
+use super::plan::Plan;
+use super::scheduler::Scheduler;
 use super::shared::Shared;
 use crate::backend::{Answer, Run};
 use crate::error::panic_text;

@@ -1,14 +1,15 @@
 //! What a step's answer means for the sequences that took part in it, and a reader's answer for the
 //! sequence that asked.
 
-use super::{Plan, Scheduler};
+use super::Scheduler;
 use crate::Error;
 use crate::backend::choice::Search;
-use crate::backend::{Answer, RowKind};
-use crate::engine::draft::{draft_after, is_taken};
+use crate::backend::{Answer, RowKind, Step};
+use crate::engine::draft::draft_after;
 use crate::engine::event::FinishReason;
 use crate::engine::group::Row;
 use crate::engine::lock::lock;
+use crate::engine::plan::Plan;
 use crate::engine::sampler::picked;
 use crate::engine::sequence::Sequence;
 
@@ -172,4 +173,13 @@ impl Scheduler {
             lock(&self.shared.totals).generated_tokens += generated;
         }
     }
+}
+
+/// Whether the row at `position` has the token that its sequence has there. One behind a draft that
+/// was not taken has another, or none is there: then nothing holds that it gives. Nor where its mask
+/// could not be computed: then it is computed again, as the first row of a step.
+fn is_taken(step: &Step, row: usize, position: usize, sequence: &Sequence) -> bool {
+    // Of a step that follows another, the tokens were chosen on the device.
+    let same = step.follows || sequence.branch.tokens.get(position) == Some(&step.tokens[row]);
+    same && sequence.guide.as_ref().is_none_or(|guide| guide.has_mask())
 }

@@ -2,11 +2,12 @@
 //! at the next tokens, and the logits that the model's are contrasted with.
 
 use super::Scheduler;
-use super::plan::{Plan, Rows, add_span, want};
+use super::planning::{Rows, add_span, want};
 use crate::backend::choice::Search;
 use crate::backend::{Answer, RowKind, Step};
 use crate::engine::draft::Drafts;
 use crate::engine::draft_model::DraftModel;
+use crate::engine::plan::Plan;
 use crate::engine::request::MAX_DRAFTS;
 use crate::engine::sequence::Sequence;
 use crate::kv::Pool;

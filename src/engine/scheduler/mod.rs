@@ -5,10 +5,8 @@ mod draft_model;
 mod drafts;
 mod park;
 mod patience;
-mod plan;
+mod planning;
 mod samples;
-
-pub(super) use plan::Plan;
 
 use self::patience::Bounds;
 use super::branch::Branch;
@@ -28,6 +26,7 @@ use super::options::EngineOptions;
 use super::output::Output;
 use super::pace::Pace;
 use super::parked::Parked;
+use super::plan::Plan;
 use super::policy::Policy;
 use super::request::MAX_DRAFTS;
 use super::sampler::Sampler;

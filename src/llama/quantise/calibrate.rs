@@ -11,7 +11,7 @@
 
 use super::feedback::Feedback;
 use super::gram::{Adder, Gram, floats, pack, read, step};
-use super::outputs::{Output, Unit};
+use super::layout::{Output, Unit};
 use super::partial::Partial;
 use crate::backend::cpu::{Cpu, CpuBuf, CpuKv, CpuMat};
 use crate::backend::{Backend, Block, Exchange, Layer, Scratch, Shape, Weights, forward};

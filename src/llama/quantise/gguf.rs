@@ -1,6 +1,6 @@
 //! A GGUF file of the same keys, with matrices in Q4_0 and Q8_0: int4 and int8 by other names.
 
-use super::outputs::{Layout, Unit, vector};
+use super::layout::{Layout, Unit, vector};
 use crate::checkpoint::files::Finder;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::{Checkpoint, Files};

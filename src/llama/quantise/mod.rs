@@ -2,7 +2,8 @@
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | `outputs` | which tensors are written, where each lies, and how the file begins |
+//! | `layout` | where each tensor lies in the file, and where its content comes from |
+//! | `outputs` | which tensors are written, how the file begins, how tensors are written |
 //! | `gguf` | the same of a GGUF file, which a GGUF file becomes |
 //! | `partial` | a directory that grows, and how much of it is done |
 //! | `calibrate` | what the matrices of a layer are multiplied with, on a text |
@@ -17,6 +18,7 @@ mod calibrate;
 mod feedback;
 mod gguf;
 mod gram;
+mod layout;
 mod outputs;
 mod partial;
 
@@ -30,7 +32,8 @@ use crate::quant::Quant;
 use crate::tokenizer::Tokenizer;
 use crate::{Dtype, Error, Result, Token};
 use calibrate::Calibrator;
-use outputs::{Form, Layout};
+use layout::Layout;
+use outputs::Form;
 use partial::Partial;
 use std::path::Path;
 

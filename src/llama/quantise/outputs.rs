@@ -1,9 +1,9 @@
-//! Which tensors are written, where each lies in the file, and how the file begins.
+//! Which tensors are written, how the file begins, and how tensors are written.
 
 use super::gguf;
+use super::layout::{Content, Layout, Output, Tensor, Unit, vector};
 use super::partial::Partial;
 use crate::backend::cpu::Cpu;
-use crate::checkpoint::files::Source;
 use crate::checkpoint::plan::{MatPlan, Plan};
 use crate::checkpoint::quantised::Encoder;
 use crate::checkpoint::stored::Stored;
@@ -48,69 +48,6 @@ impl<'a> Form<'a> {
     }
 }
 
-/// A tensor of the file.
-pub(super) struct Tensor {
-    pub name: String,
-    pub encoding: Encoding,
-    pub shape: Vec<usize>,
-    /// Where it begins in the file.
-    pub at: u64,
-}
-
-impl Tensor {
-    /// A tensor whose place is to be found.
-    pub fn new(name: String, encoding: Encoding, shape: Vec<usize>) -> Tensor {
-        Tensor {
-            name,
-            encoding,
-            shape,
-            at: 0,
-        }
-    }
-
-    /// Its bytes.
-    pub fn len(&self) -> u64 {
-        let numbers = self.shape.iter().product::<usize>();
-        let block = match self.encoding {
-            Encoding::Ggml(kind) => kind.block(),
-            _ => 1,
-        };
-        (numbers / block * self.encoding.size()) as u64
-    }
-}
-
-/// Tensors that are written together, and where their content comes from.
-pub(super) struct Output<'a> {
-    /// Of codes: they themselves, and the tensors of their scales, unless they lie in blocks.
-    pub tensors: Vec<Tensor>,
-    content: Content<'a>,
-}
-
-enum Content<'a> {
-    /// This part, which has so many columns, in codes.
-    Coded(Quant, usize, &'a Stored<'a>),
-    /// This part, which has so many columns, as it is or converted to another float.
-    Floats(&'a Stored<'a>, usize, Dtype),
-    /// A vector as it is.
-    Vector(Source<'a>),
-}
-
-/// What is done before the next look at what is done.
-pub(super) struct Unit<'a> {
-    pub name: String,
-    /// The number of the layer, if it is one.
-    pub layer: Option<usize>,
-    pub outputs: Vec<Output<'a>>,
-}
-
-/// The whole file.
-pub(super) struct Layout<'a> {
-    pub header: Vec<u8>,
-    pub units: Vec<Unit<'a>>,
-    /// Bytes of the file.
-    pub len: u64,
-}
-
 impl<'a> Layout<'a> {
     /// Finds a place for every tensor of `plan`.
     pub fn new(
@@ -153,21 +90,6 @@ impl<'a> Layout<'a> {
             Form::Gguf(file) => gguf::place(&mut layout, file, checkpoint, files, config, plan)?,
         }
         Ok(layout)
-    }
-
-    /// All tensors, in order.
-    pub fn tensors(&mut self) -> impl Iterator<Item = &mut Tensor> {
-        let outputs = self.units.iter_mut().flat_map(|unit| &mut unit.outputs);
-        outputs.flat_map(|output| &mut output.tensors)
-    }
-
-    /// The share of bytes before this unit.
-    pub fn share_before(&self, unit: usize) -> f32 {
-        let bytes = |units: &[Unit<'_>]| -> u64 {
-            let tensors = units.iter().flat_map(|unit| &unit.outputs);
-            tensors.flat_map(|o| &o.tensors).map(Tensor::len).sum()
-        };
-        bytes(&self.units[..unit]) as f32 / bytes(&self.units).max(1) as f32
     }
 
     /// A safetensors header, preceded by its length.
@@ -232,24 +154,7 @@ fn matrix<'a>(mat: &'a MatPlan<'a>, blocks: bool) -> Result<Vec<Output<'a>>> {
     Ok(out)
 }
 
-/// A vector that is written as it is stored.
-pub(super) fn vector(source: Source<'_>) -> Output<'_> {
-    let (name, info) = (source.name.to_owned(), source.info);
-    Output {
-        tensors: vec![Tensor::new(name, info.encoding, info.shape.clone())],
-        content: Content::Vector(source),
-    }
-}
-
 impl Output<'_> {
-    /// Columns, if it is a matrix in codes.
-    pub fn coded_cols(&self) -> Option<usize> {
-        match self.content {
-            Content::Coded(_, cols, _) => Some(cols),
-            _ => None,
-        }
-    }
-
     /// Writes its tensors. `encoder` makes the codes, if not [`Quant::encode`].
     pub fn write(
         &self,

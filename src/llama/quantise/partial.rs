@@ -1,6 +1,6 @@
 //! A directory that grows beside its place, and how much of it is done.
 
-use super::outputs::Layout;
+use super::layout::Layout;
 use crate::file::{open_regular, read_small};
 use crate::{Error, Result, sentence};
 use std::ffi::OsStr;
