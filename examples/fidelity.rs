@@ -4,9 +4,9 @@
 //!
 //! For every format: size, perplexity, and the mean Kullback-Leibler divergence of its
 //! distributions from float32's, for prompt rows and for generated rows, which may have arithmetic
-//! of their own; in full precision and, where it says so, in the fast one. Without arguments it takes the demo model, and stories that the model was not
-//! trained on (tests/data/quant, as demo/held_out.py makes them); else the first tokens of each
-//! text file.
+//! of their own; in full precision and, where it says so, in the fast one. Without arguments it
+//! takes the demo model, and stories that the model was not trained on (tests/data/quant, as
+//! demo/held_out.py makes them); else the first tokens of each text file.
 
 use llamabi::backend::cpu::{Cpu, Precision};
 use llamabi::backend::{Backend, Limits, RowKind, Run, Span, Step};

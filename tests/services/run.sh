@@ -149,6 +149,7 @@ client() { # client py|js NAME COMMAND...: on the demo model, then on one that n
 constrained() {
   start "$@" --ckpt_dir "$demo" --cached-tokens
   py constrained "$url"
+  py schemas "$url"
   js constrained "$url"
   stopped
 }
