@@ -15,7 +15,7 @@ fn model(dtype: Option<Dtype>) -> Llama {
 }
 
 /// With itself in another format as a draft model.
-fn model_beside(dtype: Option<Dtype>, draft: Option<Dtype>) -> Llama {
+pub fn model_beside(dtype: Option<Dtype>, draft: Option<Dtype>) -> Llama {
     let options = BuildOptions {
         draft_dir: draft.map(|_| "demo/meta".into()),
         draft_weights_dtype: draft,
@@ -28,14 +28,14 @@ fn model_beside(dtype: Option<Dtype>, draft: Option<Dtype>) -> Llama {
     Llama::build("demo/meta".as_ref(), None, &options, &mut |_| true).unwrap()
 }
 
-fn run(model: &Llama, texts: &[&str], options: &GenerateOptions) -> Vec<Sequence> {
+pub fn run(model: &Llama, texts: &[&str], options: &GenerateOptions) -> Vec<Sequence> {
     let prompts = model.text_prompts(texts, None).unwrap();
     let done = model.generate(prompts, options.clone(), &mut |_| true);
     done.unwrap().sequences
 }
 
 /// Everything but the figures, floats as bits.
-fn said(sequence: &Sequence) -> (&[Token], Vec<u32>, &str, FinishReason) {
+pub fn said(sequence: &Sequence) -> (&[Token], Vec<u32>, &str, FinishReason) {
     let bits = sequence.logprobs.iter().map(|x| x.to_bits()).collect();
     (&sequence.tokens[..], bits, &sequence.text, sequence.finish)
 }

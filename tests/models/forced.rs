@@ -1,11 +1,11 @@
 //! Speculation in a grammar, with the model that the project ships: what the grammar leaves no choice
 //! about is drafted, other drafts are cut where it refuses them, and the bits are those without.
 
+use crate::drafts::{model_beside, run, said};
 use llamabi::engine::request::Bias;
-use llamabi::engine::{FinishReason, GenerateOptions, Speculation};
+use llamabi::engine::{GenerateOptions, Speculation};
 use llamabi::grammar::Source;
-use llamabi::llama::Sequence;
-use llamabi::{BuildOptions, Device, Dtype, Llama, Token};
+use llamabi::{Dtype, Llama, Token};
 use std::sync::Arc;
 
 const PROMPTS: [&str; 3] = ["Once upon a time", "Lily has a dog. Lily", "Q"];
@@ -23,31 +23,6 @@ const SPACED: &str = r#"{"type":"object","properties":{"name":{"type":"string","
     "age":{"type":"integer"}},"required":["name","age"],"additionalProperties":false}"#;
 const STORY: &str = "start: \"once there was a \" /[a-z]{3,6}/ \" that lived in the \" place \".\"\n\
     place: \"forest\" | \"garden\" | \"water\"";
-
-fn model(dtype: Option<Dtype>, draft: Option<Dtype>) -> Llama {
-    let options = BuildOptions {
-        draft_dir: draft.map(|_| "demo/meta".into()),
-        draft_weights_dtype: draft,
-        max_seq_len: 256,
-        max_batch_size: 4,
-        device: Device::Cpu,
-        weights_dtype: dtype,
-        ..BuildOptions::default()
-    };
-    Llama::build("demo/meta".as_ref(), None, &options, &mut |_| true).unwrap()
-}
-
-fn run(model: &Llama, texts: &[&str], options: &GenerateOptions) -> Vec<Sequence> {
-    let prompts = model.text_prompts(texts, None).unwrap();
-    let done = model.generate(prompts, options.clone(), &mut |_| true);
-    done.unwrap().sequences
-}
-
-/// Everything but the figures, floats as bits.
-fn said(sequence: &Sequence) -> (&[Token], Vec<u32>, &str, FinishReason) {
-    let bits = sequence.logprobs.iter().map(|x| x.to_bits()).collect();
-    (&sequence.tokens[..], bits, &sequence.text, sequence.finish)
-}
 
 fn of_grammar(model: &Llama, source: Source<'_>) -> GenerateOptions {
     GenerateOptions {
@@ -91,7 +66,7 @@ fn kinds(plain: &GenerateOptions) -> Vec<GenerateOptions> {
 fn what_a_grammar_forces_changes_no_bit() {
     let (mut drafted, mut accepted) = (0, 0);
     for (dtype, draft) in [(None, None), (Some(Dtype::Int8), Some(Dtype::Int4))] {
-        let model = model(dtype, draft);
+        let model = model_beside(dtype, draft);
         for source in [
             Source::JsonSchema(CHILD),
             Source::JsonSchema(SPACED),
@@ -155,7 +130,7 @@ fn what_a_grammar_forces_changes_no_bit() {
 /// tokenizer; each first token that is right saves a step all the same.
 #[test]
 fn forced_tokens_save_steps() {
-    let model = model(None, None);
+    let model = model_beside(None, None);
     for (source, most_steps) in [
         (Source::JsonSchema(CHILD), 0.65),
         (Source::Lark(STORY), 0.6),
