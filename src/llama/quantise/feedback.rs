@@ -48,6 +48,10 @@ impl Feedback {
     /// [`Error::Internal`] if it has a number that is not finite.
     pub fn new(cpu: &Cpu, k: usize, mut h: Vec<f32>) -> Result<Feedback> {
         let mean = (0..k).map(|i| f64::from(h[i * k + i])).sum::<f64>() / k as f64;
+        // Any input that is not finite makes a number of the diagonal so.
+        if !mean.is_finite() {
+            return Err(Error::Internal("inputs of a matrix are not finite".into()));
+        }
         // Inputs that are all zero leave every weight to itself.
         let damping = (DAMPING * mean as f32).max(f32::MIN_POSITIVE);
         for i in 0..k {
@@ -56,9 +60,6 @@ impl Feedback {
         cholesky(cpu, k, &mut h, damping);
         let mut inverse = reserve::room("a diagonal", k)?;
         inverse.extend((0..k).map(|i| 1.0 / h[i * k + i]));
-        if inverse.iter().any(|x| !x.is_finite()) {
-            return Err(Error::Internal("inputs of a matrix are not finite".into()));
-        }
         Ok(Feedback { k, l: h, inverse })
     }
 
