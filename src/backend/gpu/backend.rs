@@ -172,6 +172,8 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn load_step(&mut self, step: &Step) {
+        let gate = self.adapters.gate.clone();
+        let _pass = gate.pass();
         if self.check().is_ok()
             && let Err(error) = self.load(step)
         {
@@ -211,6 +213,8 @@ impl<D: Device> Backend for Gpu<D> {
         if self.check().is_err() {
             return;
         }
+        let gate = self.adapters.gate.clone();
+        let _pass = gate.pass();
         let Gpu {
             answers, chooser, ..
         } = self;
@@ -259,6 +263,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn copy_pages(&mut self, kv: &mut GpuKv<D>, pairs: &[(u32, u32)]) -> Result<()> {
+        let _pass = self.adapters.gate.pass();
         self.run(|this| {
             for &(from, to) in pairs {
                 let (from, to) = (from as usize * kv.page, to as usize * kv.page);
@@ -273,6 +278,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn save_pages(&mut self, kv: &GpuKv<D>, pages: &[u32], to: &mut [u8]) -> Result<()> {
         self.check()?;
+        let _pass = self.adapters.gate.pass();
         let halves = to.chunks_exact_mut(kv.page * self.shape.n_layers);
         for ((page, memory), to) in kv.halves(pages).zip(halves) {
             memory.read(page * kv.page, kv.page, kv.layer(), to)?;
@@ -282,6 +288,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn load_pages(&mut self, kv: &mut GpuKv<D>, pages: &[u32], from: &[u8]) -> Result<()> {
         self.check()?;
+        let _pass = self.adapters.gate.pass();
         let halves = from.chunks_exact(kv.page * self.shape.n_layers);
         for ((page, memory), from) in kv.halves(pages).zip(halves) {
             // The layers of a large pool may lie farther apart than the rows of one copy may.

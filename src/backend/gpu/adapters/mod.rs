@@ -13,8 +13,8 @@
 //!
 //! Adapters come and go on threads of callers, while the engine's thread launches steps. Everything
 //! goes through one stream: a copy is done before the steps that need it, and memory is freed behind
-//! those that used it. [`Gate`] keeps the threads apart: while launches are recorded nobody else may use
-//! the stream, and memory is freed while nothing is under way.
+//! those that used it. [`Gate`] keeps the threads apart: while launches are recorded nobody else may
+//! use the stream, and memory is freed while nothing is under way.
 
 mod carriage;
 mod rows;
@@ -38,9 +38,10 @@ const _: () =
 /// so many rows uses each weight often enough (`library` has the numbers).
 const GROUP: usize = 512;
 
-/// Held by whoever puts work into the stream or frees memory. The engine's thread holds it only while
-/// it submits, so it waits for another thread's copy of one matrix, or, when an adapter is dropped,
-/// for the step that runs.
+/// Held by whoever puts work into the stream or frees memory. The engine's thread holds it whenever
+/// it submits something (a step's input, its launches, the copy of its answer, pages), and no
+/// longer. So it waits for another thread's copy of one matrix, or, when an adapter is dropped, for
+/// the step that runs.
 #[derive(Clone, Default)]
 pub(super) struct Gate(Arc<Mutex<()>>);
 
