@@ -192,7 +192,8 @@ struct Adapted {
             in = normed(from, norm, cols);
         else
             for (uint32_t k = 0; k < cols; k++) {
-                uint16_t bits = narrowed(x_type, from[k]);
+                // Of 32 bits, as many as GCC thinks that `widened` may read.
+                const uint32_t bits = narrowed(x_type, from[k]);
                 in.push_back(widened(x_type, &bits));
             }
         // A sum, and the bound of its error.

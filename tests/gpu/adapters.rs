@@ -255,10 +255,8 @@ fn company_and_cuts_change_no_bit() {
     // Weights, KV cache, and whether it is the device with wgmma.
     let formats = [
         (None, None, false),
-        (None, None, true),
         (Some(Dtype::Int4), Some(Dtype::Int8), false),
         (Some(Dtype::Int8), Some(Dtype::F16), true),
-        (Some(Dtype::F32), Some(Dtype::F32), false),
     ];
     const LENGTHS: [usize; 6] = [1, 16, 40, 5, 33, 70];
     for model in MODELS {
