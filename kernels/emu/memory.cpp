@@ -183,7 +183,7 @@ extern "C" int emu_copy_to_device(
     if (!inside(to, size))
         return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size,
             (unsigned long long)to);
-    memcpy((void *)to, from, size);
+    if (size > 0) memcpy((void *)to, from, size); // nothing may come from a null pointer
     return 0;
 }
 
@@ -194,7 +194,7 @@ extern "C" int emu_copy_to_host(
     if (!inside(from, size))
         return report(error, error_len, "%zu bytes at %#llx are not in one buffer", size,
             (unsigned long long)from);
-    memcpy(to, (const void *)from, size);
+    if (size > 0) memcpy(to, (const void *)from, size);
     return 0;
 }
 
