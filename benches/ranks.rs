@@ -35,15 +35,8 @@ fn main() {
     let ranks = nodes.len();
     let build = |devices: Vec<usize>, n_threads: usize| {
         let asked = std::env::var("BENCH_DTYPE").unwrap_or_default();
-        let known = [
-            Dtype::F32,
-            Dtype::F16,
-            Dtype::Bf16,
-            Dtype::Int8,
-            Dtype::Int4,
-            Dtype::Nf4,
-        ];
-        let weights_dtype = known.into_iter().find(|dtype| dtype.name() == asked);
+        let mut known = Dtype::ALL.into_iter();
+        let weights_dtype = known.find(|dtype| dtype.name() == asked);
         assert!(
             asked.is_empty() || weights_dtype.is_some(),
             "BENCH_DTYPE={asked}: no such format"

@@ -32,6 +32,21 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// All of them, each at the place of its number.
+    pub const ALL: [Dtype; 11] = [
+        Dtype::F32,
+        Dtype::F16,
+        Dtype::Bf16,
+        Dtype::Int8,
+        Dtype::Int4,
+        Dtype::Nf4,
+        Dtype::Fp8,
+        Dtype::K4,
+        Dtype::K8,
+        Dtype::K5,
+        Dtype::K6,
+    ];
+
     /// Bytes of one element; for quantised weights, of one code that is not packed with others.
     pub const fn size(self) -> usize {
         match self {

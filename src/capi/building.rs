@@ -237,20 +237,10 @@ fn unknown(name: &str, n: i32, known: &str) -> Failure {
 }
 
 fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
-    let known = [
-        Dtype::F32,
-        Dtype::F16,
-        Dtype::Bf16,
-        Dtype::Int8,
-        Dtype::Int4,
-        Dtype::Nf4,
-        Dtype::Fp8,
-        Dtype::K4,
-        Dtype::K8,
-        Dtype::K5,
-        Dtype::K6,
-    ];
-    match known.into_iter().find(|&dtype| dtype_number(dtype) == n) {
+    let known = Dtype::ALL
+        .into_iter()
+        .find(|&dtype| dtype_number(dtype) == n);
+    match known {
         Some(dtype) if name.ends_with("kv_dtype") && !dtype.is_of_cache() => Err(Failure::new(
             LLAMA_E_UNSUPPORTED,
             format!("{name} is {dtype}: the cache is kept as f32, f16, bf16, int8 or fp8 only"),

@@ -14,6 +14,26 @@ use crate::{Dtype, Result, reserve};
 /// Makes codes and scales of rows: from their float32 weights, into the codes, into the scales.
 pub type Encoder<'a> = dyn Fn(&[f32], &mut [u8], &mut [f32]) + 'a;
 
+/// Packs rows of a part, from `row` on.
+fn pack<B: Backend>(
+    backend: &B,
+    mat: &mut B::Mat,
+    (index, part): (usize, &PartPlan),
+    row: usize,
+    codes: &[u8],
+    scales: &[u16],
+) {
+    for data in [QuantData::Codes(codes), QuantData::Scales(scales)] {
+        let block = QuantBlock {
+            part: index,
+            row,
+            order: part.order,
+            data,
+        };
+        backend.pack_quantised(mat, &block);
+    }
+}
+
 impl<B: Backend> Loader<'_, '_, B> {
     /// Loads a part of `[rows, cols]` whose codes and scales are kept as they are stored.
     pub(super) fn native(
@@ -27,15 +47,7 @@ impl<B: Backend> Loader<'_, '_, B> {
         let backend = self.backend;
         debug_assert_eq!(rows, coded.rows());
         self.native_rows(coded, cols, |row, codes, scales| {
-            for data in [QuantData::Codes(codes), QuantData::Scales(scales)] {
-                let block = QuantBlock {
-                    part: index,
-                    row,
-                    order: part.order,
-                    data,
-                };
-                backend.pack_quantised(mat, &block);
-            }
+            pack(backend, mat, (index, part), row, codes, scales);
             Ok(())
         })
     }
@@ -94,15 +106,7 @@ impl<B: Backend> Loader<'_, '_, B> {
             halves.clear();
             reserve::vec("scales of rows", &mut halves, scales.len())?;
             halves.extend(scales.iter().map(|&s| to_f16(s)));
-            for data in [QuantData::Codes(codes), QuantData::Scales(&halves)] {
-                let block = QuantBlock {
-                    part: index,
-                    row,
-                    order: part.order,
-                    data,
-                };
-                backend.pack_quantised(mat, &block);
-            }
+            pack(backend, mat, (index, part), row, codes, &halves);
             Ok(())
         })
     }

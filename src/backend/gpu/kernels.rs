@@ -45,25 +45,11 @@ impl Kernel {
     }
 }
 
-const DTYPES: [Dtype; 11] = [
-    Dtype::F32,
-    Dtype::F16,
-    Dtype::Bf16,
-    Dtype::Int8,
-    Dtype::Int4,
-    Dtype::Nf4,
-    Dtype::Fp8,
-    Dtype::K4,
-    Dtype::K8,
-    Dtype::K5,
-    Dtype::K6,
-];
-
 /// Kernels that differ only in the type of their weights, cache or output.
 pub(super) struct Family {
     pattern: &'static str,
     /// Indexed by dtype.
-    kernels: [Option<Kernel>; DTYPES.len()],
+    kernels: [Option<Kernel>; Dtype::ALL.len()],
 }
 
 impl Family {
@@ -76,10 +62,10 @@ impl Family {
         }
         let (before, after) = pattern.split_at(star);
         let after = after.split_at(1).1;
-        let (mut kernels, mut i, mut none) = ([None; DTYPES.len()], 0, true);
-        while i < DTYPES.len() {
-            if let Some(at) = position(before, DTYPES[i].name(), after) {
-                kernels[DTYPES[i] as usize] = Some(Kernel(at));
+        let (mut kernels, mut i, mut none) = ([None; Dtype::ALL.len()], 0, true);
+        while i < Dtype::ALL.len() {
+            if let Some(at) = position(before, Dtype::ALL[i].name(), after) {
+                kernels[Dtype::ALL[i] as usize] = Some(Kernel(at));
                 none = false;
             }
             i += 1;
@@ -166,7 +152,7 @@ mod tests {
         for name in ["embed", "embed_f", "embed_f322", ""] {
             assert_eq!(position(name, "", ""), None);
         }
-        for (i, dtype) in DTYPES.iter().enumerate() {
+        for (i, dtype) in Dtype::ALL.iter().enumerate() {
             assert_eq!(*dtype as usize, i);
         }
     }

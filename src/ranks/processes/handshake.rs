@@ -122,20 +122,6 @@ pub struct Offer {
     pub sharers: usize,
 }
 
-const DTYPES: [Dtype; 11] = [
-    Dtype::F32,
-    Dtype::F16,
-    Dtype::Bf16,
-    Dtype::Int8,
-    Dtype::Int4,
-    Dtype::Nf4,
-    Dtype::Fp8,
-    Dtype::K4,
-    Dtype::K8,
-    Dtype::K5,
-    Dtype::K6,
-];
-
 const PRECISIONS: [Precision; 3] = [Precision::Auto, Precision::Full, Precision::Fast];
 
 /// The number of an element of a list; 0 is none.
@@ -160,8 +146,8 @@ impl Offer {
     pub fn write<'m>(&self, m: &'m mut Writer) -> &'m mut Writer {
         m.size(self.max_seq_len).size(self.max_batch_size);
         m.size(self.prefill_chunk.unwrap_or(0));
-        m.u32(number(&DTYPES, self.weights_dtype.as_ref()));
-        m.u32(number(&DTYPES, self.kv_dtype.as_ref()));
+        m.u32(number(&Dtype::ALL, self.weights_dtype.as_ref()));
+        m.u32(number(&Dtype::ALL, self.kv_dtype.as_ref()));
         m.u32(number(&PRECISIONS, Some(&self.precision)));
         m.u64(self.timeout.as_millis() as u64);
         m.size(self.n_tokens).size(self.sharers);
@@ -177,7 +163,7 @@ impl Offer {
         let m = &mut message.reader();
         let (max_seq_len, max_batch_size) = (m.size()?, m.size()?);
         let prefill_chunk = Some(m.size()?).filter(|&n| n > 0);
-        let (weights_dtype, kv_dtype) = (element(&DTYPES, m)?, element(&DTYPES, m)?);
+        let (weights_dtype, kv_dtype) = (element(&Dtype::ALL, m)?, element(&Dtype::ALL, m)?);
         let precision = element(&PRECISIONS, m)?.unwrap_or_default();
         let timeout = Duration::from_millis(m.u64()?);
         let (n_tokens, sharers) = (m.size()?, m.size()?);
