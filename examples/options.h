@@ -23,6 +23,7 @@
   "  --weights_dtype T         auto, f32, f16, bf16, int8, int4, nf4 or fp8 (auto: as stored)\n"   \
   "  --kv_dtype T              of the KV cache: auto, f32, f16, bf16, int8 or fp8\n"               \
   "  --draft_dir DIR           a smaller checkpoint with the same tokens, which guesses at them\n" \
+  "  --medusa_dir DIR          Medusa heads of the checkpoint, which guess at tokens\n"            \
   "  --precision P             of the CPU's products: auto, full or fast (auto)\n"                 \
   "  --verbose 1               what was loaded and chosen; 2: every request\n"
 
@@ -143,6 +144,9 @@ static int common_option(struct options *o, const char *name, const char *value)
     o->build.kv_dtype = choice(o, name, value, dtypes);
   else if (strcmp(name, "draft_dir") == 0) {
     o->build.draft_dir = value;
+    o->generate.speculation = LLAMA_SPEC_AUTO;
+  } else if (strcmp(name, "medusa_dir") == 0) {
+    o->build.medusa_dir = value;
     o->generate.speculation = LLAMA_SPEC_AUTO;
   } else if (strcmp(name, "precision") == 0)
     o->build.precision = choice(o, name, value, precisions);

@@ -385,6 +385,11 @@ typedef struct llama_build_options {
   int32_t draft_weights_dtype;
   /// As `kv_dtype`, for the draft model. AUTO: what goes with its weights.
   int32_t draft_kv_dtype;
+  /// A directory of Medusa heads that were trained for this checkpoint
+  /// (`medusa_lm_head.safetensors` or `.pt`, and `config.json`). They guess at tokens
+  /// (`speculation`), each one token further ahead. At most 16 are used. They are kept in the format
+  /// of the model's head. NULL means that there are none. Not with `devices` or `comm`.
+  const char *medusa_dir;
 } llama_build_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`. Both are
@@ -509,6 +514,9 @@ void llama_destroy(llama_t *l);
 
 /// What the draft model (`draft_dir`) would choose. An argument error on a handle without one.
 #define LLAMA_SPEC_DRAFT 3
+
+/// What Medusa heads (`medusa_dir`) would choose. An argument error on a handle without any.
+#define LLAMA_SPEC_MEDUSA 4
 
 /// The step that made the token had no guess at it.
 #define LLAMA_DRAFT_NONE 0
@@ -1633,6 +1641,10 @@ typedef struct llama_info {
   /// 1 if there is a draft model (`draft_dir`), whose bytes are in `weight_bytes` and `kv_bytes` too.
   /// Otherwise 0.
   uint32_t has_draft;
+  /// Number of Medusa heads (`medusa_dir`), whose bytes are in `weight_bytes` too.
+  uint32_t medusa_heads;
+  /// Always 0.
+  uint32_t reserved1;
 } llama_info;
 
 /// Totals of a handle since it was built.

@@ -493,6 +493,15 @@ typedef struct {
     uint32_t zero;
 } AdaptUpParams;
 
+// ---- silu_add: out[i] = h[i] + silu(t[i]), and then t[i] = 0, for rows 0 .. n_rows. Columns beyond
+// `width` are neither read nor written. grid (n_rows), block 256, shared 0.
+typedef struct {
+    float *out;     // [n_rows, stride]
+    const float *h; // [n_rows, stride]
+    float *t;       // [n_rows, stride] in; zero out
+    uint32_t n_rows, width, stride, zero;
+} SiluAddParams;
+
 // ---- logits_{f32,f16,bf16,int8,int4} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
 // ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. The kernel's type is
 // that of the weights.
@@ -653,6 +662,7 @@ typedef struct {
     X(prepare_f32, PrepareParams, 256)                                                             \
     X(prepare_f16, PrepareParams, 256)                                                             \
     X(prepare_bf16, PrepareParams, 256)                                                            \
+    X(silu_add, SiluAddParams, 256)                                                                \
     X(qkv_epilogue, QkvParams, 256)                                                                \
     X(ffn_up_epilogue_f16, FfnUpParams, 256)                                                       \
     X(ffn_up_epilogue_bf16, FfnUpParams, 256)                                                      \

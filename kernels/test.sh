@@ -113,6 +113,7 @@ NO_BARRIER_BATCH qkv batch_bf16 batch twin says|other bits
 NO_BARRIER_SPLIT matmul_add batch_bf16 batch twin says|other bits
 NO_BARRIER_ADAPT adapt - adapt_add twin says|other bits
 OTHER_PART adapt - adapt_qkv twin says
+SUMS_LEFT silu_add - silu_add silu_add leaves
 ONE_RUN adapt - adapt_up twin says|other bits
 WEAK_WAIT matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
@@ -297,12 +298,12 @@ caught() {
 run_mode() {
   local name names bug file which checks=()
   start "$1"
-  for name in main products qkv attention sampling chain adapters machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
+  for name in main products qkv attention sampling chain adapters medusa machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
   list+=("compile $dir/machine.o kernels/tests/machine.cu $device")
   while read -r bug file which _; do list+=("plant $bug $file $which"); done < <(plants "$mode")
   at_once "${list[@]}"
 
-  tests=(build/kernels/test-{main,products,qkv,attention,sampling,chain,adapters}.o "${emu[@]}" $tables)
+  tests=(build/kernels/test-{main,products,qkv,attention,sampling,chain,adapters,medusa}.o "${emu[@]}" $tables)
   "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir/machine.o" build/kernels/test-machine.o "${emu[@]}"
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
   # (`for` loses the status of a command in its head.)

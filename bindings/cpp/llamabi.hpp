@@ -237,6 +237,8 @@ struct Options {
   /// `LLAMA_DTYPE_*`
   std::int32_t draft_weights_dtype = detail::build_defaults().draft_weights_dtype;
   std::int32_t draft_kv_dtype = detail::build_defaults().draft_kv_dtype;
+  /// A directory of Medusa heads that were trained for the checkpoint; empty: none.
+  std::string medusa_dir{};
 };
 
 /// What surrounds the messages of `Model::chat`; see `llama_chat_options`. Empty: not given.
@@ -838,6 +840,8 @@ public:
     if (!options.draft_dir.empty()) o.draft_dir = detail::c_string(options.draft_dir, "draft_dir");
     o.draft_weights_dtype = options.draft_weights_dtype;
     o.draft_kv_dtype = options.draft_kv_dtype;
+    if (!options.medusa_dir.empty())
+      o.medusa_dir = detail::c_string(options.medusa_dir, "medusa_dir");
     if (options.cancel) o.cancel = options.cancel->get();
     if (options.progress) {
       o.progress = detail::on_progress;

@@ -38,6 +38,8 @@ type Info struct {
 	ModelParallelSize int
 	// HasDraft says whether there is a draft model, whose bytes are in WeightBytes and KVBytes too.
 	HasDraft bool
+	// MedusaHeads is the number of Medusa heads, whose bytes are in WeightBytes too.
+	MedusaHeads int
 }
 
 // ChatFormat is what chat calls make of messages.
@@ -111,6 +113,7 @@ func (m *Model) Info() (Info, error) {
 
 		ModelParallelSize: int(i.model_parallel_size),
 		HasDraft:          i.has_draft != 0,
+		MedusaHeads:       int(i.medusa_heads),
 	}, nil
 }
 

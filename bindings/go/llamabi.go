@@ -58,6 +58,10 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 		o.c.draft_dir = o.path("draft_dir", o.draft)
 		pin.Pin(o.c.draft_dir)
 	}
+	if o.medusa != "" {
+		o.c.medusa_dir = o.path("medusa_dir", o.medusa)
+		pin.Pin(o.c.medusa_dir)
+	}
 	if o.template != "" {
 		o.c.chat_template = o.path("chat_template", o.template)
 		pin.Pin(o.c.chat_template)

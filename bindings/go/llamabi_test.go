@@ -520,6 +520,16 @@ func TestDraftModel(t *testing.T) {
 	wantError(t, err, llamabi.ErrInvalidArgument, "contrast_beta")
 }
 
+func TestMedusaHeads(t *testing.T) {
+	behaviour(t, "medusa_heads")
+	model := open(t, demo)
+	equal(t, must(model.Info())(t).MedusaHeads, 0)
+	_, err := model.TextCompletion(t.Context(), []string{"a"}, llamabi.Speculate(llamabi.SpecMedusa))
+	wantError(t, err, llamabi.ErrInvalidArgument, "medusa_dir")
+	_, err = llamabi.Open(t.Context(), demo, llamabi.WithMedusa("/nonexistent"))
+	wantError(t, err, llamabi.ErrIO, "/nonexistent")
+}
+
 func TestGuessesTold(t *testing.T) {
 	behaviour(t, "guesses_told")
 	model := open(t, demo)

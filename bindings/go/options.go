@@ -74,6 +74,7 @@ type buildOptions struct {
 	tokenizer string
 	template  string
 	draft     string
+	medusa    string
 	adapters  []string
 	scales    []float32
 	devices   []C.int32_t
@@ -267,6 +268,10 @@ func WithAdapter(dir string, scale float32) Option {
 // WithDraft loads a draft model beside the model: a smaller checkpoint with the same tokens, which
 // guesses at tokens ([Speculate]), or which the model is contrasted with ([Contrast]).
 func WithDraft(dir string) Option { return func(o *buildOptions) { o.draft = dir } }
+
+// WithMedusa loads Medusa heads from a directory, which were trained for the model and guess at tokens
+// ([Speculate]).
+func WithMedusa(dir string) Option { return func(o *buildOptions) { o.medusa = dir } }
 
 // WithDraftDtypes sets the dtypes of the draft model's weights and KV cache. DtypeAuto, DtypeAuto.
 func WithDraftDtypes(weights, kv Dtype) Option {
@@ -501,6 +506,8 @@ const (
 	SpecNGram Speculation = C.LLAMA_SPEC_NGRAM
 	// SpecDraft asks the draft model ([WithDraft]).
 	SpecDraft Speculation = C.LLAMA_SPEC_DRAFT
+	// SpecMedusa asks the Medusa heads ([WithMedusa]).
+	SpecMedusa Speculation = C.LLAMA_SPEC_MEDUSA
 )
 
 // Speculate has tokens guessed at. [SpecOff].

@@ -125,6 +125,8 @@ export interface OpenOptions {
   /** 'auto': as stored. */
   draftWeightsDtype?: Dtype;
   draftKvDtype?: Dtype;
+  /** A directory of Medusa heads that were trained for the model. They guess at tokens (`speculation`). */
+  medusaDir?: string;
   /** Least severe lines that `onLog` hears. 'info'. */
   logLevel?: LogLevel;
   onLog?: (level: LogLevel, message: string) => void;
@@ -200,8 +202,8 @@ export interface GenerateOptions {
   badWords?: readonly Tokens[];
   /** An id of `addAdapter`: the LoRA adapter to run with. 0: none. */
   adapter?: number;
-  /** Guess at the tokens that come, so that one step computes several: results do not depend on it, the time does. 'ngram': what followed the last tokens before; 'draft': what the draft model would choose; 'auto': whatever there is. 'off'. */
-  speculation?: 'off' | 'auto' | 'ngram' | 'draft';
+  /** Guess at the tokens that come, so that one step computes several: results do not depend on it, the time does. 'ngram': what followed the last tokens before; 'draft': what the draft model would choose; 'medusa': what Medusa heads would choose; 'auto': whatever there is. 'off'. */
+  speculation?: 'off' | 'auto' | 'ngram' | 'draft' | 'medusa';
   /** How many tokens are guessed at in a step, at most 16; 0: as many as pay. */
   draftLen?: number;
   /** A text that the output may repeat in parts, as an edited file repeats the old one. */
@@ -515,6 +517,8 @@ export interface Info {
   modelParallelSize: number;
   /** Whether there is a draft model, whose bytes are in weightBytes and kvBytes too. */
   hasDraft: boolean;
+  /** Number of Medusa heads, whose bytes are in weightBytes too. */
+  medusaHeads: number;
 }
 
 export interface Rank {

@@ -20,6 +20,7 @@ type settings struct {
 	adapters                 []adapter
 	draftDir                 string
 	draftDtype               llamabi.Dtype
+	medusaDir                string
 	maxSeqLen, maxBatchSize  int
 	device                   llamabi.Device
 	deviceIndex              int
@@ -51,6 +52,7 @@ func readFlags() (settings, error) {
 	flag.Func("adapter", "LoRA adapter in a directory, as `NAME=DIR`, which requests choose by NAME as their model; repeatable", s.addAdapter)
 	flag.StringVar(&s.draftDir, "draft_dir", "", "directory of a draft model, or its .gguf file: smaller, with the same tokens, it guesses at them (same answers, sooner)")
 	flag.Func("draft_weights_dtype", "convert the draft model's weights to `dtype` (default auto)", setDtype(&s.draftDtype))
+	flag.StringVar(&s.medusaDir, "medusa_dir", "", "directory of Medusa heads trained for the checkpoint, which guess at tokens (same answers, sooner)")
 	flag.IntVar(&s.maxSeqLen, "max_seq_len", 512, "most tokens of a sequence, prompt included")
 	flag.IntVar(&s.maxBatchSize, "max_batch_size", 8, "sequences that run at the same time")
 	flag.Func("device", "auto, cpu, cuda or cuda:N (default auto)", s.setDevice)

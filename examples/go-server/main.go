@@ -93,7 +93,7 @@ func run() error {
 		llamabi.WithDevice(set.device, set.deviceIndex), llamabi.WithGPUMemory(set.gpuMemory), llamabi.WithThreads(set.threads), llamabi.WithDevices(set.ranks...),
 		llamabi.WithMaxWaiting(set.maxWaiting), llamabi.WithMaxStall(set.maxStall), llamabi.WithMaxUnread(set.maxUnread), llamabi.WithStallMemory(set.stallMemory),
 		llamabi.WithWeightsDtype(set.weightsDtype), llamabi.WithKVDtype(set.kvDtype), llamabi.WithPrecision(set.precision),
-		llamabi.WithDraft(set.draftDir), llamabi.WithDraftDtypes(set.draftDtype, llamabi.DtypeAuto),
+		llamabi.WithDraft(set.draftDir), llamabi.WithDraftDtypes(set.draftDtype, llamabi.DtypeAuto), llamabi.WithMedusa(set.medusaDir),
 		llamabi.WithSeed(set.seed),
 		llamabi.WithLog(llamabi.LogInfo, func(_ llamabi.LogLevel, line string) { log.Print(line) }))
 	if err != nil {

@@ -34,6 +34,7 @@ type server struct {
 	maxAnswer  int           // tokens, with alternatives, of an answer that is sent as a whole
 	slots      int           // sequences that run at the same time
 	draft      bool          // there is a draft model
+	medusa     bool          // there are Medusa heads
 	timeout    time.Duration // of a request in all; 0: none
 	access     access
 	cached     bool // say in usage what came from the prefix cache
@@ -59,7 +60,7 @@ func (s *server) measure() error {
 	if err != nil {
 		return err
 	}
-	s.draft = info.HasDraft
+	s.draft, s.medusa = info.HasDraft, info.MedusaHeads > 0
 	longest := 0
 	for token := range info.VocabSize {
 		bytes, err := s.model.TokenBytes(int32(token))

@@ -101,7 +101,7 @@ func (f *fields) speculation(s *server, c *common) {
 	how := llamabi.SpecOff
 	switch value := f.body["speculation"]; value {
 	case nil:
-		if s.draft {
+		if s.draft || s.medusa {
 			how = llamabi.SpecAuto
 		} else if f.body["prediction"] != nil {
 			how = llamabi.SpecNGram
@@ -115,8 +115,12 @@ func (f *fields) speculation(s *server, c *common) {
 		if how = llamabi.SpecDraft; !s.draft {
 			f.fail("speculation", "'speculation' is 'draft', and this service has no draft model.")
 		}
+	case "medusa":
+		if how = llamabi.SpecMedusa; !s.medusa {
+			f.fail("speculation", "'speculation' is 'medusa', and this service has no Medusa heads.")
+		}
 	default:
-		f.fail("speculation", "'speculation' must be 'off', 'auto', 'ngram' or 'draft'.")
+		f.fail("speculation", "'speculation' must be 'off', 'auto', 'ngram', 'draft' or 'medusa'.")
 	}
 	c.guessed = f.body["prediction"] != nil || f.body["speculation"] != nil && how != llamabi.SpecOff
 	// The same tokens come as without it, sooner.

@@ -153,7 +153,7 @@ async function streamOf(service, { input, request, begun, copies, options: asked
   const { model } = service;
   const grammar = constraint === null ? undefined : await grammarOf(model, constraint);
   // The same tokens come as without it, sooner.
-  const usual = service.draft ? 'auto' : prediction != null ? 'ngram' : 'off';
+  const usual = service.draft || service.medusa ? 'auto' : prediction != null ? 'ngram' : 'off';
   const options = { ...asked, grammar, speculation: speculation ?? usual, cacheSalt, signal };
   if (prediction != null) options.predicted = await predictedOf(model, prediction, signal);
   if (request && copies === 1) return model.streamChat(request, options);

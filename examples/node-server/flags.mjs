@@ -83,6 +83,7 @@ const FLAGS = {
   model_name: [text, '', "what /v1/models calls the model (default: the directory's name)"],
   adapter: [adapter, [], 'LoRA adapter in a directory, as NAME=DIR, which requests choose by NAME as their model; repeatable'],
   draft_dir: [text, '', 'directory of a draft model, or its .gguf file: smaller, with the same tokens, it guesses at them (same answers, sooner)'],
+  medusa_dir: [text, '', 'directory of Medusa heads trained for the checkpoint, which guess at tokens (same answers, sooner)'],
   draft_weights_dtype: [oneOf(...DTYPES), 'auto', "convert the draft model's weights, to one of the same types"],
   max_seq_len: [integer, '512', 'most tokens of a sequence, prompt included'],
   max_batch_size: [integer, '8', 'sequences that run at the same time'],

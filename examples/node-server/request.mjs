@@ -102,11 +102,12 @@ function seedOf(body) {
 }
 
 // Whether tokens are guessed at, and by what; undefined: as the service does it.
-function speculationOf(body, hasDraft) {
+function speculationOf(body, { draft, medusa }) {
   const value = body.speculation ?? undefined;
   if (value === undefined || value === 'off' || value === 'auto' || value === 'ngram') return value;
-  if (value !== 'draft') throw badRequest('speculation', "'speculation' must be 'off', 'auto', 'ngram' or 'draft'.");
-  if (!hasDraft) throw badRequest('speculation', "'speculation' is 'draft', and this service has no draft model.");
+  if (value !== 'draft' && value !== 'medusa') throw badRequest('speculation', "'speculation' must be 'off', 'auto', 'ngram', 'draft' or 'medusa'.");
+  if (value === 'medusa' && !medusa) throw badRequest('speculation', "'speculation' is 'medusa', and this service has no Medusa heads.");
+  if (value === 'draft' && !draft) throw badRequest('speculation', "'speculation' is 'draft', and this service has no draft model.");
   return value;
 }
 
@@ -194,7 +195,7 @@ function common(service, body, own, maxTokens, limit) {
   Object.assign(options, search?.options, { beamEvents: told.includeBeams && search?.beams > 1 });
   const constraint = constraintOf(body, options.ignoreEos);
   // A search has all answers of a prompt, which the model gets once.
-  const speculation = speculationOf(body, service.draft);
+  const speculation = speculationOf(body, service);
   return { model, options, n, beams: search?.beams ?? 0, copies: search ? 1 : n, stream, ...told, constraint, speculation };
 }
 

@@ -38,10 +38,10 @@ export class Service {
   #aborts = new Set();
 
   constructor(model, { queue, ...options }) {
-    const { maxBatchSize, maxSeqLen, vocabSize, hasDraft } = model.info();
+    const { maxBatchSize, maxSeqLen, vocabSize, hasDraft, medusaHeads } = model.info();
     // template, name, adapters (ids by their names), fingerprint, maxBody, maxAnswer, timeout (in seconds), auth, reportCached,
     // accessLog, log
-    Object.assign(this, { ...options, model, room: maxSeqLen, vocabSize, slots: maxBatchSize, draft: hasDraft });
+    Object.assign(this, { ...options, model, room: maxSeqLen, vocabSize, slots: maxBatchSize, draft: hasDraft, medusa: medusaHeads > 0 });
     this.limit = maxBatchSize + queue;
     const longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b));
     this.mostBytes = longest * maxSeqLen; // of a text that can fit

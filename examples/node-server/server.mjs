@@ -67,6 +67,7 @@ async function main() {
     kvDtype: f.kv_dtype,
     precision: f.precision,
     ...(f.draft_dir && { draftDir: f.draft_dir }),
+    ...(f.medusa_dir && { medusaDir: f.medusa_dir }),
     draftWeightsDtype: f.draft_weights_dtype,
     seed,
     signal: loading.signal,

@@ -62,6 +62,7 @@ pub(super) fn default_build_options() -> llama_build_options {
         draft_dir: ptr::null(),
         draft_weights_dtype: LLAMA_DTYPE_AUTO,
         draft_kv_dtype: LLAMA_DTYPE_AUTO,
+        medusa_dir: ptr::null(),
     }
 }
 
@@ -146,6 +147,8 @@ pub(super) unsafe fn build_options(o: &llama_build_options) -> Outcome<(LogSink,
         draft_dir: (!o.draft_dir.is_null()).then(|| unsafe { path(o.draft_dir) }.to_owned()),
         draft_weights_dtype: dtype("draft_weights_dtype", o.draft_weights_dtype)?,
         draft_kv_dtype: dtype("draft_kv_dtype", o.draft_kv_dtype)?,
+        // SAFETY: as above.
+        medusa_dir: (!o.medusa_dir.is_null()).then(|| unsafe { path(o.medusa_dir) }.to_owned()),
         chat_template,
         chat_now: (o.chat_now != 0).then_some(o.chat_now),
         cancel: cancel::flag(o.cancel)?,

@@ -58,6 +58,8 @@ pub unsafe extern "C" fn llama_get_info(
             stored_format: c_text(&info.stored_format),
             model_parallel_size: number(info.ranks.len()),
             has_draft: u32::from(info.has_draft),
+            medusa_heads: number(info.medusa_heads),
+            reserved1: 0,
         });
         Ok(LLAMA_OK)
     })

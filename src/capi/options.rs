@@ -209,9 +209,11 @@ fn speculation(value: i32) -> Outcome<Speculation> {
         LLAMA_SPEC_AUTO => Ok(Speculation::Auto),
         LLAMA_SPEC_NGRAM => Ok(Speculation::NGram),
         LLAMA_SPEC_DRAFT => Ok(Speculation::Draft),
+        LLAMA_SPEC_MEDUSA => Ok(Speculation::Medusa),
         _ => Err(Failure::invalid(format!(
             "speculation is {value}, must be LLAMA_SPEC_OFF ({LLAMA_SPEC_OFF}), AUTO \
-             ({LLAMA_SPEC_AUTO}), NGRAM ({LLAMA_SPEC_NGRAM}) or DRAFT ({LLAMA_SPEC_DRAFT})"
+             ({LLAMA_SPEC_AUTO}), NGRAM ({LLAMA_SPEC_NGRAM}), DRAFT ({LLAMA_SPEC_DRAFT}) or MEDUSA \
+             ({LLAMA_SPEC_MEDUSA})"
         ))),
     }
 }

@@ -13,6 +13,7 @@
 //! | [`foreign`] | Hugging Face's form with weights that other programs quantised |
 //! | [`llamabi`] | either form with weights that we quantised |
 //! | [`adapter`] | LoRA adapters, which are merged into the weights |
+//! | [`medusa`] | Medusa heads, which are trained for a checkpoint |
 //! | `keys`, `sizes` | configurations: typed keys of JSON, bounds of the sizes |
 //! | `multipliers` | Granite's multipliers |
 //! | [`files`] | the open files, and finding tensors in them |
@@ -36,6 +37,7 @@ mod hf_rope;
 pub mod hugging_face;
 mod keys;
 pub mod llamabi;
+pub mod medusa;
 pub mod meta;
 mod multipliers;
 pub mod plan;
@@ -48,6 +50,7 @@ pub mod weights;
 pub use adapter::Adapter;
 pub use files::Files;
 pub use fingerprint::fingerprint;
+pub use medusa::Medusa;
 pub use plan::Plan;
 pub use stored::{ChatTemplate, Checkpoint, Keep, TokenizerSource};
 

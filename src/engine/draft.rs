@@ -17,11 +17,30 @@ use super::request::MAX_DRAFTS;
 use crate::Token;
 use crate::backend::{RowKind, Span, Step};
 
-/// The kind of the draft model's drafts, beside those that are looked up.
-const MODEL: usize = KINDS;
+/// The kind of a guesser's drafts, beside those that are looked up.
+const GUESSED: usize = KINDS;
 
 /// The kind of those that a grammar forces.
 const FORCED: usize = KINDS + 1;
+
+/// What guesses at a sequence's tokens, beside what is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guesser {
+    /// Medusa heads, so many.
+    Heads(usize),
+    /// The draft model.
+    Model,
+}
+
+impl Guesser {
+    /// Most drafts that a step can have of it.
+    fn most(self) -> usize {
+        match self {
+            Guesser::Heads(n) => n,
+            Guesser::Model => MAX_DRAFTS,
+        }
+    }
+}
 
 /// A sequence for which no drafts are worth their time goes without for at most so many steps.
 const LONGEST_REST: u32 = 64;
@@ -33,14 +52,14 @@ pub(super) const IN_ANY_CASE: f32 = 2.0;
 pub(super) struct Drafts {
     /// What looks drafts up in texts, if the call wants that.
     lookup: Option<Lookup>,
-    /// Whether the draft model is asked.
-    model: bool,
+    /// What else is asked, if anything is.
+    guesser: Option<Guesser>,
     /// Whether what the grammar forces is drafted.
     forced: bool,
-    /// Whether the step that is being planned would like drafts of the model's, and how many it
-    /// could take.
+    /// How many drafts of the guesser's the step that is being planned could take, if it would like
+    /// some.
     wants: usize,
-    /// How many the model is asked for, and how many it has given.
+    /// How many the guesser is asked for, and how many it has given.
     asked: usize,
     got: usize,
     /// So many drafts wherever there are some; 0: as many as pay.
@@ -110,9 +129,15 @@ impl Habit {
 }
 
 impl Drafts {
-    /// For a prompt of so many tokens, if the call asks for drafts; `has_model`: there is a draft
-    /// model. Without memory for them it goes without them.
-    pub fn new(call: &Call, prompt_len: usize, extent: &Extent, has_model: bool) -> Option<Self> {
+    /// For a prompt of so many tokens, if the call asks for drafts. The handle may have so many Medusa
+    /// heads and a draft model; heads are asked rather than the model, because they cost less. Without
+    /// memory for drafts the sequence goes without them.
+    pub fn new(
+        call: &Call,
+        prompt_len: usize,
+        extent: &Extent,
+        (heads, has_model): (usize, bool),
+    ) -> Option<Self> {
         let options = &call.options;
         if !options.searches_drafts() || extent.max_new() < 3 {
             return None;
@@ -122,7 +147,11 @@ impl Drafts {
             .then(|| Lookup::new(prompt_len + extent.max_new()));
         Some(Self {
             lookup: lookup.transpose().ok()?,
-            model: has_model && options.asks_draft_model(),
+            guesser: match heads {
+                1.. if options.asks_heads() => Some(Guesser::Heads(heads)),
+                _ if has_model && options.asks_draft_model() => Some(Guesser::Model),
+                _ => None,
+            },
             forced: options.drafts_forced_tokens(),
             wants: 0,
             asked: 0,
@@ -188,15 +217,15 @@ impl Drafts {
     }
 
     /// Look for what the step that is being planned could have of it; unless it rests, which it
-    /// does from looking, not from what its grammar has `forced`. `pays`: a draft of the draft
-    /// model's could.
+    /// does from looking, not from what its grammar has `forced`. `can_guess`: whether the
+    /// guesser could guess now, and its guesses could pay, or not.
     pub fn find(
         &mut self,
         call: &Call,
         branch: &Branch,
         forced: &[Token],
         extent: &Extent,
-        pays: bool,
+        can_guess: impl Fn(Guesser) -> [bool; 2],
     ) {
         let most = self.most(branch, extent);
         let room = &mut self.tokens[..most];
@@ -217,26 +246,29 @@ impl Drafts {
             (self.kind, self.found) = (kind, n);
         }
         let likely = |kind: usize| self.habits[kind].taken(0);
-        let is_ready = branch.drafted >= branch.prompt_len;
-        if self.asks_model(pays)
-            && is_ready
-            && (self.found == 0 || likely(MODEL) > likely(self.kind))
+        if let Some(guesser) = self.guesser
+            && let [true, pays] = can_guess(guesser)
+            && self.asks(guesser, pays)
+            && (self.found == 0 || likely(GUESSED) > likely(self.kind))
         {
-            self.wants = most;
+            self.wants = most.min(guesser.most());
         }
     }
 
-    /// Whether the draft model is asked for drafts, where `pays` says whether any could pay.
-    pub fn asks_model(&self, pays: bool) -> bool {
-        self.model && (pays || self.fixed > 0)
+    /// Whether this one is asked for drafts, where `pays` says whether any could pay.
+    pub fn asks(&self, guesser: Guesser, pays: bool) -> bool {
+        self.guesser == Some(guesser) && (pays || self.fixed > 0)
     }
 
-    /// How many drafts of the model's the step that is being planned could take.
-    pub fn wants(&self) -> usize {
-        self.wants
+    /// How many drafts of this one the step that is being planned could take.
+    pub fn wants(&self, guesser: Guesser) -> usize {
+        match self.guesser == Some(guesser) {
+            true => self.wants,
+            false => 0,
+        }
     }
 
-    /// Settles how many the model is asked for, where so many of each sequence's pay, and each may
+    /// Settles how many the guesser is asked for, where so many of each sequence's pay, and each may
     /// have at most so many.
     pub fn ask(&mut self, best: usize, most: usize) -> usize {
         let in_any_case = match self.fixed {
@@ -247,26 +279,26 @@ impl Drafts {
         self.asked
     }
 
-    /// Whether it is asked for the draft at `place`, and has those before it.
-    pub fn lacks(&self, place: usize) -> bool {
-        self.got == place && place < self.asked
+    /// Whether this one is asked for the draft at `place`, and has given those before it.
+    pub fn lacks(&self, guesser: Guesser, place: usize) -> bool {
+        self.guesser == Some(guesser) && self.got == place && place < self.asked
     }
 
-    /// How many drafts it has of the model.
+    /// How many drafts it has of the guesser.
     pub fn got(&self) -> usize {
         self.got
     }
 
-    /// The model's next draft, instead of those that were looked up.
+    /// The guesser's next draft, instead of those that were looked up.
     pub fn push(&mut self, token: Token) {
         self.tokens[self.got] = token;
         self.got += 1;
-        (self.kind, self.found) = (MODEL, self.got);
+        (self.kind, self.found) = (GUESSED, self.got);
     }
 
-    /// The probability that the model's draft at `place` is taken.
-    pub fn model_is_right(&self, place: usize) -> f32 {
-        self.habits[MODEL].taken(place)
+    /// The probability that the guesser's draft at `place` is taken.
+    pub fn guesser_is_right(&self, place: usize) -> f32 {
+        self.habits[GUESSED].taken(place)
     }
 
     /// What was found, unless a grammar forces it.
@@ -318,8 +350,11 @@ impl Drafts {
         if is_plain && (runs_ahead || had_room && (self.found > 0 || self.wants > 0)) {
             // What the draft model has not seen it computes before it can guess again, however long
             // that is. So where its guesses do not pay it is asked less soon, and then no more.
-            self.model &= self.wants == 0 || self.last_rest < LONGEST_REST;
-            let longer = if self.wants > 0 { 4 } else { 2 };
+            let of_model = self.wants(Guesser::Model) > 0;
+            if of_model && self.last_rest >= LONGEST_REST {
+                self.guesser = None;
+            }
+            let longer = if of_model { 4 } else { 2 };
             self.last_rest = (longer * self.last_rest).clamp(2, LONGEST_REST);
             self.rest = self.last_rest;
         }

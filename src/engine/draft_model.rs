@@ -9,13 +9,9 @@
 
 use super::pace::Pace;
 use super::plan::Plan;
-use super::request::MAX_DRAFTS;
 use crate::backend::{Answer, Limits, Run};
 use crate::{Error, Result, reserve};
 use std::time::Instant;
-
-/// Drafts that are all right must make tokens this much faster, or none are asked for.
-const WORTH_A_TRY: f64 = 1.1;
 
 pub(super) struct DraftModel {
     pub run: Box<dyn Run>,
@@ -81,19 +77,6 @@ impl DraftModel {
         self.plan.clear();
         self.rows.clear();
         self.seconds = 0.0;
-    }
-
-    /// Finds out whether drafts could pay for so many sequences, beside the model's `pace`. Until both
-    /// have been measured, they could: the two paces have no common unit before.
-    pub fn weigh(&mut self, pace: &Pace, sequences: usize) {
-        let n = sequences.max(1);
-        let drafting = self.pace.decode_seconds(n);
-        let rate = |k: usize| {
-            let seconds = pace.decode_seconds(n * (k + 1)) + k as f64 * drafting;
-            (k + 1) as f64 / seconds
-        };
-        let is_known = pace.knows_decodes() && self.pace.knows_decodes();
-        self.pays = !is_known || (1..=MAX_DRAFTS).any(|k| rate(k) > WORTH_A_TRY * rate(0));
     }
 
     /// Computes the planned step, of whose rows `decodes` are rows of decode.

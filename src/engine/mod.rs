@@ -13,7 +13,7 @@
 //!   it goes
 //! - `guide`: the mask of a sequence that follows a grammar; `guides`: the thread that computes them
 //! - `draft`: guesses at tokens, which a step computes along (`ngram`: those that are looked up;
-//!   `draft_model`: a smaller model's)
+//!   `draft_model`: a smaller model's; `medusa`: those of Medusa heads)
 //! - `line`: who waits for a slot
 //! - `group`: a beam search, which is a sequence with several branches; `beam`: which of them go
 //!   on; `phrases`: what they must write
@@ -44,6 +44,7 @@ mod guides;
 mod inquiry;
 mod line;
 mod lock;
+mod medusa;
 mod ngram;
 mod options;
 mod os;
@@ -134,9 +135,11 @@ impl Engine {
                 .min(limits.n_pages / limits.max_positions.div_ceil(limits.page_size)),
             vocab_size: limits.vocab_size,
             has_draft: draft.is_some(),
+            has_heads: run.medusa_heads() > 0,
         };
         let shared = Shared::new(&options, n_pages, log);
-        let scheduler = Scheduler::new(limits, draft, tokenizer.clone(), &options, shared.clone())?;
+        let models = (&*run, draft);
+        let scheduler = Scheduler::new(models, tokenizer.clone(), &options, shared.clone())?;
         let plans = scheduler.plans()?;
         let thread_shared = shared.clone();
         let thread = without_signals(|| {

@@ -1,6 +1,7 @@
 //! Limits the number of prompt rows of a step, so that running streams are not held up, and knows
 //! how long a step takes by its rows of decode, so that drafts are worth theirs.
 
+use super::request::MAX_DRAFTS;
 use crate::{Result, reserve};
 
 /// The longest time that a step with running streams should take: ten tokens a second are pleasant
@@ -13,6 +14,8 @@ const FIRST_ROWS: usize = 64;
 
 /// What a row more costs where nothing is known of it, as a share of a step.
 const ROW_SHARE: f64 = 0.02;
+/// Drafts that are all right must make tokens this much faster, or none are asked for.
+const WORTH_A_TRY: f64 = 1.1;
 /// What was measured so many steps ago is not known any more: sequences have become longer, and
 /// the machine has other things to do.
 const FORGOTTEN: u64 = 1000;
@@ -113,6 +116,20 @@ impl Pace {
     /// Whether [`Pace::decode_seconds`] are seconds.
     pub fn knows_decodes(&self) -> bool {
         self.by_rows.iter().any(|at| at.times > 1)
+    }
+
+    /// Whether drafts of which each takes a step of `guesses` could pay for so many sequences, if all
+    /// of them were right. Until both have been measured, they could: the two have no common unit
+    /// before.
+    pub fn could_gain(&self, guesses: &Pace, sequences: usize) -> bool {
+        let n = sequences.max(1);
+        let drafting = guesses.decode_seconds(n);
+        let rate = |k: usize| {
+            let seconds = self.decode_seconds(n * (k + 1)) + k as f64 * drafting;
+            (k + 1) as f64 / seconds
+        };
+        let is_known = self.knows_decodes() && guesses.knows_decodes();
+        !is_known || (1..=MAX_DRAFTS).any(|k| rate(k) > WORTH_A_TRY * rate(0))
     }
 
     /// About how long a step with so many rows of decode takes: as measured, or else in line with

@@ -72,7 +72,7 @@ fn serve(
         }
         scheduler.admit(new, run)?;
         if now.is_empty() {
-            scheduler.plan(&mut now)?;
+            scheduler.plan(&mut now, run)?;
             idle = now.is_empty();
             if idle {
                 continue;

@@ -220,6 +220,10 @@ impl<'a> Build<'a> {
                 true => gpu,
                 false => gpu.unrotated(limits)?,
             };
+            let gpu = match self.options.medusa_dir {
+                Some(_) => gpu.with_medusa(limits)?,
+                None => gpu,
+            };
             let gpu = gpu.log(self.options.log.clone());
             let gpu = gpu.library(limits, given_up);
             let gpu = match self.options.gpu_memory_bytes {
@@ -265,6 +269,7 @@ impl<'a> Build<'a> {
         drop(files);
         let eos_ids = eos_ids(self.ckpt_dir, &config, &*tokenizer)?;
         let has_draft = loaded.draft.is_some();
+        let medusa_heads = loaded.run.medusa_heads();
         let engine = self.engine(
             (loaded.run, loaded.draft),
             &tokenizer,
@@ -275,6 +280,7 @@ impl<'a> Build<'a> {
             max_seq_len: options.max_seq_len,
             max_batch_size: options.max_batch_size,
             has_draft,
+            medusa_heads,
             ranks: loaded.ranks,
             device: loaded.device,
             weights_dtype: loaded.weights_dtype,

@@ -5,8 +5,11 @@ use super::plan::{MemoryPlan, Place};
 use super::setting::{Setting, memory, setting};
 use super::{Llama, RankInfo};
 use crate::backend::{Backend, Carrier, RopeTable, Run};
+use crate::checkpoint::medusa::{HeadsPlan, Medusa};
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{Adapter, Plan};
+use crate::engine::MAX_DRAFTS;
+use crate::model::medusa::Heads;
 use crate::model::{Runner, rope};
 use crate::ranks::figures::Figures;
 use crate::{Dtype, Result};
@@ -15,6 +18,8 @@ use std::sync::Arc;
 /// What is to be loaded of a checkpoint.
 struct Part<'a> {
     plan: Plan<'a>,
+    /// Medusa heads beside it.
+    heads: Option<HeadsPlan<'a>>,
     setting: Setting<'a>,
     /// What it takes, as [`memory`] counts.
     items: [(&'static str, u64); 4],
@@ -22,6 +27,9 @@ struct Part<'a> {
 
 /// A model that runs, what brings adapters to its device, and the name of the device.
 type Running = (Box<dyn Run>, Option<Box<dyn Carrier>>, String);
+
+/// What Medusa heads take: the items of the memory plan.
+const HEADS_ITEMS: [&str; 2] = ["the Medusa heads", "their scratch buffers"];
 
 /// The names of what a draft model takes, in the order of [`memory`].
 const DRAFT_ITEMS: [&str; 4] = [
@@ -43,15 +51,32 @@ impl Build<'_> {
         let options = self.options;
         let opened = self.open_checkpoint()?;
         let draft = self.open_draft(&opened)?;
+        let cancel = options.cancel.as_ref();
+        let medusa = options.medusa_dir.as_ref();
+        let medusa = medusa.map(|dir| Medusa::open(dir, cancel)).transpose()?;
         let adapters = self.adapters()?;
         let dtypes = (options.weights_dtype, options.kv_dtype);
-        let model = self.part::<B>(&opened, dtypes, &adapters)?;
+        let mut model = self.part::<B>(&opened, dtypes, &adapters)?;
+        if let Some(medusa) = &medusa {
+            let heads = medusa.plan::<B>(&opened.config, &model.plan, MAX_DRAFTS)?;
+            model.heads = Some(heads);
+        }
         let dtypes = (options.draft_weights_dtype, options.draft_kv_dtype);
         let draft_part = draft
             .as_ref()
             .map(|draft| self.part::<B>(draft, dtypes, &[]));
         let draft_part = draft_part.transpose()?;
         let mut items = model.items.to_vec();
+        let heads_bytes = match &model.heads {
+            Some(heads) => {
+                let rows = model.setting.limits.max_wanted;
+                let scratch = Heads::<B>::scratch_bytes(&opened.config.shape, rows);
+                let bytes = [heads.weight_bytes::<B>(), scratch];
+                items.extend(HEADS_ITEMS.into_iter().zip(bytes));
+                bytes[0]
+            }
+            None => 0,
+        };
         if let Some(part) = &draft_part {
             let of_draft = DRAFT_ITEMS.iter().zip(part.items);
             items.extend(of_draft.map(|(name, (_, bytes))| (*name, bytes)));
@@ -59,8 +84,9 @@ impl Build<'_> {
         let plan = MemoryPlan { items, place };
         plan.check()?;
         let bytes = |part: &Part<'_>| part.items[0].1;
-        let all_bytes = bytes(&model) + draft_part.as_ref().map_or(0, bytes);
-        let share = bytes(&model) as f32 / all_bytes.max(1) as f32;
+        let model_bytes = bytes(&model) + heads_bytes;
+        let all_bytes = model_bytes + draft_part.as_ref().map_or(0, bytes);
+        let share = model_bytes as f32 / all_bytes.max(1) as f32;
         let mut go_on = |read: f32| progress(read * share);
         let (run, carrier, device_name) = self.runner(&opened, &model, &plan, &open, &mut go_on)?;
         // In this form the last share is 1, whatever is rounded.
@@ -75,7 +101,7 @@ impl Build<'_> {
             let of_draft = draft_part.as_ref().map_or(0, |part| part.items[item].1);
             model.items[item].1 + of_draft
         };
-        let (weight_bytes, kv_bytes) = (sum(0), sum(1));
+        let (weight_bytes, kv_bytes) = (sum(0) + heads_bytes, sum(1));
         let (weights_dtype, kv_dtype) = (model.setting.weights_dtypes[0], model.setting.kv_dtype);
         drop(model);
         let loaded = Loaded {
@@ -113,6 +139,7 @@ impl Build<'_> {
         let items = memory::<B>(&config.shape, &plan, &setting, options);
         Ok(Part {
             plan,
+            heads: None,
             setting,
             items,
         })
@@ -139,13 +166,28 @@ impl Build<'_> {
         let (backend, device_name) = open(rope, &part.setting, memory.needed()).map_err(explain)?;
         let bytes = [part.items[0].1, part.items[1].1];
         self.say(opened, &part.setting, bytes, &device_name);
+        let heads_bytes = part.heads.as_ref().map_or(0, HeadsPlan::weight_bytes::<B>);
+        let share = bytes[0] as f32 / (bytes[0] + heads_bytes).max(1) as f32;
         let mut control = LoadControl {
             cancel: options.cancel.as_ref(),
-            progress,
+            progress: &mut |read| progress(read * share),
         };
         let weights = weights::load(&backend, &part.plan, &mut control).map_err(explain)?;
+        let mut control = LoadControl {
+            cancel: options.cancel.as_ref(),
+            progress: &mut |read| progress(1.0 - (1.0 - read) * (1.0 - share)),
+        };
+        let heads = part.heads.as_ref().map(|plan| {
+            let heads = plan.load(&backend, &mut control)?;
+            Heads::new(&backend, heads, &config.shape, limits.max_wanted)
+        });
+        let heads = heads.transpose().map_err(explain)?;
         let carrier = backend.carrier();
         let runner = Runner::new(backend, weights, &config.shape, *kv_dtype, limits.clone());
-        Ok((Box::new(runner.map_err(explain)?), carrier, device_name))
+        let mut runner = runner.map_err(explain)?;
+        if let Some(heads) = heads {
+            runner = runner.with_heads(heads);
+        }
+        Ok((Box::new(runner), carrier, device_name))
     }
 }

@@ -105,6 +105,9 @@ pub struct BuildOptions {
     pub draft_weights_dtype: Option<Dtype>,
     /// As [`BuildOptions::kv_dtype`], of the draft model.
     pub draft_kv_dtype: Option<Dtype>,
+    /// The directory of Medusa heads that were trained for this checkpoint, which guess at the tokens
+    /// that come.
+    pub medusa_dir: Option<PathBuf>,
     /// A chat template instead of the model's.
     pub chat_template: Option<String>,
     /// What `strftime_now` of a chat template sees, in seconds since 1970; `None`: the clock.
@@ -141,6 +144,7 @@ impl Default for BuildOptions {
             draft_dir: None,
             draft_weights_dtype: None,
             draft_kv_dtype: None,
+            medusa_dir: None,
             chat_template: None,
             chat_now: None,
             cancel: None,
@@ -168,9 +172,12 @@ pub struct Info {
     pub kv_dtype: Dtype,
     /// Whether it has a draft model.
     pub has_draft: bool,
+    /// How many Medusa heads guess at tokens.
+    pub medusa_heads: usize,
     /// The ranks that compute it, in order.
     pub ranks: Vec<RankInfo>,
-    /// Bytes of the weights in memory, of all ranks and of the draft model.
+    /// Bytes of the weights in memory, of all ranks, of the draft model and of the
+    /// Medusa heads.
     pub weight_bytes: u64,
     /// Bytes of the KV pool, of all ranks and of the draft model.
     pub kv_bytes: u64,

@@ -132,6 +132,10 @@ fn refuse(shared: &Shared, options: &BuildOptions) -> Result<()> {
         let what = "comm together with draft_dir: a model of several ranks has no draft model";
         return Err(Error::Unsupported(what.into()));
     }
+    if options.medusa_dir.is_some() {
+        let what = "comm together with medusa_dir: a model of several ranks has no Medusa heads";
+        return Err(Error::Unsupported(what.into()));
+    }
     Ok(())
 }
 

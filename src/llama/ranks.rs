@@ -56,6 +56,11 @@ impl Build<'_> {
                 "devices together with draft_dir: a model of several ranks has no draft model";
             return Err(Error::Unsupported(what.into()));
         }
+        if options.medusa_dir.is_some() {
+            let what =
+                "devices together with medusa_dir: a model of several ranks has no Medusa heads";
+            return Err(Error::Unsupported(what.into()));
+        }
         if n > MAX_RANKS {
             return Err(Error::invalid(
                 "n_devices",

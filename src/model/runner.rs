@@ -1,8 +1,9 @@
 //! Weights, KV pool and scratch buffers on one backend, as the engine's [`Run`].
 
+use super::medusa::Heads;
 use crate::backend::{Answer, Backend, Exchange, Limits, Run, Shape, Step, Weights};
 use crate::backend::{Scratch, forward};
-use crate::{Dtype, Result};
+use crate::{Dtype, Error, Result};
 
 /// A model that can run steps.
 pub struct Runner<B: Backend> {
@@ -10,6 +11,7 @@ pub struct Runner<B: Backend> {
     weights: Weights<B>,
     kv: B::Kv,
     scratch: Scratch<B>,
+    medusa: Option<Heads<B>>,
     limits: Limits,
     page_bytes: usize,
 }
@@ -48,9 +50,16 @@ impl<B: Backend> Runner<B> {
             weights,
             kv,
             scratch,
+            medusa: None,
             limits,
             page_bytes: B::page_bytes(shape, kv_dtype) as usize,
         })
+    }
+
+    /// With Medusa heads.
+    pub fn with_heads(mut self, heads: Heads<B>) -> Self {
+        self.medusa = Some(heads);
+        self
     }
 
     /// As one of several ranks. Weights, and the shape for which it was made, are the rank's.
@@ -86,6 +95,20 @@ impl<B: Backend> Run for Runner<B> {
 
     fn can_follow(&self) -> bool {
         self.backend.can_follow()
+    }
+
+    fn medusa_heads(&self) -> usize {
+        self.medusa.as_ref().map_or(0, Heads::len)
+    }
+
+    fn guess(&mut self, head: usize, step: &Step) -> Result<Answer<'_>> {
+        debug_assert!(step.tokens.len() <= self.limits.max_wanted);
+        let Some(medusa) = &mut self.medusa else {
+            return Err(Error::Internal("a guess without Medusa heads".into()));
+        };
+        let Scratch { x, logits, .. } = &mut self.scratch;
+        let hidden = (&*x, &self.weights.norm);
+        medusa.guess(&mut self.backend, head, step, hidden, logits)
     }
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {

@@ -53,7 +53,8 @@ FIELD(llama_build_options, comm, 184, 8);
 FIELD(llama_build_options, draft_dir, 192, 8);
 FIELD(llama_build_options, draft_weights_dtype, 200, 4);
 FIELD(llama_build_options, draft_kv_dtype, 204, 4);
-SIZE(llama_build_options, 208);
+FIELD(llama_build_options, medusa_dir, 208, 8);
+SIZE(llama_build_options, 216);
 
 FIELD(llama_wait, go_on, 0, 8);
 FIELD(llama_wait, context, 8, 8);
@@ -229,7 +230,9 @@ FIELD(llama_info, model_type, 288, 32);
 FIELD(llama_info, stored_format, 320, 32);
 FIELD(llama_info, model_parallel_size, 352, 4);
 FIELD(llama_info, has_draft, 356, 4);
-SIZE(llama_info, 360);
+FIELD(llama_info, medusa_heads, 360, 4);
+FIELD(llama_info, reserved1, 364, 4);
+SIZE(llama_info, 368);
 
 FIELD(llama_timings, struct_size, 0, 4);
 FIELD(llama_timings, running, 4, 4);

@@ -312,7 +312,8 @@ static void with_model(const char *dir) {
   WITH(length_penalty, (float)(1e30 * 1e30), INVALID);
   WITH(speculation, 5, INVALID);
   WITH(speculation, -1, INVALID);
-  WITH(speculation, LLAMA_SPEC_DRAFT, INVALID); /* there is no draft model */
+  WITH(speculation, LLAMA_SPEC_DRAFT, INVALID);  /* there is no draft model */
+  WITH(speculation, LLAMA_SPEC_MEDUSA, INVALID); /* there are no Medusa heads */
   WITH(contrast_beta, 0.5f, INVALID);
   WITH(contrast_beta, -0.5f, INVALID);
   WITH(contrast_beta, NAN, INVALID);

@@ -266,6 +266,7 @@ fn a_failure_is_logged() {
         max_samples: 4,
         vocab_size: VOCAB,
         has_draft: false,
+        has_heads: false,
     };
     let host = Host::new(engine, limits);
     error(&host.submit(vec![prompt("a")], length(9)).unwrap());

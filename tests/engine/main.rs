@@ -9,6 +9,7 @@ mod deciding;
 mod draft_model;
 mod drafts;
 mod failure;
+mod medusa;
 mod parked;
 mod parked_random;
 mod prefix;

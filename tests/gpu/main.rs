@@ -16,6 +16,9 @@ mod drafts;
 mod emu;
 mod features;
 mod gguf;
+mod medusa;
+#[path = "../support/medusa_cases.rs"]
+mod medusa_cases;
 mod mixed;
 mod models;
 mod pages;

@@ -10,7 +10,7 @@ const PROMPTS: [&str; 3] = [
     "Q",
 ];
 
-fn model(dtype: Option<Dtype>) -> Llama {
+pub fn model(dtype: Option<Dtype>) -> Llama {
     model_beside(dtype, None)
 }
 

@@ -16,6 +16,9 @@ mod grammar;
 mod grammar_masks;
 mod invariance;
 mod llama3;
+mod medusa;
+#[path = "../support/medusa_cases.rs"]
+mod medusa_cases;
 mod ranks;
 mod reference;
 #[path = "../support/reference_cases.rs"]

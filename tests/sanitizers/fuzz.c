@@ -9,6 +9,7 @@
  * that the library has a bug), llama_error, what results and events point to, and whatever the
  * sanitizer that this is built with has to say. LLAMABI_PLANTED is `race` or `overflow`: a mistake
  * in the library's own build for it to find. */
+#include "heads.h"
 #include "options.h"
 
 static long calls_wanted = 20000;
@@ -618,6 +619,7 @@ int main(int argc, char **argv) {
   static worker workers[64];
   llama_build_options o;
   llama_error err;
+  llama_info info;
   unsigned i;
   for (i = 1; i < (unsigned)argc; i++) {
     if (i + 1 < (unsigned)argc && strcmp(argv[i], "--calls") == 0)
@@ -638,8 +640,16 @@ int main(int argc, char **argv) {
   o.max_batch_size = 3;
   o.n_threads = 2;
   o.draft_dir = dir;
-  if (llama_build(dir, NULL, &o, &lasting, &err) != LLAMA_OK) {
+  info.struct_size = sizeof info;
+  if (llama_build(dir, NULL, &o, &lasting, &err) != LLAMA_OK ||
+      llama_get_info(lasting, &info, &err) != LLAMA_OK) {
     fprintf(stderr, "fuzz: %s\n", err.message);
+    return 1;
+  }
+  llama_free(lasting);
+  o.medusa_dir = write_heads(&info);
+  if (o.medusa_dir == NULL || llama_build(dir, NULL, &o, &lasting, &err) != LLAMA_OK) {
+    fprintf(stderr, "fuzz: %s: %s\n", heads_dir, err.message);
     return 1;
   }
   for (i = 0; i < READ_STREAMS; i++) pthread_mutex_init(&reading[i], NULL);
@@ -663,6 +673,7 @@ int main(int argc, char **argv) {
     llama_free(atomic_load(&handles[i]));
   }
   llama_free(lasting);
+  remove_heads();
   for (i = 0; i < N_EXPORTS; i++)
     if (!atomic_load(&failed) && atomic_load(&calls_of[i]) == 0 && calls_wanted >= 20000)
       fail("never called", (long)i, export_names[i]);

@@ -212,7 +212,7 @@ static void some_strategy(llama_generate_options *o, int *valid) {
   if (one_in(6)) o->frequency_penalty = (float)below(9) - 4;
   if (one_in(6)) o->no_repeat_ngram_size = one_in(9) ? UINT32_MAX - below(3) : below(5);
   if (one_in(6)) o->min_gen_len = below(o->max_gen_len < 8 ? o->max_gen_len + 1 : 8);
-  if (one_in(3)) o->speculation = (int32_t)below(4);
+  if (one_in(3)) o->speculation = (int32_t)below(5);
   if (one_in(6)) {
     o->contrast_beta = 0.5f;
     o->contrast_alpha = 0.01f * (float)below(101);
@@ -253,7 +253,7 @@ static void some_strategy(llama_generate_options *o, int *valid) {
     o->frequency_penalty = NAN;
     break;
   case 10:
-    o->speculation = 4 + (int32_t)below(3);
+    o->speculation = 5 + (int32_t)below(3);
     break;
   case 12:
     o->contrast_beta = one_in(2) ? -1 : NAN;
@@ -476,6 +476,7 @@ static llama_build_options *some_build_options(void) {
     if (one_in(3)) b->draft_weights_dtype = (int32_t)below(11);
     if (one_in(3)) b->draft_kv_dtype = (int32_t)below(11);
   }
+  if (one_in(4)) b->medusa_dir = one_in(9) ? dir : heads_dir;
   switch (below(24)) {
   case 0:
     b->device = 77;

@@ -65,8 +65,9 @@ with Service(COMMAND, CKPT, "--draft-dir", CKPT) as service:
     figures = dict(line.split() for line in service.send("/metrics")[2].splitlines() if not line.startswith("#"))
     drafted, accepted = (int(figures[f"llamabi_{what}_tokens_total"]) for what in ("drafted", "accepted"))
     assert 0 < accepted <= drafted, figures
-said = fails("--ckpt_dir", CKPT, "--port", "0", "--draft_dir", "/nonexistent")
-assert "/nonexistent" in said, said
+for what in "draft_dir", "medusa_dir":
+    said = fails("--ckpt_dir", CKPT, "--port", "0", f"--{what}", "/nonexistent")
+    assert "/nonexistent" in said, said
 
 text, log = serve("--ranks", "0,0", "--threads", "1")
 assert text and "2 ranks" in log, log

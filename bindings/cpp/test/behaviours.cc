@@ -382,6 +382,17 @@ BEHAVIOUR(draft_model) {
   THROWS(LLAMA_E_INVALID_ARGUMENT, "contrast_beta", plainly.text_completion("a", g));
 }
 
+BEHAVIOUR(medusa_heads) {
+  const auto model = test::demo_model();
+  CHECK(model.info().medusa_heads == 0);
+  llamabi::GenerateOptions g;
+  g.speculation = LLAMA_SPEC_MEDUSA;
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "medusa_dir", model.text_completion("a", g));
+  llamabi::Options o;
+  o.medusa_dir = "/nonexistent";
+  THROWS(LLAMA_E_IO, "/nonexistent", llamabi::Model(test::demo(), o));
+}
+
 BEHAVIOUR(guesses_told) {
   const auto model = test::demo_model();
   llamabi::GenerateOptions g;

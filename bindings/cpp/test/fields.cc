@@ -47,6 +47,7 @@ int main() {
   o.draft_dir = "a";
   o.draft_weights_dtype = LLAMA_DTYPE_INT4;
   o.draft_kv_dtype = LLAMA_DTYPE_BF16;
+  o.medusa_dir = "b";
   print("llama_build_options", [&] { llamabi::Model("say", o); });
 
   llamabi::GenerateOptions g;

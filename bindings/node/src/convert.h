@@ -69,7 +69,7 @@ std::vector<llama_message> borrow(const std::vector<Message> &messages);
 // Options that live as long as a call: what the C struct borrows is kept here. Neither is copied
 // or moved once filled.
 struct BuildOptions {
-  std::string ckpt_dir, tokenizer_path, chat_template, draft_dir;
+  std::string ckpt_dir, tokenizer_path, chat_template, draft_dir, medusa_dir;
   bool has_tokenizer_path = false;
   std::vector<std::string> adapters;
   std::vector<const char *> adapter_pointers;

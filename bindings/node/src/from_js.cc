@@ -347,6 +347,9 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
     } else if (name == "draftDir") {
       draft_dir = to_c_text(env, v, "draftDir");
       c.draft_dir = draft_dir.c_str();
+    } else if (name == "medusaDir") {
+      medusa_dir = to_c_text(env, v, "medusaDir");
+      c.medusa_dir = medusa_dir.c_str();
     } else if (name == "draftWeightsDtype")
       c.draft_weights_dtype = to_dtype(env, v, "draftWeightsDtype");
     else if (name == "draftKvDtype")
@@ -513,7 +516,7 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
     else if (name == "speculation")
       c.speculation = to_number(env, v, "speculation",
           {{"off", LLAMA_SPEC_OFF}, {"auto", LLAMA_SPEC_AUTO}, {"ngram", LLAMA_SPEC_NGRAM},
-              {"draft", LLAMA_SPEC_DRAFT}});
+              {"draft", LLAMA_SPEC_DRAFT}, {"medusa", LLAMA_SPEC_MEDUSA}});
     else if (name == "draftLen")
       c.draft_len = to_uint(env, v, "draftLen");
     else if (name == "predicted")

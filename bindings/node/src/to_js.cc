@@ -220,6 +220,7 @@ napi_value to_js(napi_env env, const llama_info &i) {
   set(env, v, "storedFormat", string(env, i.stored_format));
   set(env, v, "modelParallelSize", number(env, i.model_parallel_size));
   set(env, v, "hasDraft", boolean(env, i.has_draft != 0));
+  set(env, v, "medusaHeads", number(env, i.medusa_heads));
   return v;
 }
 

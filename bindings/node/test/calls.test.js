@@ -284,6 +284,14 @@ behaviour('draft_model', async () => {
   await Promise.all([model.close(), plainly.close()]);
 });
 
+behaviour('medusa_heads', async () => {
+  const model = await demo();
+  assert.equal(model.info().medusaHeads, 0);
+  assertFails(await failure(() => model.textCompletion('a', { speculation: 'medusa' })), 'LLAMA_E_INVALID_ARGUMENT', 'medusa_dir');
+  assertFails(await failure(() => demo({ medusaDir: '/nonexistent' })), 'LLAMA_E_IO', '/nonexistent');
+  await model.close();
+});
+
 behaviour('guesses_told', async () => {
   const model = await demo();
   const options = { temperature: 0, maxGenLen: 60 };

@@ -34,7 +34,7 @@ pub fn forward<B: Backend>(b: &mut B, w: &Weights<B>, kv: &mut B::Kv, s: &mut Sc
     }
     let head = w.head.as_ref().unwrap_or(&w.embedding);
     match &mut s.exchange {
-        None => b.logits(&mut s.logits, &s.x, &w.norm, head),
+        None => b.logits(&mut s.logits, &s.x, Some(&w.norm), head),
         Some(ranks) => ranks.logits(b, &mut s.logits, &s.x, &w.norm, head),
     }
 }

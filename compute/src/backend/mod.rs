@@ -210,6 +210,25 @@ pub trait Run: Send {
         self.collect()
     }
 
+    /// The number of Medusa heads, each of which guesses one token further ahead than the one
+    /// before it.
+    fn medusa_heads(&self) -> usize {
+        0
+    }
+
+    /// Guesses tokens from rows of the last step, which has been collected: head `head` guesses the
+    /// token `head + 2` positions behind a row's own. `step` has a row of decode for each guess. Its
+    /// [`Step::tokens`] are the numbers of the rows in the last step, all of its rows are wanted, and
+    /// its slots and pages are not used. The answer is as that of [`Run::collect`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Internal`] if there is no such head.
+    fn guess(&mut self, head: usize, _step: &Step) -> Result<Answer<'_>> {
+        Err(crate::Error::Internal(format!(
+            "Medusa head {head} of a model that has none"
+        )))
+    }
+
     /// Copies whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
 
@@ -546,8 +565,20 @@ pub trait Backend: Sized + Send {
     fn matmul_add(&mut self, x: &mut Self::Buf, w: &Self::Mat, y: &Self::Buf);
     /// RMSNorm, gate and up (+ bias), `h = silu(gate) * up`; `h: [rows, ffn_dim]`.
     fn ffn_up(&mut self, h: &mut Self::Buf, x: &Self::Buf, layer: &Layer<Self>);
-    /// RMSNorm and head for the wanted rows only; `out: [wanted, vocab_size]`.
-    fn logits(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf, head: &Self::Mat);
+    /// RMSNorm (if there is one) and head for the wanted rows only; `out: [wanted, vocab_size]`.
+    fn logits(
+        &mut self,
+        out: &mut Self::Buf,
+        x: &Self::Buf,
+        norm: Option<&Self::Buf>,
+        head: &Self::Mat,
+    );
+    /// RMSNorm of rows of an earlier step, whose numbers are the tokens of the loaded one: `out[row]
+    /// = norm(x[token[row]])`; `out, x: [rows, dim]`.
+    fn hidden(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf);
+    /// `out = h + silu(w h (+ bias))`, for rows of decode; `out, h: [rows, dim]`. The block of a
+    /// Medusa head (`ResBlock` in FasterDecoding/Medusa's medusa_model.py).
+    fn residual_block(&mut self, out: &mut Self::Buf, w: &Self::Mat, h: &Self::Buf);
     /// Begins to copy the step's answer, which is made from `out`, to the host. Does not wait.
     fn fetch(&mut self, _out: &Self::Buf) {}
     /// Whether a step that [`Step::follows`] the loaded one may be loaded before the loaded one's

@@ -205,8 +205,22 @@ impl<D: Device> Backend for Gpu<D> {
         self.run(|this| ops::ffn_up(this, h, x, layer));
     }
 
-    fn logits(&mut self, out: &mut GpuBuf<D>, x: &GpuBuf<D>, norm: &GpuBuf<D>, head: &GpuMat<D>) {
+    fn logits(
+        &mut self,
+        out: &mut GpuBuf<D>,
+        x: &GpuBuf<D>,
+        norm: Option<&GpuBuf<D>>,
+        head: &GpuMat<D>,
+    ) {
         self.run(|this| ops::logits(this, out, x, norm, head));
+    }
+
+    fn hidden(&mut self, out: &mut GpuBuf<D>, x: &GpuBuf<D>, norm: &GpuBuf<D>) {
+        self.run(|this| ops::hidden(this, out, x, norm));
+    }
+
+    fn residual_block(&mut self, out: &mut GpuBuf<D>, w: &GpuMat<D>, h: &GpuBuf<D>) {
+        self.run(|this| ops::residual_block(this, out, w, h));
     }
 
     fn fetch(&mut self, out: &GpuBuf<D>) {

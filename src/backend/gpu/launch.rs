@@ -49,6 +49,7 @@ const FFN_UP_PREFILL: Family = Family::new("ffn_up_prefill_*");
 const LOGITS: Family = Family::new("logits_*");
 const LOGITS_BATCH: Family = Family::new("logits_batch_*");
 const SAMPLE: Kernel = Kernel::named("sample");
+const SILU_ADD: Kernel = Kernel::named("silu_add");
 const QKV_EPILOGUE: Kernel = Kernel::named("qkv_epilogue");
 const FFN_UP_EPILOGUE: Family = Family::new("ffn_up_epilogue_*");
 
@@ -177,6 +178,10 @@ pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<(
 
 pub(super) fn prepare<D: Device>(d: &D, dtype: Dtype, p: &PrepareParams) -> Result<()> {
     run_dependent(d, PREPARE.of(dtype)?, blocks([p.n_rows, 1, 1], 32), p)
+}
+
+pub(super) fn silu_add<D: Device>(d: &D, p: &SiluAddParams) -> Result<()> {
+    run(d, SILU_ADD, blocks([p.n_rows, 1, 1], 0), p)
 }
 
 pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {

@@ -13,6 +13,7 @@
 //! | `graph` | steps that are recorded once and repeated |
 //! | `library` | products of prompts that a vendor's library does |
 //! | `step`, `mat`, `quantised` | a step and weights on the device |
+//! | `medusa` | what Medusa heads need beside their weights |
 //! | `adapters` | adapters of requests: their memory, and the rows of a step that have them |
 //! | `sample` | the choice of tokens on the device |
 //! | `answer` | the answer of a step, while the next step may already run |
@@ -42,6 +43,7 @@ mod graph;
 mod launch;
 mod library;
 mod mat;
+mod medusa;
 mod ops;
 mod params;
 mod quantised;
@@ -262,6 +264,7 @@ pub struct Gpu<D: Device> {
     /// v][kv_dim]`.
     fresh: Option<Memory<D>>,
     still: Option<Still<D>>,
+    medusa: Option<medusa::Medusa<D>>,
     /// Counters of decode attention, `[attend_rows, n_kv_heads]`, zero between launches.
     counters: Memory<D>,
     answers: answer::Answers<D>,
@@ -364,6 +367,7 @@ impl<D: Device> Gpu<D> {
                 false => None,
             },
             still: None,
+            medusa: None,
             counters: Memory::zeroed(&device, what, 4 * attend_rows(limits) * shape.n_kv_heads)?,
             answers,
             follow: 0,

@@ -5,6 +5,7 @@ use super::adapters::AdapterInput;
 use super::device::Device;
 use super::geometry::prepares;
 use super::mat::WeightRows;
+use super::medusa;
 use super::params::*;
 use super::{ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, head_stride, launch, rounded};
 use crate::backend::{Layer, Rotation, RowKind};
@@ -17,6 +18,13 @@ pub(super) struct Rows {
     pub n: u32,
 }
 
+/// The RMSNorm of rows, or none.
+#[derive(Clone, Copy)]
+pub(super) struct Norm {
+    weight: u64,
+    eps: f32,
+}
+
 /// The input of a product of normed rows.
 pub(super) struct Input {
     pub at: u64,
@@ -24,6 +32,25 @@ pub(super) struct Input {
 }
 
 impl<D: Device> Gpu<D> {
+    /// The norm with this weight.
+    fn norm(&self, weight: &GpuBuf<D>) -> Norm {
+        Norm {
+            weight: weight.at(),
+            eps: self.shape.norm_eps,
+        }
+    }
+
+    /// The norm with this weight; or the one that changes nothing.
+    fn norm_or_none(&self, weight: Option<&GpuBuf<D>>) -> Result<Norm> {
+        match weight {
+            Some(weight) => Ok(self.norm(weight)),
+            None => Ok(Norm {
+                weight: self.medusa()?.plain.at(),
+                eps: medusa::EPS,
+            }),
+        }
+    }
+
     /// Prepares `rows` of x for products with `w`: applies the norm and rounds. With `permuted`,
     /// their columns are in permuted order. `done` is the form in which the rows are prepared
     /// already; it is updated.
@@ -32,7 +59,7 @@ impl<D: Device> Gpu<D> {
         done: &mut Option<(u32, bool)>,
         w: &WeightRows<D>,
         x: &GpuBuf<D>,
-        norm: &GpuBuf<D>,
+        norm: Norm,
         rows: Rows,
         permuted: bool,
     ) -> Result<Input> {
@@ -47,13 +74,13 @@ impl<D: Device> Gpu<D> {
         let params = PrepareParams {
             out: input.at,
             x: x.at(),
-            norm: norm.at(),
+            norm: norm.weight,
             rows: rows.at,
             n_rows: rows.n,
             width: w.cols as u32,
             x_stride: x.stride as u32,
             out_stride: input.stride,
-            eps: self.shape.norm_eps,
+            eps: norm.eps,
             permuted: u32::from(permuted),
             out_type: form.0,
             zero: 0,
@@ -69,7 +96,7 @@ impl<D: Device> Gpu<D> {
         done: &mut Option<(u32, bool)>,
         w: &WeightRows<D>,
         x: &GpuBuf<D>,
-        norm: &GpuBuf<D>,
+        norm: Norm,
         rows: Rows,
     ) -> Result<Input> {
         if prepares(w.dtype, rows.n) {
@@ -194,7 +221,7 @@ pub(super) fn qkv<D: Device>(
     gpu.adapt_in(&layer.wqkv, 3, input, RowKind::Decode)?;
     let (rows, mut done) = (gpu.decode_rows(), None);
     for w in layer.wqkv.runs() {
-        let input = gpu.decode_input(&mut done, w, x, norm, rows)?;
+        let input = gpu.decode_input(&mut done, w, x, gpu.norm(norm), rows)?;
         launch::qkv(device, w.dtype, &of(w, rows, input))?;
     }
     adapt_out(RowKind::Decode)?;
@@ -202,7 +229,11 @@ pub(super) fn qkv<D: Device>(
     let (rows, mut done) = (gpu.prefill_rows(), None);
     for w in layer.wqkv.runs() {
         let permuted = gpu.prepared.takes_permuted(w);
-        let params = of(w, rows, gpu.prepare(&mut done, w, x, norm, rows, permuted)?);
+        let params = of(
+            w,
+            rows,
+            gpu.prepare(&mut done, w, x, gpu.norm(norm), rows, permuted)?,
+        );
         if gpu.qkv_by_library(w.dtype, &params)? {
             continue;
         }
@@ -410,7 +441,7 @@ pub(super) fn ffn_up<D: Device>(
         ..all
     };
     let for_adapters = AdapterInput::normed(x, norm, &layer.w13);
-    let decode_input = |rows| gpu.decode_input(&mut None, w, x, norm, rows);
+    let decode_input = |rows| gpu.decode_input(&mut None, w, x, gpu.norm(norm), rows);
     let rows = gpu.decode_rows();
     if let Some(adapted) = gpu.adapted(RowKind::Decode) {
         gpu.adapt_in(&layer.w13, 2, for_adapters, RowKind::Decode)?;
@@ -418,7 +449,7 @@ pub(super) fn ffn_up<D: Device>(
     } else {
         launch::ffn_up(device, w.dtype, &of(rows, decode_input(rows)?))?;
     }
-    let prefill_input = |rows| gpu.prepare(&mut None, w, x, norm, rows, h.permuted);
+    let prefill_input = |rows| gpu.prepare(&mut None, w, x, gpu.norm(norm), rows, h.permuted);
     let rows = gpu.prefill_rows();
     if let Some(adapted) = gpu.adapted(RowKind::Prefill) {
         gpu.adapt_in(&layer.w13, 2, for_adapters, RowKind::Prefill)?;
@@ -434,12 +465,77 @@ pub(super) fn ffn_up<D: Device>(
     }
 }
 
+/// Rows of an earlier step, normed. Their numbers are the tokens of the loaded step.
+pub(super) fn hidden<D: Device>(
+    gpu: &Gpu<D>,
+    out: &mut GpuBuf<D>,
+    x: &GpuBuf<D>,
+    norm: &GpuBuf<D>,
+) -> Result<()> {
+    let params = PrepareParams {
+        out: out.at(),
+        x: x.at(),
+        norm: norm.at(),
+        rows: gpu.step.tokens(),
+        n_rows: gpu.step.n_rows as u32,
+        width: gpu.shape.dim as u32,
+        x_stride: x.stride as u32,
+        out_stride: out.stride as u32,
+        eps: gpu.shape.norm_eps,
+        permuted: 0,
+        out_type: activations_code(Dtype::F32),
+        zero: 0,
+    };
+    launch::prepare(&*gpu.device, Dtype::F32, &params)
+}
+
+/// The residual block of a Medusa head.
+pub(super) fn residual_block<D: Device>(
+    gpu: &Gpu<D>,
+    out: &mut GpuBuf<D>,
+    w: &GpuMat<D>,
+    h: &GpuBuf<D>,
+) -> Result<()> {
+    let (rows, device, sums) = (gpu.decode_rows(), &*gpu.device, &gpu.medusa()?.sums);
+    let (bias, w) = (w.bias(), w.whole());
+    let input = gpu.prepare(&mut None, w, h, gpu.norm_or_none(None)?, rows, false)?;
+    let product = MatmulAddParams {
+        x: sums.at(),
+        y: input.at,
+        w: w.at(),
+        bias,
+        rows: rows.at,
+        scratch: gpu.split.at(),
+        n_rows: rows.n,
+        n: w.rows as u32,
+        k: w.cols as u32,
+        x_stride: sums.stride as u32,
+        y_stride: input.stride,
+        w_stride: w.stride as u32,
+        splits: 1,
+        first: 0,
+        scale: 1.0,
+        zero: 0,
+    };
+    launch::matmul_add(device, w.dtype, &product)?;
+    let end = SiluAddParams {
+        out: out.at(),
+        h: h.at(),
+        t: sums.at(),
+        n_rows: gpu.step.n_rows as u32,
+        width: gpu.shape.dim as u32,
+        stride: out.stride as u32,
+        zero: 0,
+    };
+    launch::silu_add(device, &end)
+}
+
 /// Logits of the wanted rows, and the choice of their tokens if the step asks for it.
 pub(super) fn logits<D: Device>(
     gpu: &Gpu<D>,
     out: &mut GpuBuf<D>,
     x: &GpuBuf<D>,
-    norm: &GpuBuf<D>,
+    norm: Option<&GpuBuf<D>>,
     head: &GpuMat<D>,
 ) -> Result<()> {
     let vocab_size = gpu.shape.vocab_size;
@@ -454,11 +550,12 @@ pub(super) fn logits<D: Device>(
         n: gpu.step.n_wanted_padded as u32,
     };
     let head = head.whole();
+    let norm = gpu.norm_or_none(norm)?;
     let input = gpu.decode_input(&mut None, head, x, norm, rows)?;
     let params = LogitsParams {
         out: out.at(),
         x: input.at,
-        norm: norm.at(),
+        norm: norm.weight,
         w: head.at(),
         rows: rows.at,
         scratch: gpu.split.at(),
@@ -468,7 +565,7 @@ pub(super) fn logits<D: Device>(
         x_stride: input.stride,
         w_stride: head.stride as u32,
         out_stride: out_stride as u32,
-        eps: gpu.shape.norm_eps,
+        eps: norm.eps,
         splits: 1,
     };
     launch::logits(&*gpu.device, head.dtype, &params)?;

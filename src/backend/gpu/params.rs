@@ -59,6 +59,9 @@ params! {
         out: u64, x: u64, norm: u64, rows: u64, n_rows: u32, width: u32, x_stride: u32,
         out_stride: u32, eps: f32, permuted: u32, out_type: u32, zero: u32,
     }
+    SiluAddParams {
+        out: u64, h: u64, t: u64, n_rows: u32, width: u32, stride: u32, zero: u32,
+    }
     QkvParams {
         q: u64, k_pages: u64, v_pages: u64, x: u64, norm: u64, w: u64, bias: u64, cos: u64,
         sin: u64, rows: u64, positions: u64, slots: u64, scratch: u64, n_rows: u32, dim: u32,

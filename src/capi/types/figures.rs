@@ -81,6 +81,10 @@ pub struct llama_info {
     /// 1 if there is a draft model (`draft_dir`), whose bytes are in `weight_bytes` and `kv_bytes` too.
     /// Otherwise 0.
     pub has_draft: u32,
+    /// Number of Medusa heads (`medusa_dir`), whose bytes are in `weight_bytes` too.
+    pub medusa_heads: u32,
+    /// Always 0.
+    pub reserved1: u32,
 }
 
 /// Totals of a handle since it was built.

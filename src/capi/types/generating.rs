@@ -71,6 +71,8 @@ pub const LLAMA_SPEC_AUTO: i32 = 1;
 pub const LLAMA_SPEC_NGRAM: i32 = 2;
 /// What the draft model (`draft_dir`) would choose. An argument error on a handle without one.
 pub const LLAMA_SPEC_DRAFT: i32 = 3;
+/// What Medusa heads (`medusa_dir`) would choose. An argument error on a handle without any.
+pub const LLAMA_SPEC_MEDUSA: i32 = 4;
 
 /// The step that made the token had no guess at it.
 pub const LLAMA_DRAFT_NONE: i32 = 0;

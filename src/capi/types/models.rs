@@ -204,4 +204,9 @@ pub struct llama_build_options {
     pub draft_weights_dtype: i32,
     /// As `kv_dtype`, for the draft model. AUTO: what goes with its weights.
     pub draft_kv_dtype: i32,
+    /// A directory of Medusa heads that were trained for this checkpoint
+    /// (`medusa_lm_head.safetensors` or `.pt`, and `config.json`). They guess at tokens
+    /// (`speculation`), each one token further ahead. At most 16 are used. They are kept in the format
+    /// of the model's head. NULL means that there are none. Not with `devices` or `comm`.
+    pub medusa_dir: *const c_char,
 }

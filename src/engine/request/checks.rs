@@ -66,7 +66,7 @@ impl GenerateOptions {
             let expected = format!("at most {MAX_DRAFTS}");
             return Err(Error::invalid("draft_len", expected, self.draft_len));
         }
-        self.check_draft_model(limits)?;
+        self.check_guessers(limits)?;
         if self.num_return_sequences == 0 {
             return Err(Error::invalid("num_return_sequences", "at least 1", 0));
         }
@@ -102,7 +102,7 @@ impl GenerateOptions {
 }
 
 impl GenerateOptions {
-    fn check_draft_model(&self, limits: &RequestLimits) -> Result<()> {
+    fn check_guessers(&self, limits: &RequestLimits) -> Result<()> {
         let (beta, alpha) = (self.contrast_beta, self.contrast_alpha);
         if !(beta >= 0.0 && beta.is_finite()) {
             let expected = "finite and at least 0";
@@ -116,6 +116,10 @@ impl GenerateOptions {
         };
         if self.contrasts() && self.has_beams() {
             return invalid("contrast_beta", "0 with beams", &beta);
+        }
+        if self.speculation == Speculation::Medusa && !limits.has_heads {
+            let expected = "not MEDUSA without Medusa heads (medusa_dir of the build options)";
+            return invalid("speculation", expected, &"MEDUSA");
         }
         if limits.has_draft {
             return Ok(());

@@ -47,6 +47,8 @@ pub struct RequestLimits {
     pub vocab_size: usize,
     /// Whether there is a draft model.
     pub has_draft: bool,
+    /// Whether there are Medusa heads.
+    pub has_heads: bool,
 }
 
 impl RequestLimits {

@@ -54,6 +54,8 @@ pub enum Speculation {
     NGram,
     /// The draft model: what it would choose.
     Draft,
+    /// Medusa heads: what they would choose.
+    Medusa,
 }
 
 /// Contrastive decoding (Li et al. 2022, <https://arxiv.org/abs/2210.15097>; in logits, as O'Brien
@@ -254,6 +256,11 @@ impl GenerateOptions {
     /// another task: its own choices are what the text shall not be like.
     pub(in crate::engine) fn asks_draft_model(&self) -> bool {
         matches!(self.speculation, Speculation::Auto | Speculation::Draft) && !self.contrasts()
+    }
+
+    /// Whether Medusa heads are asked for them, where there are some.
+    pub(in crate::engine) fn asks_heads(&self) -> bool {
+        matches!(self.speculation, Speculation::Auto | Speculation::Medusa)
     }
 
     /// Whether the model's logits are contrasted with those of the draft model.

@@ -21,6 +21,9 @@ impl Scheduler {
             whose,
             branches,
         } = plan;
+        for sequence in &mut self.running {
+            sequence.last_row = None;
+        }
         if !self.running.iter().any(|s| whose.contains(&s.id)) {
             // All its sequences have ended since it was planned.
             return;
@@ -117,6 +120,7 @@ impl Scheduler {
                         },
                         Answer::Picks { picks, top } => picked(choice, &picks[row], top),
                     };
+                    sequence.last_row = Some(step.wanted[row]);
                     let told =
                         got.and_then(|got| sequence.take(position, got, draft, &self.eos_ids));
                     if let Err(error) = told {
@@ -148,7 +152,11 @@ impl Scheduler {
             totals.generated_tokens += (after - before) as u64;
             totals.drafted_tokens += drafted as u64;
             totals.accepted_tokens += accepted as u64;
-            let drafting = self.draft_model.as_ref().map_or(0.0, |model| model.seconds);
+            let drafting = [
+                self.draft_model.as_mut().map(|model| &mut model.seconds),
+                self.medusa.as_mut().map(|medusa| &mut medusa.seconds),
+            ];
+            let drafting: f64 = drafting.into_iter().flatten().map(std::mem::take).sum();
             let ms = (seconds + drafting) * 1e3;
             match prompt_rows {
                 0 => totals.decode_ms += ms,

@@ -3,9 +3,8 @@
 
 use super::Scheduler;
 use super::planning::{Rows, add_span, want};
-use crate::backend::choice::Search;
-use crate::backend::{Answer, RowKind, Step};
-use crate::engine::draft::Drafts;
+use crate::backend::{RowKind, Step};
+use crate::engine::draft::Guesser;
 use crate::engine::draft_model::DraftModel;
 use crate::engine::plan::Plan;
 use crate::engine::request::MAX_DRAFTS;
@@ -79,13 +78,13 @@ impl Scheduler {
             model.clear();
             let decodes = this.running.iter().filter(|s| !s.branch.in_prefill());
             let decodes = decodes.count();
-            model.weigh(&this.pace, decodes);
+            model.pays = this.pace.could_gain(&model.pace, decodes);
             let rows = model.pace.prompt_rows(decodes, model.limits.max_rows);
             let mut budget = rows;
             for sequence in &mut this.running {
                 sequence.branch.look_drafted(&this.pool);
                 let drafts = sequence.drafts.as_ref();
-                let asks = drafts.is_some_and(|drafts| drafts.asks_model(model.pays));
+                let asks = drafts.is_some_and(|drafts| drafts.asks(Guesser::Model, model.pays));
                 if !asks || sequence.sits_out || sequence.first.is_some() {
                     continue;
                 }
@@ -151,11 +150,13 @@ impl Scheduler {
     /// has `decodes` rows of decode without drafts, and room for so many.
     pub(super) fn propose(&mut self, decodes: usize, room: usize) -> Result<()> {
         self.with_draft_model(|this, model| {
-            let most = this.settle_asked(model, decodes, room);
+            let most = this.settle_asked(Guesser::Model, &model.pace, decodes, room);
             for at in 0..this.running.len() {
                 let Sequence { branch, drafts, .. } = &this.running[at];
                 let last = branch.tokens.len() - 1;
-                let is_asked = drafts.as_ref().is_some_and(|drafts| drafts.lacks(0));
+                let is_asked = drafts
+                    .as_ref()
+                    .is_some_and(|drafts| drafts.lacks(Guesser::Model, 0));
                 if is_asked && branch.drafted + FEW < last {
                     this.catch_up(model, at, last)?;
                 }
@@ -163,42 +164,9 @@ impl Scheduler {
             for place in 0..most {
                 this.propose_next(model, place)?;
             }
-            for sequence in &mut this.running {
-                let n = sequence.drafts.as_ref().map_or(0, Drafts::got);
-                let tokens = &mut sequence.branch.tokens;
-                tokens.truncate(tokens.len() - n);
-            }
+            this.forget_guesses(Guesser::Model);
             Ok(())
         })
-    }
-
-    /// Settles how many drafts the model is asked for of each sequence: as many as make most tokens a
-    /// second, their own time included. The largest of these numbers.
-    fn settle_asked(&mut self, model: &DraftModel, decodes: usize, room: usize) -> usize {
-        let all = || self.running.iter().filter_map(|s| s.drafts.as_ref());
-        let wanting = || all().filter(|drafts| drafts.wants() > 0);
-        let share = room.checked_div(wanting().count()).unwrap_or(0);
-        let mut tokens = decodes as f64;
-        let (mut rows, mut drafting) = (decodes, 0.0);
-        let (mut best, mut best_rate) = (0, tokens / self.pace.decode_seconds(decodes));
-        // Until both have been measured, the two have no common unit.
-        let is_known = self.pace.knows_decodes() && model.pace.knows_decodes();
-        for place in 0..share.min(MAX_DRAFTS) {
-            let at_place = || wanting().filter(|drafts| drafts.wants() > place);
-            let worth: f32 = at_place().map(|drafts| drafts.model_is_right(place)).sum();
-            let n = at_place().count();
-            tokens += f64::from(worth);
-            rows += n;
-            if is_known {
-                drafting += model.pace.decode_seconds(n);
-            }
-            let rate = tokens / (self.pace.decode_seconds(rows) + drafting);
-            if n > 0 && rate > best_rate {
-                (best, best_rate) = (place + 1, rate);
-            }
-        }
-        let all = self.running.iter_mut().filter_map(|s| s.drafts.as_mut());
-        all.map(|drafts| drafts.ask(best, share)).max().unwrap_or(0)
     }
 
     /// One more draft of each sequence that still lacks some.
@@ -211,41 +179,22 @@ impl Scheduler {
         for sequence in &self.running {
             let Sequence { branch, drafts, .. } = sequence;
             let rows = branch.tokens.len() - branch.drafted;
-            let lacks = drafts.as_ref().is_some_and(|drafts| drafts.lacks(place));
+            let lacks = drafts
+                .as_ref()
+                .is_some_and(|drafts| drafts.lacks(Guesser::Model, place));
             if !lacks || !model.has_room(rows) {
                 continue;
             }
             add_lacking(model, sequence, branch.tokens.len(), &self.pool);
             let (step, editor) = (&mut model.plan.step, &mut self.editor);
             want(step, sequence, branch, rows - 1..rows, editor);
-            if let Some(choice) = step.choices.last_mut() {
-                (choice.logprob, choice.top, choice.to_host) = (false, 0, false);
-                choice.search = Search::Off;
-            }
         }
         if model.plan.is_empty() {
             return Ok(());
         }
         let n = model.limits.vocab_size;
         let (answer, plan) = model.compute(decodes(&model.plan.step))?;
-        for (row, (id, choice)) in plan.whose.iter().zip(&plan.step.choices).enumerate() {
-            let token = match answer {
-                Answer::Logits(logits) => {
-                    self.sampler.load(&logits[row * n..][..n]);
-                    let chosen = self.sampler.choose(choice, &plan.step)?;
-                    chosen.map(|(token, _)| token)
-                }
-                Answer::Picks { picks, .. } => picks[row].token,
-            };
-            // What would end the text is no draft.
-            let token = token.filter(|token| !self.eos_ids.contains(token));
-            if let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id)
-                && let (Some(drafts), Some(token)) = (&mut sequence.drafts, token)
-            {
-                drafts.push(token);
-                sequence.branch.tokens.push(token);
-            }
-        }
+        self.take_guesses(plan, answer, n)?;
         self.note_drafted(&model.plan);
         Ok(())
     }

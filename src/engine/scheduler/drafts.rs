@@ -2,14 +2,18 @@
 
 use super::Scheduler;
 use crate::Result;
-use crate::engine::draft::IN_ANY_CASE;
+use crate::backend::{Answer, Run};
+use crate::engine::draft::{Guesser, IN_ANY_CASE};
 use crate::engine::guide::Work;
+use crate::engine::pace::Pace;
+use crate::engine::plan::Plan;
+use crate::engine::request::MAX_DRAFTS;
 use crate::engine::sequence::Sequence;
 
 impl Scheduler {
     /// Choose the drafts of the step that is being planned. They get what it has left of its rows
     /// when every sequence that decodes has its own and the prompts have theirs.
-    pub(super) fn draft(&mut self) -> Result<()> {
+    pub(super) fn draft(&mut self, run: &mut dyn Run) -> Result<()> {
         let mut any = false;
         for sequence in &mut self.running {
             if let Some(drafts) = &mut sequence.drafts {
@@ -21,7 +25,15 @@ impl Scheduler {
             return Ok(());
         }
         self.look_ahead();
-        let pays = self.draft_model.as_ref().is_some_and(|model| model.pays);
+        let decoding = self.running.iter().filter(|s| !s.branch.in_prefill());
+        let decoding = decoding.count();
+        if let Some(medusa) = &mut self.medusa {
+            medusa.pays = self.pace.could_gain(&medusa.pace, decoding);
+        }
+        let pays = [
+            self.medusa.as_ref().is_some_and(|medusa| medusa.pays),
+            self.draft_model.as_ref().is_some_and(|model| model.pays),
+        ];
         let (mut decodes, mut prompt_rows, mut prompts_want) = (0, 0, 0);
         for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
             let (branch, extent) = (&sequence.branch, &sequence.extent);
@@ -40,7 +52,11 @@ impl Scheduler {
                     (None, _) | (_, []) => &[],
                     (Some(guide), _) => guide.drafts(),
                 };
-                drafts.find(&sequence.output.call, branch, forced, extent, pays);
+                let can_guess = |guesser| match guesser {
+                    Guesser::Heads(_) => [sequence.last_row.is_some(), pays[0]],
+                    Guesser::Model => [branch.drafted >= branch.prompt_len, pays[1]],
+                };
+                drafts.find(&sequence.output.call, branch, forced, extent, can_guess);
             }
         }
         let chunk = self.pace.prompt_rows(decodes, self.limits.max_rows);
@@ -51,6 +67,7 @@ impl Scheduler {
             .max_wanted
             .saturating_sub(decodes + prompts_want);
         let room = rows_left.min(wanted_left);
+        self.ask_heads(run, decodes, room)?;
         self.propose(decodes, room)?;
         self.cut();
         self.share(decodes, room);
@@ -61,6 +78,89 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// Settles how many drafts the guesser, whose steps take `pace`, is asked for of each sequence: as
+    /// many as make most tokens a second, their own time included. The largest of these numbers.
+    pub(super) fn settle_asked(
+        &mut self,
+        guesser: Guesser,
+        pace: &Pace,
+        decodes: usize,
+        room: usize,
+    ) -> usize {
+        let all = || self.running.iter().filter_map(|s| s.drafts.as_ref());
+        let wanting = || all().filter(|drafts| drafts.wants(guesser) > 0);
+        let share = room.checked_div(wanting().count()).unwrap_or(0);
+        let mut tokens = decodes as f64;
+        let (mut rows, mut drafting) = (decodes, 0.0);
+        let (mut best, mut best_rate) = (0, tokens / self.pace.decode_seconds(decodes));
+        // Until both have been measured, the two have no common unit.
+        let is_known = self.pace.knows_decodes() && pace.knows_decodes();
+        for place in 0..share.min(MAX_DRAFTS) {
+            let at_place = || wanting().filter(|drafts| drafts.wants(guesser) > place);
+            let worth: f32 = at_place()
+                .map(|drafts| drafts.guesser_is_right(place))
+                .sum();
+            let n = at_place().count();
+            tokens += f64::from(worth);
+            rows += n;
+            if is_known {
+                drafting += pace.decode_seconds(n);
+            }
+            let rate = tokens / (self.pace.decode_seconds(rows) + drafting);
+            if n > 0 && rate > best_rate {
+                (best, best_rate) = (place + 1, rate);
+            }
+        }
+        let all = self.running.iter_mut().filter_map(|s| s.drafts.as_mut());
+        let asked = all.filter(|drafts| drafts.wants(guesser) > 0);
+        asked
+            .map(|drafts| drafts.ask(best, share))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Takes the tokens that a guesser's answer to `plan` has for its rows as drafts. They are chosen
+    /// as the model chooses: with the same penalties, filters and draws, so that they are the model's
+    /// also at a high temperature, as far as the two agree.
+    pub(super) fn take_guesses(
+        &mut self,
+        plan: &Plan,
+        answer: Answer<'_>,
+        vocab_size: usize,
+    ) -> Result<()> {
+        for (row, (id, choice)) in plan.whose.iter().zip(&plan.step.choices).enumerate() {
+            let token = match answer {
+                Answer::Logits(logits) => {
+                    self.sampler.load(&logits[row * vocab_size..][..vocab_size]);
+                    let chosen = self.sampler.choose(choice, &plan.step)?;
+                    chosen.map(|(token, _)| token)
+                }
+                Answer::Picks { picks, .. } => picks[row].token,
+            };
+            // What would end the text is no draft.
+            let token = token.filter(|token| !self.eos_ids.contains(token));
+            if let Some(sequence) = self.running.iter_mut().find(|s| s.id == *id)
+                && let (Some(drafts), Some(token)) = (&mut sequence.drafts, token)
+            {
+                drafts.push(token);
+                sequence.branch.tokens.push(token);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the drafts of a guesser out of the sequences' tokens, where they stood while later ones
+    /// were guessed.
+    pub(super) fn forget_guesses(&mut self, guesser: Guesser) {
+        for sequence in &mut self.running {
+            let drafts = sequence.drafts.as_ref();
+            if let Some(drafts) = drafts.filter(|drafts| drafts.wants(guesser) > 0) {
+                let tokens = &mut sequence.branch.tokens;
+                tokens.truncate(tokens.len() - drafts.got());
+            }
+        }
     }
 
     /// Has the grammars say what they leave no choice about, to those that draft it.

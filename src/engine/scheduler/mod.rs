@@ -3,6 +3,7 @@
 mod absorb;
 mod draft_model;
 mod drafts;
+mod medusa;
 mod park;
 mod patience;
 mod planning;
@@ -22,6 +23,7 @@ use super::guides::Guides;
 use super::inquiry::Inquiry;
 use super::line::{Line, Next};
 use super::lock::lock;
+use super::medusa::Medusa;
 use super::options::EngineOptions;
 use super::output::Output;
 use super::pace::Pace;
@@ -58,6 +60,7 @@ pub(super) struct Scheduler {
     /// Whether the model has ever taken a step before the answer of the one before it.
     runs_ahead: bool,
     draft_model: Option<Box<DraftModel>>,
+    medusa: Option<Box<Medusa>>,
     sampler: Sampler,
     editor: Editor,
     /// Ids from here on are never sampled.
@@ -71,19 +74,21 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
+    /// For a model and its draft model.
     pub fn new(
-        limits: Limits,
-        draft: Option<Box<dyn Run>>,
+        (run, draft): (&dyn Run, Option<Box<dyn Run>>),
         tokenizer: Arc<dyn Tokenizer>,
         options: &EngineOptions,
         shared: Arc<Shared>,
     ) -> Result<Self> {
+        let limits = run.limits();
         let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
         let mut sampler = Sampler::new(n_tokens);
         sampler.reserve(limits.vocab_size)?;
         let draft_model = draft
             .map(|run| DraftModel::new(run, &limits, n_tokens, options.max_batch_size))
             .transpose()?;
+        let medusa = Medusa::new(run, &limits, options.max_batch_size)?;
         let editor = Editor::new(n_tokens, limits.max_positions, &options.eos_ids)?;
         let slots = "the slots (max_batch_size)";
         Ok(Self {
@@ -98,6 +103,7 @@ impl Scheduler {
             pace: Pace::new(options.prefill_chunk, limits.max_wanted)?,
             runs_ahead: false,
             draft_model: draft_model.map(Box::new),
+            medusa: medusa.map(Box::new),
             sampler,
             editor,
             n_tokens,
@@ -179,7 +185,9 @@ impl Scheduler {
             return false;
         }
         let (options, pool) = (&call.options, &mut self.pool);
-        let (has_draft, draft_model) = (self.draft_model.is_some(), &mut self.draft_model);
+        let heads = self.medusa.as_ref().map_or(0, |medusa| medusa.n);
+        let guessers = (heads, self.draft_model.is_some());
+        let draft_model = &mut self.draft_model;
         // All beams of a prompt are one sequence.
         let n = if options.has_beams() { 1 } else { width };
         let max_seq_len = self.limits.max_positions;
@@ -197,7 +205,7 @@ impl Scheduler {
             }
             let mut samples = reserve::room("the samples of a prompt", n)?;
             for index in (*index..).take(n) {
-                let drafts = Drafts::new(&call, tokens.len(), &extent, has_draft);
+                let drafts = Drafts::new(&call, tokens.len(), &extent, guessers);
                 let most_drafts = drafts.as_ref().map_or(0, |_| MAX_DRAFTS);
                 let guide = options.grammar.as_ref().map(|grammar| {
                     let begins_text = !options.echo;

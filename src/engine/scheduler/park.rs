@@ -55,6 +55,7 @@ impl Scheduler {
         }
         let mut sequence = self.running.remove(at);
         sequence.release(&mut self.pool);
+        sequence.last_row = None;
         self.shared.log.write(Level::Debug, || {
             format!(
                 "sequence {} of a call gives its slot up, its reader is behind: {n} bytes of \

@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use crate::backend::choice::mask_words;
-use crate::backend::{RowKind, Span, Step};
+use crate::backend::{RowKind, Run, Span, Step};
 use crate::engine::branch::Branch;
 use crate::engine::edits::Editor;
 use crate::engine::lock::lock;
@@ -13,15 +13,15 @@ use crate::{Result, Token, reserve};
 use std::ops::Range;
 
 impl Scheduler {
-    /// Fill `plan` with a row and drafts of each running stream and a chunk of the prompts; leave
+    /// `run` has collected all steps. Fill `plan` with a row and drafts of each running stream and a chunk of the prompts; leave
     /// it empty if there is nothing to do.
-    pub fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+    pub fn plan(&mut self, plan: &mut Plan, run: &mut dyn Run) -> Result<()> {
         plan.clear();
         for sequence in &mut self.running {
             sequence.sits_out = sequence.is_held();
         }
         self.keep_up()?;
-        self.draft()?;
+        self.draft(run)?;
         if self.reserve_changes(&mut plan.step).is_err() {
             self.drop_drafts();
         }

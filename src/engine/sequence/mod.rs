@@ -37,6 +37,8 @@ pub(super) struct Sequence {
     pub inquiry: Option<Box<Inquiry>>,
     /// Its drafts, if it speculates.
     pub drafts: Option<Drafts>,
+    /// The row of the last step that chose the last token, if it was a row of that step.
+    pub last_row: Option<u32>,
     /// What its rows are computed with, beside the model.
     pub adapter: Option<Arc<Adapter>>,
     /// The sequence (by its id) that computes the prompt for this one too, until it has done so.
@@ -64,6 +66,7 @@ impl Sequence {
             guide: None,
             inquiry: None,
             drafts: None,
+            last_row: None,
             adapter: None,
             first: None,
             cached: 0,

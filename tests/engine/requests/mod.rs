@@ -15,6 +15,7 @@ const LIMITS: RequestLimits = RequestLimits {
     max_samples: 4,
     vocab_size: 300,
     has_draft: false,
+    has_heads: false,
 };
 
 fn refused(prompts: Vec<Prompt>, options: GenerateOptions) -> Error {

@@ -100,10 +100,7 @@ impl Setup {
         ahead: bool,
         think: impl FnMut(&History, &mut [f32]) + Send + 'static,
     ) -> (Host, Arc<Probe>) {
-        self.start_model(match ahead {
-            true => Model::ahead(self.limits(), think),
-            false => Model::new(self.limits(), think),
-        })
+        self.start_model(self.model(ahead, think))
     }
 
     fn start_model(&self, model: Model) -> (Host, Arc<Probe>) {
@@ -120,12 +117,22 @@ impl Setup {
         think: impl FnMut(&History, &mut [f32]) + Send + 'static,
         draft: impl FnMut(&History, &mut [f32]) + Send + 'static,
     ) -> (Host, Arc<Probe>, Arc<Probe>) {
-        let new = |limits, think: Box<Think>| match ahead {
-            true => Model::ahead(limits, think),
-            false => Model::new(limits, think),
-        };
-        let model = new(self.limits(), Box::new(think));
-        let draft = new(self.limits(), Box::new(draft)).drafting();
+        let model = self.model(ahead, think);
+        self.start_models(model, self.model(ahead, draft).drafting())
+    }
+
+    fn model(
+        &self,
+        ahead: bool,
+        think: impl FnMut(&History, &mut [f32]) + Send + 'static,
+    ) -> Model {
+        match ahead {
+            true => Model::ahead(self.limits(), think),
+            false => Model::new(self.limits(), think),
+        }
+    }
+
+    fn start_models(&self, model: Model, draft: Model) -> (Host, Arc<Probe>, Arc<Probe>) {
         let probes = (model.probe.clone(), draft.probe.clone());
         let (run, draft) = (Box::new(model), Box::new(draft));
         let log = Arc::new(Log::new(None));
@@ -137,15 +144,33 @@ impl Setup {
         (host, probes.0, probes.1)
     }
 
-    /// A model that is a hash, perhaps with a draft model that agrees with it so often of 16 times.
+    /// The same with so many Medusa heads, which think what `heads` thinks.
+    pub fn start_with_heads(
+        &self,
+        ahead: bool,
+        think: impl FnMut(&History, &mut [f32]) + Send + 'static,
+        (n, heads): (usize, Box<Think>),
+    ) -> (Host, Arc<Probe>) {
+        let model = self.model(ahead, think).with_heads(n, heads);
+        let probe = model.probe.clone();
+        let mut host = self.start_run(Box::new(model));
+        host.probe = Some(probe.clone());
+        (host, probe)
+    }
+
+    /// A model that is a hash, perhaps with a draft model that agrees with it so often of 16 times, and
+    /// then every second time with Medusa heads, too, which agree as often.
     pub fn start_perhaps_drafting(&self, ahead: bool, agrees: Option<usize>) -> Host {
-        match agrees {
-            None => self.start_ahead(ahead, hash_think).0,
-            Some(agrees) => {
-                self.start_drafting(ahead, hash_think, half_hash_think(agrees))
-                    .0
-            }
-        }
+        let Some(agrees) = agrees else {
+            return self.start_ahead(ahead, hash_think).0;
+        };
+        let model = self.model(ahead, hash_think);
+        let model = match agrees % 2 {
+            0 => model,
+            _ => model.with_heads(1 + agrees % 4, Box::new(half_hash_think(agrees))),
+        };
+        let draft = self.model(ahead, half_hash_think(agrees)).drafting();
+        self.start_models(model, draft).0
     }
 
     pub fn start_run(&self, run: Box<dyn Run>) -> Host {

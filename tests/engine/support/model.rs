@@ -26,6 +26,9 @@ pub struct Model {
     /// Whether it is a draft model: it computes rows of decode for their keys and values alone, and
     /// gives logits without choices.
     drafts: bool,
+    /// Medusa heads, and what they see of the last step's rows: histories by row.
+    heads: Option<(usize, Box<Think>)>,
+    seen: Vec<(u32, Vec<(Token, RowKind)>)>,
     /// What the next step may follow: the tokens that the last one chose, one for each row.
     chosen: Option<Vec<Option<Token>>>,
     /// Not collected, oldest first.
@@ -137,6 +140,8 @@ impl Model {
             think: Box::new(think),
             ahead: false,
             drafts: false,
+            heads: None,
+            seen: Vec::new(),
             chosen: None,
             answers: VecDeque::new(),
             given: Given::default(),
@@ -156,6 +161,15 @@ impl Model {
     pub fn drafting(self) -> Self {
         Self {
             drafts: true,
+            ..self
+        }
+    }
+
+    /// With so many Medusa heads, which think this of the tokens that come: each takes what is
+    /// likeliest for the tokens before its own.
+    pub fn with_heads(self, n: usize, think: Box<Think>) -> Self {
+        Self {
+            heads: Some((n, think)),
             ..self
         }
     }
@@ -319,6 +333,7 @@ impl Run for Model {
         let size = self.limits.page_size;
         let mut given = Given::default();
         let mut histories = Vec::new();
+        self.seen.clear();
         // All rows write before any row reads, as in a layer.
         for span in &step.spans {
             for row in span.rows.clone() {
@@ -340,6 +355,7 @@ impl Run for Model {
                 let at = given.logits.len();
                 given.logits.resize(at + VOCAB, 0.0);
                 (self.think)(&history, &mut given.logits[at..]);
+                self.seen.push((row as u32, history.clone()));
                 histories.push(history);
             }
         }
@@ -381,6 +397,47 @@ impl Run for Model {
         Ok(match self.ahead && !for_host {
             true => Answer::Picks { picks, top },
             false => Answer::Logits(logits),
+        })
+    }
+
+    fn medusa_heads(&self) -> usize {
+        self.heads.as_ref().map_or(0, |(n, _)| *n)
+    }
+
+    fn guess(&mut self, head: usize, step: &Step) -> Result<Answer<'_>> {
+        assert!(self.answers.is_empty(), "a step is under way");
+        let (n, think) = self.heads.as_mut().expect("there are heads");
+        assert!(head < *n && !step.follows && !step.tokens.is_empty());
+        let rows = step.tokens.len();
+        assert!(step.wanted.iter().copied().eq(0..rows as u32));
+        assert_eq!(step.choices.len(), rows);
+        let mut given = Given::default();
+        for row in &step.tokens {
+            let seen = self.seen.iter().find(|(at, _)| *at == *row as u32);
+            let mut history = seen.expect("a row of the last step").1.clone();
+            let mut logits = vec![0.0; VOCAB];
+            for _ in 0..=head {
+                think(&history, &mut logits);
+                let best = (0..IDS).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+                history.push((best.unwrap() as Token, RowKind::Decode));
+            }
+            think(&history, &mut logits);
+            given.logits.extend(&logits);
+        }
+        if self.ahead {
+            for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
+                given
+                    .picks
+                    .push(self.pick(step, at, logits, &mut given.top));
+            }
+        }
+        self.given = given;
+        Ok(match self.ahead {
+            true => Answer::Picks {
+                picks: &self.given.picks,
+                top: &self.given.top,
+            },
+            false => Answer::Logits(&self.given.logits),
         })
     }
 

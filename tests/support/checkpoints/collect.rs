@@ -197,7 +197,13 @@ impl Backend for Collect {
     fn ffn_up(&mut self, h: &mut Vec<f32>, x: &Vec<f32>, layer: &Layer<Self>) {
         unreachable!("nothing runs on this backend")
     }
-    fn logits(&mut self, out: &mut Vec<f32>, x: &Vec<f32>, norm: &Vec<f32>, head: &Mat) {
+    fn logits(&mut self, out: &mut Vec<f32>, x: &Vec<f32>, norm: Option<&Vec<f32>>, head: &Mat) {
+        unreachable!("nothing runs on this backend")
+    }
+    fn hidden(&mut self, out: &mut Vec<f32>, x: &Vec<f32>, norm: &Vec<f32>) {
+        unreachable!("nothing runs on this backend")
+    }
+    fn residual_block(&mut self, out: &mut Vec<f32>, w: &Mat, h: &Vec<f32>) {
         unreachable!("nothing runs on this backend")
     }
     fn read<'a>(&mut self, out: &'a Vec<f32>) -> Result<Answer<'a>> {

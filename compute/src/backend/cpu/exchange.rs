@@ -173,7 +173,7 @@ impl Exchange<Cpu> for CpuExchange {
         norm: &CpuBuf,
         head: &CpuMat,
     ) {
-        cpu.logits(&mut self.share, x, norm, head);
+        cpu.logits(&mut self.share, x, Some(norm), head);
         if self.failed.is_some() {
             return;
         }

@@ -14,7 +14,7 @@ use super::PAGE;
 use super::detect::Tier;
 use super::element::{Data, Element};
 use super::pool::{Grid, Pool, Rect};
-use super::rows::{Norm, inverse_rms};
+use super::rows::{Norm, Normalise};
 use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{RopeTable, Shape, Step};
 use crate::{Dtype, Error, Result, reserve};
@@ -158,7 +158,12 @@ pub(super) struct Heads<'a> {
 impl Heads<'_> {
     /// RMSNorm of each head; the weight is as wide as a head.
     pub fn normalise(&mut self, pool: &Pool, tier: Tier, norm: Norm<'_>) {
-        self.each(pool, |_, heads| tier.run(NormaliseHeads { heads, norm }));
+        self.each(pool, |_, heads| {
+            tier.run(Normalise {
+                vectors: heads,
+                norm,
+            })
+        });
     }
 
     /// RoPE of each head, in its place.
@@ -181,26 +186,6 @@ impl Heads<'_> {
             pool.here(parts, work)
         } else {
             pool.run(parts, work)
-        }
-    }
-}
-
-struct NormaliseHeads<'a> {
-    heads: &'a mut [f32],
-    norm: Norm<'a>,
-}
-
-impl Kernel for NormaliseHeads<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Norm { weight, eps } = self.norm;
-        for head in self.heads.chunks_exact_mut(weight.len()) {
-            let scale = inverse_rms(s, head, eps);
-            for (x, w) in head.iter_mut().zip(weight) {
-                *x = *x * scale * w;
-            }
         }
     }
 }

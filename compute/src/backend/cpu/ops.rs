@@ -6,7 +6,7 @@ use super::pool::{self, Grid, Tasks};
 use super::product::Finish;
 #[cfg(target_arch = "x86_64")]
 use super::product_amx;
-use super::rows::Norm;
+use super::rows::{Norm, Normalise};
 use super::step::ALL;
 use super::{
     Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, qkv_width, quantise,
@@ -223,16 +223,39 @@ impl Backend for Cpu {
         self.multiply(h, &layer.w13, x, Some(norm), Finish::SwiGlu);
     }
 
-    fn logits(&mut self, out: &mut CpuBuf, x: &CpuBuf, norm: &CpuBuf, head: &CpuMat) {
-        let norm = Norm {
+    fn logits(&mut self, out: &mut CpuBuf, x: &CpuBuf, norm: Option<&CpuBuf>, head: &CpuMat) {
+        let eps = self.shape.norm_eps;
+        let norm = norm.map(|norm| Norm {
             weight: &norm.data,
-            eps: self.shape.norm_eps,
-        };
+            eps,
+        });
         let x = Rows {
             buf: x,
             wanted: true,
         };
-        self.multiply(out, head, x, Some(norm), Finish::Store);
+        self.multiply(out, head, x, norm, Finish::Store);
+    }
+
+    fn hidden(&mut self, out: &mut CpuBuf, x: &CpuBuf, norm: &CpuBuf) {
+        let norm = Norm {
+            weight: &norm.data,
+            eps: self.shape.norm_eps,
+        };
+        let rows = out.data.chunks_exact_mut(out.width);
+        for (to, &from) in rows.zip(&self.step.tokens) {
+            to.copy_from_slice(&x.data[from as usize * x.width..][..x.width]);
+            self.tier.run(Normalise { vectors: to, norm });
+        }
+    }
+
+    fn residual_block(&mut self, out: &mut CpuBuf, w: &CpuMat, h: &CpuBuf) {
+        let n = self.step.tokens.len() * h.width;
+        out.data[..n].copy_from_slice(&h.data[..n]);
+        let h = Rows {
+            buf: h,
+            wanted: false,
+        };
+        self.multiply(out, w, h, None, Finish::AddSilu);
     }
 
     fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<Answer<'a>> {

@@ -425,6 +425,7 @@ impl Write<'_> {
                 let out = &mut out.row(to[row] as usize)[column..];
                 let y = match self.ending.finish {
                     Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
+                    Finish::AddSilu => s.add(s.load_partial(out), silu(s, y)),
                     Finish::Gated => s.mul(silu(s, s.load_partial(out)), y),
                     Finish::Store | Finish::SwiGlu => y,
                 };

@@ -157,6 +157,27 @@ impl Kernel for Fill<'_> {
     }
 }
 
+/// RMSNorm of vectors that are as wide as its weight, in their place.
+pub(super) struct Normalise<'a> {
+    pub vectors: &'a mut [f32],
+    pub norm: Norm<'a>,
+}
+
+impl Kernel for Normalise<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Norm { weight, eps } = self.norm;
+        for vector in self.vectors.chunks_exact_mut(weight.len()) {
+            let scale = inverse_rms(s, vector, eps);
+            for (x, w) in vector.iter_mut().zip(weight) {
+                *x = *x * scale * w;
+            }
+        }
+    }
+}
+
 /// `1 / sqrt(mean(x^2) + eps)`, summed in an order that depends on `x.len()` only.
 #[inline(always)]
 pub(super) fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {

@@ -17,6 +17,8 @@ pub(super) enum Finish {
     Store,
     /// `out += scale * (y + bias)`.
     Add { scale: f32 },
+    /// `out += silu(y + bias)`.
+    AddSilu,
     /// `out = silu(first part) * second part`.
     SwiGlu,
     /// `out = silu(out) * (y + bias)`: SwiGLU if the two parts have different formats. `out` then
@@ -176,6 +178,7 @@ impl Finish {
         let y = match self {
             Finish::Store => y,
             Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
+            Finish::AddSilu => s.add(s.load_partial(out), silu(s, y)),
             Finish::SwiGlu => s.mul(silu(s, y), second),
             Finish::Gated => s.mul(silu(s, s.load_partial(out)), y),
         };
