@@ -275,6 +275,7 @@ fn engine(name: &str, dtype: Dtype, threads: usize, script: &Arc<Mutex<Script>>)
         max_batch_size: SLOTS,
         seed: 1,
         prefill_chunk: None,
+        max_step_ms: 100,
         max_waiting: 8,
         max_stall_ms: 1000,
         max_unread_ms: u32::MAX,

@@ -390,6 +390,13 @@ typedef struct llama_build_options {
   /// (`speculation`), each one token further ahead. At most 16 are used. They are kept in the format
   /// of the model's head. NULL means that there are none. Not with `devices` or `comm`.
   const char *medusa_dir;
+  /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt beside
+  /// running streams. It is about the longest time between two tokens of a stream while prompts
+  /// arrive; with less of it, prompts take longer. Prompts get a third of a step's time at least, and
+  /// 16 tokens, whatever that takes. 0 means 100. Results do not depend on it.
+  uint32_t max_step_ms;
+  /// Must be 0.
+  uint32_t reserved1;
 } llama_build_options;
 
 /// Fill `o` with defaults. Pass `sizeof(llama_build_options)` and `LLAMABI_ABI_VERSION`. Both are

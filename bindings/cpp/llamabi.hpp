@@ -239,6 +239,8 @@ struct Options {
   std::int32_t draft_kv_dtype = detail::build_defaults().draft_kv_dtype;
   /// A directory of Medusa heads that were trained for the checkpoint; empty: none.
   std::string medusa_dir{};
+  /// How long a step with a chunk of a prompt should take beside running streams.
+  std::uint32_t max_step_ms = detail::build_defaults().max_step_ms;
 };
 
 /// What surrounds the messages of `Model::chat`; see `llama_chat_options`. Empty: not given.
@@ -842,6 +844,7 @@ public:
     o.draft_kv_dtype = options.draft_kv_dtype;
     if (!options.medusa_dir.empty())
       o.medusa_dir = detail::c_string(options.medusa_dir, "medusa_dir");
+    o.max_step_ms = options.max_step_ms;
     if (options.cancel) o.cancel = options.cancel->get();
     if (options.progress) {
       o.progress = detail::on_progress;

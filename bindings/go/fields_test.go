@@ -56,7 +56,7 @@ func everyField(t *testing.T) {
 		llamabi.WithMaxUnread(110*time.Millisecond), llamabi.WithStallMemory(5000000111),
 		llamabi.WithDevices(0, 1, 2), llamabi.WithRankTimeout(113*time.Millisecond),
 		llamabi.WithChatTemplate("a"), llamabi.WithChatNow(time.Unix(5000000112, 0)),
-		llamabi.WithDraft("a"), llamabi.WithDraftDtypes(llamabi.DtypeInt4, llamabi.DtypeBF16),
+		llamabi.WithDraft("a"), llamabi.WithDraftDtypes(llamabi.DtypeInt4, llamabi.DtypeBF16), llamabi.WithMedusa("b"), llamabi.WithMaxStep(114*time.Millisecond),
 		llamabi.WithAdapter("a", 1), llamabi.WithAdapter("b", 0.5))
 	fmt.Println("\nllama_build_options", sentence(err))
 

@@ -220,6 +220,12 @@ func WithMaxStall(d time.Duration) Option {
 	return func(o *buildOptions) { o.c.max_stall_ms = milliseconds32(&o.err, "max_stall_ms", d) }
 }
 
+// WithMaxStep sets how long a step should take at most that computes a chunk of a prompt beside
+// running streams: about the longest time between two of their tokens while prompts arrive. 0: 100 ms.
+func WithMaxStep(d time.Duration) Option {
+	return func(o *buildOptions) { o.c.max_step_ms = milliseconds32(&o.err, "max_step_ms", d) }
+}
+
 // Never is for [WithMaxUnread].
 const Never time.Duration = math.MaxInt64
 

@@ -107,6 +107,11 @@ export interface OpenOptions {
    */
   maxUnreadMs?: number;
   /**
+   * How long a step should take at most, in milliseconds, that computes a chunk of a prompt beside running streams: about
+   * the longest time between two of their tokens while prompts arrive. 100.
+   */
+  maxStepMs?: number;
+  /**
    * Most bytes of host memory for sequences that `maxStallMs` sets aside. Where it is not enough,
    * the stream that has gone unread the longest ends as 'unread'. 0: as many as the KV cache has.
    */

@@ -31,6 +31,7 @@ type settings struct {
 	seed                     uint64
 	queue, maxWaiting        int
 	gpuMemory, stallMemory   uint64
+	maxStep                  time.Duration
 	maxStall, maxUnread      time.Duration
 	maxBody                  uint64
 	maxAnswer                int
@@ -65,6 +66,7 @@ func readFlags() (settings, error) {
 	flag.Uint64Var(&s.seed, "seed", 0, "of requests without one, in turn (0: random)")
 	flag.IntVar(&s.queue, "queue", 64, "sequences that may wait; while so many do, requests are answered 429")
 	flag.IntVar(&s.maxWaiting, "max_waiting", 0, "calls that may wait for slots in the model; more are answered 429 (0: as many as --queue lets in)")
+	flag.Func("max_step", "`seconds` that a step should take at most that computes a part of a prompt beside running answers (0: 0.1)", setSeconds(&s.maxStep))
 	flag.Func("max_stall", "`seconds` that an answer whose reader is behind keeps its slot while others wait (0: 1)", setSeconds(&s.maxStall))
 	flag.Func("max_unread", "`seconds` after which an answer that nobody reads ends, or never (0: 60)", setSecondsOrNever(&s.maxUnread))
 	flag.Func("stall_memory", "most `bytes` of memory for answers that have lost their slots so (0: as many as the KV cache has)", setBytes(&s.stallMemory))

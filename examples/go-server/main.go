@@ -91,7 +91,7 @@ func run() error {
 	s.model, err = llamabi.Open(stopping, set.ckptDir,
 		llamabi.WithTokenizer(set.tokenizer), llamabi.WithChatTemplate(set.chatTemplate), llamabi.WithMaxSeqLen(set.maxSeqLen), llamabi.WithMaxBatchSize(set.maxBatchSize),
 		llamabi.WithDevice(set.device, set.deviceIndex), llamabi.WithGPUMemory(set.gpuMemory), llamabi.WithThreads(set.threads), llamabi.WithDevices(set.ranks...),
-		llamabi.WithMaxWaiting(set.maxWaiting), llamabi.WithMaxStall(set.maxStall), llamabi.WithMaxUnread(set.maxUnread), llamabi.WithStallMemory(set.stallMemory),
+		llamabi.WithMaxWaiting(set.maxWaiting), llamabi.WithMaxStall(set.maxStall), llamabi.WithMaxUnread(set.maxUnread), llamabi.WithMaxStep(set.maxStep), llamabi.WithStallMemory(set.stallMemory),
 		llamabi.WithWeightsDtype(set.weightsDtype), llamabi.WithKVDtype(set.kvDtype), llamabi.WithPrecision(set.precision),
 		llamabi.WithDraft(set.draftDir), llamabi.WithDraftDtypes(set.draftDtype, llamabi.DtypeAuto), llamabi.WithMedusa(set.medusaDir),
 		llamabi.WithSeed(set.seed),

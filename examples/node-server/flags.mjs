@@ -97,6 +97,7 @@ const FLAGS = {
   seed: [integer, '0', 'of requests without one, in turn (0: random)'],
   queue: [integer, '64', 'sequences that may wait; while so many do, requests are answered 429'],
   max_waiting: [integer, '0', 'calls that may wait for slots in the model; more are answered 429 (0: as many as --queue lets in)'],
+  max_step: [seconds, '0', 'seconds that a step should take at most that computes a part of a prompt beside running answers (0: 0.1)'],
   max_stall: [seconds, '0', 'seconds that an answer whose reader is behind keeps its slot while others wait (0: 1)'],
   max_unread: [secondsOrNever, '0', 'seconds after which an answer that nobody reads ends, or never (0: 60)'],
   stall_memory: [bytes, '0', 'most bytes of memory for answers that have lost their slots so (0: as many as the KV cache has)'],

@@ -58,6 +58,7 @@ async function main() {
     deviceIndex: f.device.index,
     gpuMemoryBytes: f.gpu_memory,
     maxWaiting: f.max_waiting || Math.max(f.max_batch_size + f.queue, 1),
+    maxStepMs: Math.ceil(f.max_step * 1000),
     maxStallMs: Math.ceil(f.max_stall * 1000),
     maxUnreadMs: Math.ceil(f.max_unread * 1000),
     stallMemoryBytes: f.stall_memory,

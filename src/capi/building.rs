@@ -63,6 +63,8 @@ pub(super) fn default_build_options() -> llama_build_options {
         draft_weights_dtype: LLAMA_DTYPE_AUTO,
         draft_kv_dtype: LLAMA_DTYPE_AUTO,
         medusa_dir: ptr::null(),
+        max_step_ms: 0,
+        reserved1: 0,
     }
 }
 
@@ -138,6 +140,7 @@ pub(super) unsafe fn build_options(o: &llama_build_options) -> Outcome<(LogSink,
         precision,
         seed: o.seed,
         prefill_chunk: None,
+        max_step_ms: or(defaults.max_step_ms, o.max_step_ms),
         max_waiting: or(defaults.max_waiting, o.max_waiting),
         max_stall_ms: or(defaults.max_stall_ms, o.max_stall_ms),
         max_unread_ms: or(defaults.max_unread_ms, o.max_unread_ms),

@@ -60,8 +60,9 @@ layout!(llama_build_options {
     log, log_user_data, log_level, reserved0, gpu_memory_bytes, max_waiting, max_stall_ms,
     max_unread_ms, precision, stall_memory_bytes, chat_template, chat_now,
     adapters, adapter_scales, n_adapters, devices, n_devices, rank_timeout_ms, comm, draft_dir,
-    draft_weights_dtype, draft_kv_dtype, medusa_dir
-} reserved0);
+    draft_weights_dtype, draft_kv_dtype, medusa_dir, max_step_ms,
+    reserved1
+} reserved0 reserved1);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,
     stop, n_stop, cancel, on_event, user_data, top_logprobs, reserved1,

@@ -38,7 +38,7 @@ impl DraftModel {
         run: Box<dyn Run>,
         model: &Limits,
         n_tokens: usize,
-        max_batch_size: usize,
+        (max_batch_size, max_step_ms): (usize, u32),
     ) -> Result<Self> {
         let limits = run.limits();
         let alike = Limits {
@@ -58,7 +58,7 @@ impl DraftModel {
         Ok(Self {
             run,
             plan: Plan::new(&limits, max_batch_size)?,
-            pace: Pace::new(None, limits.max_rows)?,
+            pace: Pace::new(None, max_step_ms, limits.max_rows)?,
             pays: true,
             seconds: 0.0,
             logits: Vec::new(),

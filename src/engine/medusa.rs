@@ -31,7 +31,7 @@ impl Medusa {
         Ok(Some(Self {
             n,
             plan: Plan::new(limits, max_batch_size)?,
-            pace: Pace::new(None, limits.max_wanted)?,
+            pace: Pace::new(None, 0, limits.max_wanted)?,
             pays: true,
             seconds: 0.0,
         }))

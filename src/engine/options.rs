@@ -12,6 +12,9 @@ pub struct EngineOptions {
     /// The largest number of prompt rows of a step. If `None`, it is chosen from measured speed, so
     /// that running streams are not held up. Results do not depend on it.
     pub prefill_chunk: Option<usize>,
+    /// How long a step should take at most, in milliseconds, that has prompt rows beside running
+    /// streams.
+    pub max_step_ms: u32,
     /// The largest number of waiting calls, of which no sequence has begun because every slot is
     /// taken.
     pub max_waiting: u32,

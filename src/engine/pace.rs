@@ -4,9 +4,10 @@
 use super::request::MAX_DRAFTS;
 use crate::{Result, reserve};
 
-/// The longest time that a step with running streams should take: ten tokens a second are pleasant
-/// to read.
-const TARGET_SECONDS: f64 = 0.1;
+/// Prompts get so much of the time that rows of decode take, even if these alone take longer than a
+/// step should. With [`LEAST_ROWS`] alone, 32 streams would keep a prompt of 2,000 tokens waiting for
+/// 125 steps.
+const LEAST_SHARE: f64 = 0.5;
 /// Prefill always goes on with at least this many rows, however slow the machine is.
 const LEAST_ROWS: usize = 16;
 /// The number of rows before anything has been measured.
@@ -24,6 +25,8 @@ const FORGOTTEN: u64 = 1000;
 #[derive(Debug)]
 pub(super) struct Pace {
     fixed: Option<usize>,
+    /// The longest time that a step with running streams should take.
+    target_seconds: f64,
     seconds_per_decode: Option<f64>,
     seconds_per_prompt_row: Option<f64>,
     /// Steps without prompt rows, by their rows of decode.
@@ -43,11 +46,12 @@ struct Measured {
 }
 
 impl Pace {
-    /// Steps get `fixed` prompt rows, or a number that follows from measured times, and at most
-    /// `most` rows of decode.
-    pub fn new(fixed: Option<usize>, most: usize) -> Result<Self> {
+    /// Steps get `fixed` prompt rows, or so many that a step with running streams takes
+    /// `max_step_ms` by measured times; and at most `most` rows of decode.
+    pub fn new(fixed: Option<usize>, max_step_ms: u32, most: usize) -> Result<Self> {
         Ok(Self {
             fixed,
+            target_seconds: f64::from(max_step_ms) / 1e3,
             seconds_per_decode: None,
             seconds_per_prompt_row: None,
             by_rows: reserve::filled(
@@ -68,7 +72,8 @@ impl Pace {
         if decodes == 0 {
             return room;
         }
-        let left = TARGET_SECONDS - self.seconds_per_decode.unwrap_or(0.0);
+        let decoding = self.seconds_per_decode.unwrap_or(0.0);
+        let left = (self.target_seconds - decoding).max(LEAST_SHARE * decoding);
         let rows = self
             .seconds_per_prompt_row
             .map_or(FIRST_ROWS, |row| (left / row) as usize);
@@ -172,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_step_beside_running_streams_aims_at_the_target() {
-        let mut pace = Pace::new(None, 32).unwrap();
+        let mut pace = Pace::new(None, 100, 32).unwrap();
         assert_eq!(pace.prompt_rows(1, 264), 64);
         pace.observe(0, 1, 0.050);
         pace.observe(100, 0, 0.100);
@@ -185,20 +190,30 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_may_set_the_target() {
+        for (max_step_ms, rows) in [(60, 25), (80, 30), (100, 50), (1000, 260), (1, 25)] {
+            let mut pace = Pace::new(None, max_step_ms, 32).unwrap();
+            pace.observe(0, 1, 0.050);
+            pace.observe(100, 0, 0.100);
+            assert_eq!(pace.prompt_rows(4, 264), rows, "{max_step_ms}");
+        }
+    }
+
+    #[test]
     fn the_bounds_hold_on_any_machine() {
-        let mut pace = Pace::new(None, 32).unwrap();
+        let mut pace = Pace::new(None, 100, 32).unwrap();
         pace.observe(0, 1, 10.0);
         pace.observe(1, 1, 100.0);
         assert_eq!(pace.prompt_rows(4, 264), 16);
         assert_eq!(pace.prompt_rows(4, 10), 6);
-        let mut pace = Pace::new(None, 32).unwrap();
+        let mut pace = Pace::new(None, 100, 32).unwrap();
         pace.observe(1, 0, 0.0);
         assert_eq!(pace.prompt_rows(4, 264), 260);
     }
 
     #[test]
     fn a_fixed_chunk_is_only_bounded_by_the_room() {
-        let mut pace = Pace::new(Some(7), 32).unwrap();
+        let mut pace = Pace::new(Some(7), 100, 32).unwrap();
         pace.observe(1, 1, 100.0);
         assert_eq!(pace.prompt_rows(3, 100), 7);
         assert_eq!(pace.prompt_rows(3, 8), 5);
@@ -206,7 +221,7 @@ mod tests {
 
     #[test]
     fn steps_are_measured_by_their_rows() {
-        let mut pace = Pace::new(None, 16).unwrap();
+        let mut pace = Pace::new(None, 100, 16).unwrap();
         assert!(pace.decode_seconds(4) < 1.1 * pace.decode_seconds(1));
         let mut twice = |rows, seconds| {
             pace.observe(0, rows, seconds);

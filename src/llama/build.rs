@@ -334,6 +334,7 @@ impl<'a> Build<'a> {
             max_batch_size: options.max_batch_size,
             seed: options.seed,
             prefill_chunk: options.prefill_chunk,
+            max_step_ms: options.max_step_ms,
             max_waiting: options.max_waiting,
             max_stall_ms: options.max_stall_ms,
             max_unread_ms: options.max_unread_ms,

@@ -84,6 +84,9 @@ pub struct BuildOptions {
     pub seed: u64,
     /// Most prompt rows of a step; `None`: chosen while running. Results do not depend on it.
     pub prefill_chunk: Option<usize>,
+    /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt beside
+    /// running streams: about the longest time between two of their tokens.
+    pub max_step_ms: u32,
     /// Most calls that wait for a slot; one more is [`crate::Error::Waiting`].
     pub max_waiting: u32,
     /// How long, in milliseconds, a sequence whose reader is behind keeps its slot while others
@@ -136,6 +139,8 @@ impl Default for BuildOptions {
             precision: Precision::Auto,
             seed: 1,
             prefill_chunk: None,
+            // Ten tokens a second are pleasant to read.
+            max_step_ms: 100,
             max_waiting: 1024,
             max_stall_ms: 1000,
             max_unread_ms: 60_000,

@@ -40,7 +40,7 @@ impl<B: Backend> Heads<B> {
     }
 
     /// How many they are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.heads.len()
     }
 

@@ -98,7 +98,7 @@ impl<B: Backend> Run for Runner<B> {
     }
 
     fn medusa_heads(&self) -> usize {
-        self.medusa.as_ref().map_or(0, Heads::len)
+        self.medusa.as_ref().map_or(0, Heads::count)
     }
 
     fn guess(&mut self, head: usize, step: &Step) -> Result<Answer<'_>> {

@@ -446,6 +446,7 @@ static llama_build_options *some_build_options(void) {
   if (one_in(2)) b->max_waiting = 1 + below(2);
   if (one_in(2)) b->max_stall_ms = 1 + below(3);
   if (one_in(2)) b->precision = (int32_t)below(3);
+  if (one_in(4)) b->max_step_ms = one_in(9) ? UINT32_MAX : 1 + below(200);
   if (one_in(2)) b->max_unread_ms = one_in(9) ? UINT32_MAX : 1 + below(20);
   if (one_in(2)) b->stall_memory_bytes = 1 + below(50000);
   if (one_in(4)) b->chat_template = one_in(4) ? "{% if %}" : "{{ messages[0].content }}";

@@ -48,6 +48,7 @@ int main() {
   o.draft_weights_dtype = LLAMA_DTYPE_INT4;
   o.draft_kv_dtype = LLAMA_DTYPE_BF16;
   o.medusa_dir = "b";
+  o.max_step_ms = 114;
   print("llama_build_options", [&] { llamabi::Model("say", o); });
 
   llamabi::GenerateOptions g;

@@ -323,6 +323,8 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
       c.max_waiting = to_uint(env, v, "maxWaiting");
     else if (name == "maxStallMs")
       c.max_stall_ms = to_uint(env, v, "maxStallMs");
+    else if (name == "maxStepMs")
+      c.max_step_ms = to_uint(env, v, "maxStepMs");
     else if (name == "maxUnreadMs")
       c.max_unread_ms = to_double(env, v, "maxUnreadMs") == HUGE_VAL
                             ? UINT32_MAX

@@ -61,7 +61,7 @@ behaviour('every_field', async () => {
       const say = (name) => (error) => console.log(name, error.message);
       await Model.open({ ckptDir: 'say', maxSeqLen: 101, maxBatchSize: 102, modelParallelSize: 103, device: 'cuda', deviceIndex: 104,
         nThreads: 105, weightsDtype: 'nf4', kvDtype: 'int8', seed: 5000000106n, signal, onProgress: () => {}, onLog: () => {},
-        logLevel: 'debug', gpuMemoryBytes: 5000000107, maxWaiting: 108, precision: 'fast', maxStallMs: 109, maxUnreadMs: 110, devices: [0, 1, 2], rankTimeoutMs: 113, draftDir: 'a', draftWeightsDtype: 'int4', draftKvDtype: 'bf16', medusaDir: 'b',
+        logLevel: 'debug', gpuMemoryBytes: 5000000107, maxWaiting: 108, precision: 'fast', maxStallMs: 109, maxUnreadMs: 110, devices: [0, 1, 2], rankTimeoutMs: 113, draftDir: 'a', draftWeightsDtype: 'int4', draftKvDtype: 'bf16', medusaDir: 'b', maxStepMs: 114,
         stallMemoryBytes: 5000000111n, chatTemplate: 'a', chatNow: 5000000112,
         adapters: ['a', { dir: 'b', scale: 0.5 }] }).catch(say('llama_build_options'));
       const model = await Model.open('a model');

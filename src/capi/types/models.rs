@@ -209,4 +209,11 @@ pub struct llama_build_options {
     /// (`speculation`), each one token further ahead. At most 16 are used. They are kept in the format
     /// of the model's head. NULL means that there are none. Not with `devices` or `comm`.
     pub medusa_dir: *const c_char,
+    /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt beside
+    /// running streams. It is about the longest time between two tokens of a stream while prompts
+    /// arrive; with less of it, prompts take longer. Prompts get a third of a step's time at least, and
+    /// 16 tokens, whatever that takes. 0 means 100. Results do not depend on it.
+    pub max_step_ms: u32,
+    /// Must be 0.
+    pub reserved1: u32,
 }

@@ -85,8 +85,9 @@ impl Scheduler {
         let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
         let mut sampler = Sampler::new(n_tokens);
         sampler.reserve(limits.vocab_size)?;
+        let bounds = (options.max_batch_size, options.max_step_ms);
         let draft_model = draft
-            .map(|run| DraftModel::new(run, &limits, n_tokens, options.max_batch_size))
+            .map(|run| DraftModel::new(run, &limits, n_tokens, bounds))
             .transpose()?;
         let medusa = Medusa::new(run, &limits, options.max_batch_size)?;
         let editor = Editor::new(n_tokens, limits.max_positions, &options.eos_ids)?;
@@ -100,7 +101,11 @@ impl Scheduler {
             parked: Parked::new(options.stall_memory_bytes),
             admitted: 0,
             pool: Pool::new(limits.n_pages, limits.page_size)?,
-            pace: Pace::new(options.prefill_chunk, limits.max_wanted)?,
+            pace: Pace::new(
+                options.prefill_chunk,
+                options.max_step_ms,
+                limits.max_wanted,
+            )?,
             runs_ahead: false,
             draft_model: draft_model.map(Box::new),
             medusa: medusa.map(Box::new),

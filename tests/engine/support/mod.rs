@@ -79,6 +79,7 @@ impl Setup {
             max_batch_size: self.max_batch_size,
             seed: self.seed,
             prefill_chunk: self.prefill_chunk,
+            max_step_ms: 100,
             max_waiting: self.max_waiting,
             max_stall_ms: self.max_stall_ms,
             max_unread_ms: self.max_unread_ms,
