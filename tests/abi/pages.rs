@@ -10,13 +10,14 @@ use std::process::Command;
 
 /// What the blocks take for granted. The model is its own draft model.
 const HEAD: &str = r#"
+#include "heads.h"
 #include <llamabi.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *demo;
+static const char *demo, *heads;
 static llama_t *model;
 static llama_error err = {.struct_size = sizeof err};
 static const char *prompt = "Once upon a time", *file = "Once upon a time there was a little girl.";
@@ -36,10 +37,14 @@ static void want(llama_status status) {
   if (status != LLAMA_OK) fail(&err);
 }
 static void build(void) {
+  llama_info info = {.struct_size = sizeof info};
   llama_build_options b;
   llama_build_options_init(&b, sizeof b, LLAMABI_ABI_VERSION);
   b.draft_dir = demo;
   want(llama_build(demo, NULL, &b, &model, &err));
+  want(llama_get_info(model, &info, &err));
+  if (!(heads = write_heads(&info))) exit(1);
+  atexit(remove_heads);
   want(llama_encode_text(model, prompt, SIZE_MAX, LLAMA_ENC_BOS, tokens, 64, lens, &err));
 }
 static void begin(int number, llama_generate_options *o) {
@@ -79,9 +84,10 @@ fn blocks(markdown: &str) -> Vec<String> {
 /// The names of models that nobody has here, as a model that is there.
 fn with_demo(block: &str) -> String {
     let parts = block.split('"').enumerate();
-    let quoted = parts.map(|(at, part)| match (at % 2, part.ends_with(".gguf")) {
-        (1, true) => "demo".to_owned(),
-        (1, false) => format!("\"{part}\""),
+    let quoted = parts.map(|(at, part)| match at % 2 {
+        1 if part.ends_with(".gguf") || part.starts_with("vicuna-") => "demo".to_owned(),
+        1 if part.starts_with("medusa-") => "heads".to_owned(),
+        1 => format!("\"{part}\""),
         _ => part.to_owned(),
     });
     quoted.collect()
@@ -134,7 +140,11 @@ fn examples_of_pages_compile_and_run() {
         fs::write(&source, program(page, &blocks)).unwrap();
         // What an example has found out is for its reader to use.
         let unused = ["-Wno-unused", "-Wno-unused-parameter"];
-        let flags = [["-std=c99", "-fsanitize=undefined"], unused].concat();
+        let heads = [
+            "-I",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sanitizers"),
+        ];
+        let flags = [["-std=c99", "-fsanitize=undefined"], unused, heads].concat();
         let program = compile("cc", source.to_str().unwrap(), &name, &flags);
         let said = succeed(Command::new(program).arg(root().join("demo/meta")));
         assert!(said.contains("every block ran"), "{said}");
