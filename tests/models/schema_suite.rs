@@ -10,7 +10,7 @@
 
 use llamabi::Token;
 use llamabi::grammar::{Cursor, Grammar, Grammars, Source};
-use llamabi::tokenizer::{self, Tokenizer};
+use llamabi::tokenizer;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
