@@ -2,6 +2,7 @@
 //! tiles. (U)
 
 #![allow(unsafe_code)]
+#![allow(dead_code)] // each benchmark uses its part
 
 #[cfg(target_arch = "x86_64")]
 use llamabi::backend::cpu::{amx::Amx, detect::Tier};
