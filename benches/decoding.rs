@@ -2,7 +2,8 @@
 //!
 //! A model of random weights, made in memory, behind the whole engine. Whatever is compared is
 //! measured in turns; medians count, and ratios are medians of the rounds' own. Behind each case
-//! stands what other processes had of the machine meanwhile.
+//! stands what other processes had of the machine meanwhile. With one thread, time is what the
+//! process has had of a processor, which others cannot take from it.
 //!
 //! **Speculation.** Each case is generated with and without drafts, and their texts must be equal.
 //! A random model repeats nothing of its own, so the text that repeats is one that is expected: what
@@ -38,7 +39,7 @@ use llamabi::log::Log;
 use llamabi::tokenizer::{Bound, Encoded, Piece, Tokenizer};
 use llamabi::{Dtype, Result, Token};
 use model::Plan;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Instant;
 
 const SLOTS: usize = 8;
@@ -256,8 +257,22 @@ fn changed(tokens: &[Token]) -> Vec<Token> {
     text
 }
 
+/// Seconds since the first call, of the process's own where it computes with one thread.
+fn clock(threads: usize) -> f64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    match threads {
+        1 => limits::processor_seconds(),
+        _ => START.elapsed().as_secs_f64(),
+    }
+}
+
 /// The tokens of each sequence, and how many were generated per second.
-fn run(engine: &Engine, case: &Case, options: &GenerateOptions) -> (Vec<Vec<Token>>, f64) {
+fn run(
+    engine: &Engine,
+    threads: usize,
+    case: &Case,
+    options: &GenerateOptions,
+) -> (Vec<Vec<Token>>, f64) {
     let prompt = |i: usize| {
         let token = |p: usize| 3 + ((p * 7919 + i * 104_729) % 31_000) as Token;
         Prompt::Tokens((0..PROMPT).map(token).collect())
@@ -269,14 +284,14 @@ fn run(engine: &Engine, case: &Case, options: &GenerateOptions) -> (Vec<Vec<Toke
     loop {
         match stream.next(None).unwrap() {
             Next::Event(Event::Token(event)) => {
-                first.get_or_insert_with(Instant::now);
+                first.get_or_insert_with(|| clock(threads));
                 tokens[event.index as usize].push(event.token);
             }
             Next::Event(_) => {}
             _ => break,
         }
     }
-    let seconds = first.map_or(0.0, |first: Instant| first.elapsed().as_secs_f64());
+    let seconds = first.map_or(0.0, |first| clock(threads) - first);
     let n: usize = tokens.iter().map(Vec::len).sum();
     (tokens, (n - case.batch) as f64 / seconds)
 }
@@ -345,7 +360,7 @@ fn speculate(bench: &mut Bench, engine: &Engine, script: &Arc<Mutex<Script>>, ca
         max_gen_len: Some(case.tokens),
         ..GenerateOptions::default()
     };
-    let (want, _) = run(engine, case, &plain);
+    let (want, _) = run(engine, bench.threads, case, &plain);
     let drafts = GenerateOptions {
         speculation: match case.guesses {
             Guesses::Draft(_) => Speculation::Draft,
@@ -371,7 +386,7 @@ fn speculate(bench: &mut Bench, engine: &Engine, script: &Arc<Mutex<Script>>, ca
     for round in 0..bench.rounds {
         for turn in 0..2 {
             let with = (round + turn) % 2;
-            let (got, rate) = run(engine, case, [&plain, &drafts][with]);
+            let (got, rate) = run(engine, bench.threads, case, [&plain, &drafts][with]);
             assert!(got == want, "{}: another text", case.name);
             rates[with].push(rate);
         }

@@ -1,6 +1,6 @@
 //! What beams, samples of one prompt and grammars cost: parts of benches/decoding.rs.
 
-use super::{Bench, Letters, PROMPT, median, variable};
+use super::{Bench, Letters, PROMPT, clock, median, variable};
 use llamabi::engine::{Engine, Event, GenerateOptions, Next, Prompt, Request};
 use llamabi::grammar::{Cursor, Grammar, Grammars, Source};
 use llamabi::tokenizer;
@@ -47,10 +47,16 @@ struct Done {
     tokens: Vec<Vec<Token>>,
 }
 
-fn generate(engine: &Engine, prompt: Vec<Token>, n: usize, options: &GenerateOptions) -> Done {
+fn generate(
+    engine: &Engine,
+    threads: usize,
+    prompt: Vec<Token>,
+    n: usize,
+    options: &GenerateOptions,
+) -> Done {
     let limits = engine.request_limits();
     let request = Request::new(vec![Prompt::Tokens(prompt)], options.clone(), &limits).unwrap();
-    let start = Instant::now();
+    let start = clock(threads);
     let stream = engine.submit(request).unwrap();
     let (mut tokens, mut first) = (vec![Vec::new(); n], 0.0);
     loop {
@@ -58,7 +64,7 @@ fn generate(engine: &Engine, prompt: Vec<Token>, n: usize, options: &GenerateOpt
             Next::Event(Event::Token(event)) => {
                 let tokens = &mut tokens[event.index as usize];
                 if tokens.is_empty() {
-                    first = start.elapsed().as_secs_f64();
+                    first = clock(threads) - start;
                 }
                 tokens.push(event.token);
             }
@@ -66,7 +72,7 @@ fn generate(engine: &Engine, prompt: Vec<Token>, n: usize, options: &GenerateOpt
             _ => break,
         }
     }
-    let all = start.elapsed().as_secs_f64();
+    let all = clock(threads) - start;
     Done { first, all, tokens }
 }
 
@@ -107,12 +113,13 @@ pub fn beams(bench: &mut Bench, engine: &Engine) {
         num_beams: BEAMS,
         ..batch.clone()
     };
+    let threads = bench.threads;
     let [plain, beams, ratio] = in_turns(bench.rounds, |is_search, round| {
         let (options, n) = match is_search {
             true => (&beams, 1),
             false => (&batch, BEAMS),
         };
-        let done = generate(engine, prompt(PROMPT, round), n, options);
+        let done = generate(engine, threads, prompt(PROMPT, round), n, options);
         assert_eq!(done.tokens[0].len(), STEPS);
         done.all / STEPS as f64
     });
@@ -139,6 +146,7 @@ pub fn samples(bench: &mut Bench, engine: &Engine) {
         num_return_sequences: SAMPLES,
         ..one.clone()
     };
+    let threads = bench.threads;
     let [one, eight, ratio] = in_turns(bench.rounds, |are_many, round| {
         let (options, n) = match are_many {
             true => (&eight, SAMPLES),
@@ -146,7 +154,7 @@ pub fn samples(bench: &mut Bench, engine: &Engine) {
         };
         // One that no other call has left in the prefix cache.
         let prompt = prompt(LONG_PROMPT, 100 + 2 * round + usize::from(are_many));
-        generate(engine, prompt, n, options).first
+        generate(engine, threads, prompt, n, options).first
     });
     let (one, eight) = (one * 1e3, eight * 1e3);
     let said =
@@ -213,7 +221,7 @@ pub fn masks(bench: &mut Bench) {
         let _kept = Cursor::new(&grammar);
         for run in ["first", "second"] {
             let before = engine.timings();
-            let done = generate(&engine, prompt(PROMPT, 0), 1, &options);
+            let done = generate(&engine, bench.threads, prompt(PROMPT, 0), 1, &options);
             let now = engine.timings();
             let masks = (now.masks - before.masks) as f64;
             let mask_us = (now.mask_ms - before.mask_ms) * 1e3 / masks;
