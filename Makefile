@@ -67,6 +67,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@$(MAKE) --no-print-directory examples
 	@scripts/check lint
 	@scripts/smollm2 >/dev/null || test $$? = 3
+	@scripts/json-schema-suite >/dev/null || test $$? = 3
 	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast
 	@$(MAKE) --no-print-directory memcheck
 	tests/sanitizers/run.sh

@@ -1,22 +1,32 @@
-//! What speculation is worth: `cargo bench --bench decoding`.
+//! What decoding strategies cost, and what speculation is worth: `cargo bench --bench decoding`.
 //!
-//! A model of random weights, made in memory, behind the whole engine. Each case is generated with
-//! and without drafts, in turns, and their texts must be equal. A random model repeats nothing of
-//! its own, so the text that repeats is one that is expected: what it will say, with five changes.
-//! It says the same whatever is expected. The draft model has the shape that is used with a model of
-//! 1.1B, and computes all of it, but what it would say comes from a script that is right so often.
-//! Medians of tokens per second count.
+//! A model of random weights, made in memory, behind the whole engine. Whatever is compared is
+//! measured in turns; medians count, and ratios are medians of the rounds' own. Behind each case
+//! stands what other processes had of the machine meanwhile. With one thread, time is what the
+//! process has had of a processor, which others cannot take from it.
+//!
+//! **Speculation.** Each case is generated with and without drafts, and their texts must be equal.
+//! A random model repeats nothing of its own, so the text that repeats is one that is expected: what
+//! it will say, with five changes. It says the same whatever is expected. The draft model has the
+//! shape that is used with a model of 1.1B, and computes all of it, but what it would say comes from
+//! a script that is right so often.
+//!
+//! **The rest** is in strategies.rs: beams beside a batch, samples of one prompt beside one, and
+//! masks of grammars.
 //!
 //! | variable | |
 //! |---|---|
 //! | `BENCH_MODEL` (1b), `BENCH_DTYPE` (bf16) | as in benches/cpu.rs |
 //! | `BENCH_ROUNDS` (5), `BENCH_THREADS` (all) | |
-//! | `BENCH_ONLY` | cases whose name contains it: `copy`, `nothing`, `full`, `draft` |
+//! | `BENCH_ONLY` | cases whose name contains one of these words: `copy`, `nothing`, `full`, `draft`, `beams`, `samples`, `masks` |
+//! | `BENCH_TOKENIZER` | a tokenizer's file, for `masks`: one of 128,000 ids is in PyPI's llama-models (0.3.0), `llama3/tokenizer.model` |
 //! | `BENCH_RECORD` | a file that gets the numbers as lines of JSON, too |
 
+mod limits;
 mod model;
 mod record;
 mod shapes;
+mod strategies;
 
 use llamabi::backend::Limits;
 use llamabi::backend::cpu::{Cpu, Precision, usable_threads};
@@ -29,11 +39,11 @@ use llamabi::log::Log;
 use llamabi::tokenizer::{Bound, Encoded, Piece, Tokenizer};
 use llamabi::{Dtype, Result, Token};
 use model::Plan;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Instant;
 
 const SLOTS: usize = 8;
-const MAX_SEQ_LEN: usize = 1024;
+const MAX_SEQ_LEN: usize = 1152;
 const PROMPT: usize = 32;
 const PAGE: usize = <Cpu as Backend>::PAGE_SIZE;
 
@@ -77,6 +87,8 @@ enum Guesses {
     Copy,
     /// What the model has said.
     Own,
+    /// Whatever there is, and none of it is right.
+    Auto,
     /// The draft model, which is right so many times of ten.
     Draft(u64),
 }
@@ -156,8 +168,62 @@ struct Case {
     batch: usize,
     tokens: usize,
     guesses: Guesses,
-    /// Tokens per second without drafts, and with.
-    rates: [Vec<f64>; 2],
+}
+
+/// What is measured, and what of it is for a program to read.
+struct Bench {
+    model: String,
+    weights: String,
+    shape: Shape,
+    dtype: Dtype,
+    threads: usize,
+    rounds: usize,
+    busy: limits::Busy,
+    lines: String,
+}
+
+impl Bench {
+    /// An engine of the model with so many ids, and of a draft model, if there is one.
+    fn engine(
+        &self,
+        draft: Option<Box<dyn Run>>,
+        vocab_size: usize,
+        tokenizer: Arc<dyn Tokenizer>,
+    ) -> Engine {
+        let shape = Shape {
+            vocab_size,
+            ..self.shape
+        };
+        let options = EngineOptions {
+            max_batch_size: SLOTS,
+            seed: 1,
+            prefill_chunk: None,
+            max_step_ms: 100,
+            max_waiting: 8,
+            max_stall_ms: 1000,
+            max_unread_ms: u32::MAX,
+            stall_memory_bytes: 0,
+            eos_ids: vec![tokenizer.eos_id()],
+        };
+        let log = Arc::new(Log::new(None));
+        let run = runner(shape, self.dtype, self.threads);
+        Engine::with_draft(run, draft, tokenizer, options, log).unwrap()
+    }
+
+    /// Says what a case gave, and what others had of the machine since the one before.
+    fn say(&mut self, case: &str, said: &str, figures: &[(&str, f64)]) {
+        let others = self.busy.others();
+        println!("{case}: {said} (others {:.0} %)", 100.0 * others);
+        let mut row = serde_json::json!({
+            "bench": "decoding", "model": self.model, "threads": self.threads,
+            "weights": self.weights, "case": case, "rounds": self.rounds, "others": others,
+        });
+        for (name, figure) in figures {
+            row[*name] = (*figure).into();
+        }
+        self.lines += &format!("{row}\n");
+        self.busy = limits::Busy::now();
+    }
 }
 
 fn variable(name: &str, default: &str) -> String {
@@ -192,8 +258,22 @@ fn changed(tokens: &[Token]) -> Vec<Token> {
     text
 }
 
+/// Seconds since the first call, of the process's own where it computes with one thread.
+fn clock(threads: usize) -> f64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    match threads {
+        1 => limits::processor_seconds(),
+        _ => START.elapsed().as_secs_f64(),
+    }
+}
+
 /// The tokens of each sequence, and how many were generated per second.
-fn run(engine: &Engine, case: &Case, options: &GenerateOptions) -> (Vec<Vec<Token>>, f64) {
+fn run(
+    engine: &Engine,
+    threads: usize,
+    case: &Case,
+    options: &GenerateOptions,
+) -> (Vec<Vec<Token>>, f64) {
     let prompt = |i: usize| {
         let token = |p: usize| 3 + ((p * 7919 + i * 104_729) % 31_000) as Token;
         Prompt::Tokens((0..PROMPT).map(token).collect())
@@ -205,14 +285,14 @@ fn run(engine: &Engine, case: &Case, options: &GenerateOptions) -> (Vec<Vec<Toke
     loop {
         match stream.next(None).unwrap() {
             Next::Event(Event::Token(event)) => {
-                first.get_or_insert_with(Instant::now);
+                first.get_or_insert_with(|| clock(threads));
                 tokens[event.index as usize].push(event.token);
             }
             Next::Event(_) => {}
             _ => break,
         }
     }
-    let seconds = first.map_or(0.0, |first: Instant| first.elapsed().as_secs_f64());
+    let seconds = first.map_or(0.0, |first| clock(threads) - first);
     let n: usize = tokens.iter().map(Vec::len).sum();
     (tokens, (n - case.batch) as f64 / seconds)
 }
@@ -257,34 +337,87 @@ fn runner(shape: Shape, dtype: Dtype, threads: usize) -> Box<dyn Run> {
     Box::new(runner)
 }
 
-/// A model, a draft model that answers from the script, and their engine.
-fn engine(name: &str, dtype: Dtype, threads: usize, script: &Arc<Mutex<Script>>) -> Engine {
-    let shape = shapes::named(name).unwrap_or_else(|| panic!("BENCH_MODEL={name}: no such shape"));
+/// A draft model that answers from the script.
+fn draft_model(bench: &Bench, script: &Arc<Mutex<Script>>) -> Box<dyn Run> {
     let small = Shape {
-        vocab_size: shape.vocab_size,
+        vocab_size: bench.shape.vocab_size,
         ..shapes::llama_160m()
     };
-    let n_tokens = shape.vocab_size;
-    let draft = Box::new(Scripted {
-        run: runner(small, dtype, threads),
+    Box::new(Scripted {
+        run: runner(small, bench.dtype, bench.threads),
         script: script.clone(),
         picks: Vec::new(),
         next: Vec::new(),
-    });
-    let options = EngineOptions {
-        max_batch_size: SLOTS,
-        seed: 1,
-        prefill_chunk: None,
-        max_step_ms: 100,
-        max_waiting: 8,
-        max_stall_ms: 1000,
-        max_unread_ms: u32::MAX,
-        stall_memory_bytes: 0,
-        eos_ids: vec![2],
+    })
+}
+
+/// With drafts and without, in turns.
+fn speculate(bench: &mut Bench, engine: &Engine, script: &Arc<Mutex<Script>>, case: &Case) {
+    let plain = GenerateOptions {
+        temperature: 1.0,
+        top_p: 1.0,
+        seed: 7,
+        ignore_eos: true,
+        max_gen_len: Some(case.tokens),
+        ..GenerateOptions::default()
     };
-    let log = Arc::new(Log::new(None));
-    let (run, tokens) = (runner(shape, dtype, threads), Letters(n_tokens));
-    Engine::with_draft(run, Some(draft), Arc::new(tokens), options, log).unwrap()
+    let (want, _) = run(engine, bench.threads, case, &plain);
+    let drafts = GenerateOptions {
+        speculation: match case.guesses {
+            Guesses::Draft(_) => Speculation::Draft,
+            Guesses::Auto => Speculation::Auto,
+            Guesses::Copy | Guesses::Own => Speculation::NGram,
+        },
+        predicted: match case.guesses {
+            Guesses::Copy => want.iter().flat_map(|tokens| changed(tokens)).collect(),
+            _ => Vec::new(),
+        },
+        ..plain.clone()
+    };
+    if let Guesses::Draft(right) = case.guesses {
+        *script.lock().unwrap() = Script {
+            text: want[0].clone(),
+            prompt_len: PROMPT,
+            right,
+        };
+    }
+    let before = engine.timings();
+    // Tokens per second without drafts, and with.
+    let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+    for round in 0..bench.rounds {
+        for turn in 0..2 {
+            let with = (round + turn) % 2;
+            let (got, rate) = run(engine, bench.threads, case, [&plain, &drafts][with]);
+            assert!(got == want, "{}: another text", case.name);
+            rates[with].push(rate);
+        }
+        ratios.push(rates[1][round] / rates[0][round]);
+    }
+    let Timings {
+        drafted_tokens,
+        accepted_tokens,
+        ..
+    } = engine.timings();
+    let each = |now: u64, then: u64| (now - then) / bench.rounds as u64;
+    let drafted = each(drafted_tokens, before.drafted_tokens);
+    let accepted = each(accepted_tokens, before.accepted_tokens);
+    let [off, on] = [median(&rates[0]), median(&rates[1])];
+    let ratio = median(&ratios);
+    let rounded: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.3}")).collect();
+    let said = format!(
+        "{off:.1} tok/s, with drafts {on:.1}: {ratio:.3}x ({}); {drafted} drafted, {accepted} taken",
+        rounded.join(" ")
+    );
+    let figures = [
+        ("batch", case.batch as f64),
+        ("tokens", case.tokens as f64),
+        ("tokens_s", off),
+        ("with_drafts", on),
+        ("ratio", ratio),
+        ("drafted", drafted as f64),
+        ("accepted", accepted as f64),
+    ];
+    bench.say(&case.name, &said, &figures);
 }
 
 fn main() {
@@ -301,14 +434,13 @@ fn main() {
     ];
     let dtype = all.into_iter().find(|dtype| dtype.name() == weights);
     let dtype = dtype.unwrap_or_else(|| panic!("BENCH_DTYPE={weights}: no such format"));
-    let threads = number("BENCH_THREADS", usable_threads());
-    let rounds = number("BENCH_ROUNDS", 5).max(1);
+    let shape = shapes::named(&model);
+    let shape = shape.unwrap_or_else(|| panic!("BENCH_MODEL={model}: no such shape"));
     let case = |name: &str, batch, tokens, guesses| Case {
         name: format!("{name}, batch {batch}"),
         batch,
         tokens,
         guesses,
-        rates: [Vec::new(), Vec::new()],
     };
     let mut cases = vec![
         case("a copy with five changes", 1, 600, Guesses::Copy),
@@ -316,78 +448,49 @@ fn main() {
         case("nothing repeats", 1, 512, Guesses::Own),
         case("nothing repeats", 4, 512, Guesses::Own),
         case("nothing repeats, full", SLOTS, 512, Guesses::Own),
+        case("nothing repeats, AUTO, full", SLOTS, 512, Guesses::Auto),
         case("a draft model, 9 of 10 right", 1, 256, Guesses::Draft(9)),
         case("a draft model, 7 of 10 right", 1, 256, Guesses::Draft(7)),
         case("a draft model, 5 of 10 right", 1, 256, Guesses::Draft(5)),
         case("a draft model, never right", 1, 256, Guesses::Draft(0)),
     ];
     let only = variable("BENCH_ONLY", "");
-    cases.retain(|case| case.name.contains(&only));
-    println!("{model}, {threads} threads, {weights} weights, temperature 1");
-    let script = Arc::new(Mutex::new(Script::default()));
-    let engine = engine(&model, dtype, threads, &script);
-    let mut lines = String::new();
+    let wanted = |name: &str| only.is_empty() || only.split(' ').any(|word| name.contains(word));
+    cases.retain(|case| wanted(&case.name));
+    let mut bench = Bench {
+        shape,
+        dtype,
+        threads: number("BENCH_THREADS", usable_threads()),
+        rounds: number("BENCH_ROUNDS", 5).max(1),
+        busy: limits::Busy::now(),
+        lines: String::new(),
+        model,
+        weights,
+    };
     println!(
-        "{:38} {:>9} {:>9} {:>7} {:>9} {:>9}",
-        "", "tok/s", "drafts", "ratio", "drafted", "accepted"
+        "{}, {} threads, {} weights, temperature 1, {} rounds",
+        bench.model, bench.threads, bench.weights, bench.rounds
     );
-    for case in &mut cases {
-        let plain = GenerateOptions {
-            temperature: 1.0,
-            top_p: 1.0,
-            seed: 7,
-            ignore_eos: true,
-            max_gen_len: Some(case.tokens),
-            ..GenerateOptions::default()
-        };
-        let (want, _) = run(&engine, case, &plain);
-        let drafts = GenerateOptions {
-            speculation: match case.guesses {
-                Guesses::Draft(_) => Speculation::Draft,
-                _ => Speculation::NGram,
-            },
-            predicted: match case.guesses {
-                Guesses::Copy => want.iter().flat_map(|tokens| changed(tokens)).collect(),
-                _ => Vec::new(),
-            },
-            ..plain.clone()
-        };
-        if let Guesses::Draft(right) = case.guesses {
-            *script.lock().unwrap() = Script {
-                text: want[0].clone(),
-                prompt_len: PROMPT,
-                right,
-            };
+    // Of a handle with a draft model, which only some of the cases ask.
+    if !cases.is_empty() {
+        let script = Arc::new(Mutex::new(Script::default()));
+        let (draft, n) = (draft_model(&bench, &script), bench.shape.vocab_size);
+        let engine = bench.engine(Some(draft), n, Arc::new(Letters(n)));
+        for case in &cases {
+            speculate(&mut bench, &engine, &script, case);
         }
-        let before = engine.timings();
-        for _ in 0..rounds {
-            for (at, options) in [&plain, &drafts].into_iter().enumerate() {
-                let (got, rate) = run(&engine, case, options);
-                assert!(got == want, "{}: another text", case.name);
-                case.rates[at].push(rate);
-            }
-        }
-        let Timings {
-            drafted_tokens,
-            accepted_tokens,
-            ..
-        } = engine.timings();
-        let each = |now: u64, then: u64| (now - then) / rounds as u64;
-        let drafted = each(drafted_tokens, before.drafted_tokens);
-        let accepted = each(accepted_tokens, before.accepted_tokens);
-        let [off, on] = [median(&case.rates[0]), median(&case.rates[1])];
-        println!(
-            "{:38} {off:9.1} {on:9.1} {:6.2}x {drafted:9} {accepted:9}",
-            case.name,
-            on / off
-        );
-        let row = serde_json::json!({
-            "bench": "decoding", "model": model, "threads": threads, "weights": weights,
-            "case": case.name, "batch": case.batch, "tokens": case.tokens, "rounds": rounds,
-            "tokens_s": off, "with_drafts": on, "ratio": on / off,
-            "drafted": drafted, "accepted": accepted,
-        });
-        lines += &format!("{row}\n");
     }
-    record::append(&lines);
+    if wanted("beams") || wanted("samples") {
+        let engine = strategies::plain_engine(&bench);
+        if wanted("beams") {
+            strategies::beams(&mut bench, &engine);
+        }
+        if wanted("samples") {
+            strategies::samples(&mut bench, &engine);
+        }
+    }
+    if wanted("masks") {
+        strategies::masks(&mut bench);
+    }
+    record::append(&bench.lines);
 }

@@ -2,6 +2,7 @@
 //! tiles. (U)
 
 #![allow(unsafe_code)]
+#![allow(dead_code)] // each benchmark uses its part
 
 #[cfg(target_arch = "x86_64")]
 use llamabi::backend::cpu::{amx::Amx, detect::Tier};
@@ -287,4 +288,16 @@ impl Busy {
         let others = (now.work - self.work).saturating_sub(now.own - self.own);
         others as f64 / (now.all - self.all).max(1) as f64
     }
+}
+
+/// Seconds of processors' time that this process has had.
+pub fn processor_seconds() -> f64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a place for what the function writes, and the clock is one of POSIX's.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    assert_eq!(status, 0);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

@@ -11,6 +11,7 @@
 //! | `scout` | the texts that a grammar leaves no choice about |
 //! | `parser` | one parser, and the memory of all of them |
 //! | `numbers` | which numbers of a JSON Schema the parser would not take as they are |
+//! | `dialect` | what of a JSON Schema the parser would pass over |
 //! | `quiet` | the hook for panics, which is not to print the parser's |
 //!
 //! What is matched is the text that is returned. A tokenizer of SentencePiece's kind drops the
@@ -21,6 +22,7 @@
 //! room for it.
 
 mod cursor;
+mod dialect;
 mod numbers;
 mod parser;
 mod quiet;

@@ -32,23 +32,6 @@ pub(super) fn check(text: &str, schema: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The same for the schemas that a Lark grammar has inside. What is not JSON there, the parser
-/// refuses.
-pub(super) fn check_inside(lark: &str) -> Result<()> {
-    const SCHEMA: &str = "%json";
-    let mut rest = lark;
-    while let Some(at) = rest.find(SCHEMA) {
-        rest = &rest[at + SCHEMA.len()..];
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter();
-        if let Some(Ok(schema)) = values.next() {
-            let (text, behind) = rest.split_at(values.byte_offset());
-            check(text, &schema)?;
-            rest = behind;
-        }
-    }
-    Ok(())
-}
-
 /// The numbers of a JSON text, as they are written.
 fn numbers(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;

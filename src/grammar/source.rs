@@ -1,6 +1,6 @@
 //! What a caller gives, as the parser takes it.
 
-use super::{MAX_SOURCE, numbers};
+use super::{MAX_SOURCE, dialect, numbers};
 use crate::{Error, Result};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
@@ -87,13 +87,12 @@ impl Checked {
         match source {
             Source::JsonSchema(text) => {
                 let schema = parse(text, "a JSON Schema")?;
-                numbers::check(text, &schema)?;
-                Ok(Checked::Schema(schema))
+                Ok(Checked::Schema(readable(text, schema)?))
             }
             Source::Regex(text) => Ok(Checked::Regex(text.into())),
             Source::Choice(text) => Ok(Checked::Regex(choice(text)?)),
             Source::Lark(_) | Source::Json => {
-                numbers::check_inside(text)?;
+                check_schemas(text)?;
                 Ok(Checked::Lark(text.into()))
             }
         }
@@ -134,6 +133,30 @@ impl Checked {
             max_tokens: None,
         }
     }
+}
+
+/// The schema that `text` is, so that the parser reads what it says.
+fn readable(text: &str, mut schema: Value) -> Result<Value> {
+    numbers::check(text, &schema)?;
+    dialect::prepare(&mut schema)?;
+    Ok(schema)
+}
+
+/// Refuses what is refused of the schemas that a Lark grammar has inside. What is not JSON there,
+/// the parser refuses.
+fn check_schemas(lark: &str) -> Result<()> {
+    const SCHEMA: &str = "%json";
+    let mut rest = lark;
+    while let Some(at) = rest.find(SCHEMA) {
+        rest = &rest[at + SCHEMA.len()..];
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter();
+        if let Some(Ok(schema)) = values.next() {
+            let (text, behind) = rest.split_at(values.byte_offset());
+            readable(text, schema)?;
+            rest = behind;
+        }
+    }
+    Ok(())
 }
 
 fn parse(text: &str, what: &str) -> Result<Value> {

@@ -24,6 +24,7 @@ mod reference;
 #[path = "../support/reference_cases.rs"]
 mod reference_cases;
 mod samples;
+mod schema_suite;
 mod sentences;
 #[path = "../support/small_model.rs"]
 mod small_model;

@@ -1,5 +1,6 @@
 //! Grammars on every kind of tokenizer: llguidance's own masks, and texts that are of the language.
 
+mod dialects;
 mod hostile;
 mod languages;
 
