@@ -1,6 +1,7 @@
-//! Writes a checkpoint of random weights in Hugging Face's form, at the shape of a known model.
+//! Writes a checkpoint of random weights at the shape of a known model: in Hugging Face's form into
+//! a directory, or as a GGUF file whose name ends in `.gguf`, with the types of llama.cpp's Q4_K_M.
 //!
-//!     cargo bench --bench make_model -- <160m|1b|3b|7b> <directory>
+//!     cargo bench --bench make_model -- <160m|1b|3b|7b> <directory or file>
 //!
 //! `7b:8` is the first 8 layers of a 7B model, for machines whose memory or disk cannot hold all of
 //! it.
@@ -9,6 +10,7 @@
 //! no download. Weights are uniform with the standard deviation 0.02 that Llamas start from, so
 //! that activations stay in their usual range. The output is deterministic.
 
+mod gguf_file;
 mod shapes;
 
 use half::bf16;
@@ -23,13 +25,18 @@ fn main() -> Result<()> {
         .filter(|a| a != "--bench")
         .collect();
     let [name, dir] = &arguments[..] else {
-        println!("usage: cargo bench --bench make_model -- <160m|1b|3b|7b> <directory>");
+        println!("usage: cargo bench --bench make_model -- <160m|1b|3b|7b> <directory or file>");
         return Ok(());
     };
     let Some(shape) = &shapes::named(name) else {
         return Err(std::io::Error::other(format!("no shape is called {name}")));
     };
     let dir = Path::new(dir);
+    if dir.extension().is_some_and(|ending| ending == "gguf") {
+        let bytes = gguf_file::write(shape, dir)?;
+        println!("{}: {name}, {:.2} GB", dir.display(), bytes as f64 / 1e9);
+        return Ok(());
+    }
     std::fs::create_dir_all(dir)?;
     let tokenizer =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tokenizer/tokenizer.model");

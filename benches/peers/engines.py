@@ -19,8 +19,12 @@ class Llamabi:
     def __init__(self, path, dtype):
         from llamabi import Handle
 
+        # convert.py's files have no tokenizer.
+        tokenizer = os.path.join(os.path.dirname(path), "tokenizer.model") if path.endswith(".gguf") else None
         dtype, precision = dtype.split()
-        self.handle = Handle(os.environ["LLAMABI_LIBRARY"], path, dtype, MAX_SEQ_LEN, MAX_BATCH, precision=precision)
+        dtype = {"Q4_K_M": "auto"}.get(dtype, dtype)
+        self.handle = Handle(os.environ["LLAMABI_LIBRARY"], path, dtype, MAX_SEQ_LEN, MAX_BATCH,
+                             tokenizer=tokenizer, precision=precision)
 
     def run(self, prompts, tokens):
         start = time.perf_counter()
