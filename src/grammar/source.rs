@@ -91,10 +91,7 @@ impl Checked {
             }
             Source::Regex(text) => Ok(Checked::Regex(text.into())),
             Source::Choice(text) => Ok(Checked::Regex(choice(text)?)),
-            Source::Lark(_) | Source::Json => {
-                check_schemas(text)?;
-                Ok(Checked::Lark(text.into()))
-            }
+            Source::Lark(_) | Source::Json => Ok(Checked::Lark(with_readable_schemas(text)?)),
         }
     }
 
@@ -142,21 +139,27 @@ fn readable(text: &str, mut schema: Value) -> Result<Value> {
     Ok(schema)
 }
 
-/// Refuses what is refused of the schemas that a Lark grammar has inside. What is not JSON there,
-/// the parser refuses.
-fn check_schemas(lark: &str) -> Result<()> {
+/// A Lark grammar, in which the schemas say what the parser reads. What is not JSON there, the
+/// parser refuses. A schema that needs no change stays as it is written.
+fn with_readable_schemas(lark: &str) -> Result<String> {
     const SCHEMA: &str = "%json";
-    let mut rest = lark;
+    let (mut rest, mut readable_lark) = (lark, String::new());
     while let Some(at) = rest.find(SCHEMA) {
-        rest = &rest[at + SCHEMA.len()..];
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter();
+        let (before, behind) = rest.split_at(at + SCHEMA.len());
+        readable_lark += before;
+        rest = behind;
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         if let Some(Ok(schema)) = values.next() {
             let (text, behind) = rest.split_at(values.byte_offset());
-            readable(text, schema)?;
+            let mended = readable(text, schema.clone())?;
+            match mended == schema {
+                true => readable_lark += text,
+                false => readable_lark += &format!(" {mended}"),
+            }
             rest = behind;
         }
     }
-    Ok(())
+    Ok(readable_lark + rest)
 }
 
 fn parse(text: &str, what: &str) -> Result<Value> {

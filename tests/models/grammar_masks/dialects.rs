@@ -122,6 +122,12 @@ fn a_date_is_a_day_that_exists() {
             assert_eq!(takes(&kit, &both, &text), exists && is_time, "{text}");
         }
     }
+    // A schema inside of a Lark grammar is read alike.
+    let lark = "start: \"x\" a \"y\"\na: %json {\"type\":\"string\",\"format\":\"date\",\"uniqueItems\":false}\n";
+    let lark = kit.compile(Source::Lark(lark)).unwrap();
+    for (text, exists) in [("x\"2024-02-29\"y", true), ("x\"2023-02-29\"y", false)] {
+        assert_eq!(takes(&kit, &lark, text), exists, "{text}");
+    }
     // Beside a pattern both hold.
     let march = compile(r#"{"pattern":"-03-","format":"date","allOf":[{"pattern":"^2"}]}"#);
     for (text, is_member) in [
