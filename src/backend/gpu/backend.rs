@@ -5,7 +5,7 @@ use super::adapters::Carriage;
 use super::device::{Device, Memory};
 use super::{
     Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, geometry, head_of_page, head_stride,
-    mat, most_decoded, ops, pad32, partial_len, sample, step, still_bytes,
+    mat, medusa, most_decoded, ops, pad32, partial_len, sample, step, still_bytes,
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{
@@ -216,11 +216,11 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn hidden(&mut self, out: &mut GpuBuf<D>, x: &GpuBuf<D>, norm: &GpuBuf<D>) {
-        self.run(|this| ops::hidden(this, out, x, norm));
+        self.run(|this| medusa::hidden(this, out, x, norm));
     }
 
     fn residual_block(&mut self, out: &mut GpuBuf<D>, w: &GpuMat<D>, h: &GpuBuf<D>) {
-        self.run(|this| ops::residual_block(this, out, w, h));
+        self.run(|this| medusa::residual_block(this, out, w, h));
     }
 
     fn fetch(&mut self, out: &GpuBuf<D>) {

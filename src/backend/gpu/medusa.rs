@@ -1,21 +1,33 @@
-//! What Medusa heads need on a GPU besides their weights.
+//! What Medusa heads need on a GPU besides their weights, and their operations.
 
 use super::device::{Device, Memory};
-use super::{Gpu, GpuBuf, pad32};
+use super::ops::Norm;
+use super::params::{PrepareParams, SiluAddParams, activations_code};
+use super::{Gpu, GpuBuf, GpuMat, launch, pad32};
 use crate::backend::Limits;
-use crate::{Error, Result};
+use crate::{Dtype, Error, Result};
 
 /// With this and [`WEIGHT`], RMSNorm changes nothing: beside it the mean square of a row is lost, and
 /// both are powers of two, so a number is multiplied and divided by the same. The kernels of a product
 /// then need no second form without a norm.
-pub(super) const EPS: f32 = 1.208_925_8e24; // 2^80
+const EPS: f32 = 1.208_925_8e24; // 2^80
 const WEIGHT: f32 = 1.099_511_6e12; // 2^40
 
 pub(super) struct Medusa<D: Device> {
     /// `[pad32(dim)]`, all [`WEIGHT`].
-    pub plain: Memory<D>,
+    plain: Memory<D>,
     /// Where the product of a residual block is added, `[max_wanted, dim]`: zero between blocks.
-    pub sums: GpuBuf<D>,
+    sums: GpuBuf<D>,
+}
+
+impl<D: Device> Medusa<D> {
+    /// The norm that changes nothing.
+    pub fn no_norm(&self) -> Norm {
+        Norm {
+            weight: self.plain.at(),
+            eps: EPS,
+        }
+    }
 }
 
 impl<D: Device> Gpu<D> {
@@ -37,6 +49,55 @@ impl<D: Device> Gpu<D> {
         let none = || Error::Internal("a Medusa head on a GPU backend without room for it".into());
         self.medusa.as_ref().ok_or_else(none)
     }
+}
+
+/// Rows of an earlier step, normed. Their numbers are the tokens of the loaded step.
+pub(super) fn hidden<D: Device>(
+    gpu: &Gpu<D>,
+    out: &mut GpuBuf<D>,
+    x: &GpuBuf<D>,
+    norm: &GpuBuf<D>,
+) -> Result<()> {
+    let params = PrepareParams {
+        out: out.at(),
+        x: x.at(),
+        norm: norm.at(),
+        rows: gpu.step.tokens(),
+        n_rows: gpu.step.n_rows as u32,
+        width: gpu.shape.dim as u32,
+        x_stride: x.stride as u32,
+        out_stride: out.stride as u32,
+        eps: gpu.shape.norm_eps,
+        permuted: 0,
+        out_type: activations_code(Dtype::F32),
+        zero: 0,
+    };
+    launch::prepare(&*gpu.device, Dtype::F32, &params)
+}
+
+/// The residual block of a Medusa head.
+pub(super) fn residual_block<D: Device>(
+    gpu: &Gpu<D>,
+    out: &mut GpuBuf<D>,
+    w: &GpuMat<D>,
+    h: &GpuBuf<D>,
+) -> Result<()> {
+    let medusa = gpu.medusa()?;
+    let (rows, device, sums) = (gpu.decode_rows(), &*gpu.device, &medusa.sums);
+    let (bias, w) = (w.bias(), w.whole());
+    let input = gpu.prepare(&mut None, w, h, medusa.no_norm(), rows, false)?;
+    let product = gpu.product_of_decode_rows(sums, w, bias, (input.at, input.stride));
+    launch::matmul_add(device, w.dtype, &product)?;
+    let end = SiluAddParams {
+        out: out.at(),
+        h: h.at(),
+        t: sums.at(),
+        n_rows: gpu.step.n_rows as u32,
+        width: gpu.shape.dim as u32,
+        stride: out.stride as u32,
+        zero: 0,
+    };
+    launch::silu_add(device, &end)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 //! | `graph` | steps that are recorded once and repeated |
 //! | `library` | products of prompts that a vendor's library does |
 //! | `step`, `mat`, `quantised` | a step and weights on the device |
-//! | `medusa` | what Medusa heads need beside their weights |
+//! | `medusa` | what Medusa heads need beside their weights, and their operations |
 //! | `adapters` | adapters of requests: their memory, and the rows of a step that have them |
 //! | `sample` | the choice of tokens on the device |
 //! | `answer` | the answer of a step, while the next step may already run |

@@ -5,7 +5,6 @@ use super::adapters::AdapterInput;
 use super::device::Device;
 use super::geometry::prepares;
 use super::mat::WeightRows;
-use super::medusa;
 use super::params::*;
 use super::{ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, head_stride, launch, rounded};
 use crate::backend::{Layer, Rotation, RowKind};
@@ -21,8 +20,8 @@ pub(super) struct Rows {
 /// The RMSNorm of rows, or none.
 #[derive(Clone, Copy)]
 pub(super) struct Norm {
-    weight: u64,
-    eps: f32,
+    pub weight: u64,
+    pub eps: f32,
 }
 
 /// The input of a product of normed rows.
@@ -40,21 +39,10 @@ impl<D: Device> Gpu<D> {
         }
     }
 
-    /// The norm with this weight; or the one that changes nothing.
-    fn norm_or_none(&self, weight: Option<&GpuBuf<D>>) -> Result<Norm> {
-        match weight {
-            Some(weight) => Ok(self.norm(weight)),
-            None => Ok(Norm {
-                weight: self.medusa()?.plain.at(),
-                eps: medusa::EPS,
-            }),
-        }
-    }
-
     /// Prepares `rows` of x for products with `w`: applies the norm and rounds. With `permuted`,
     /// their columns are in permuted order. `done` is the form in which the rows are prepared
     /// already; it is updated.
-    fn prepare(
+    pub(super) fn prepare(
         &self,
         done: &mut Option<(u32, bool)>,
         w: &WeightRows<D>,
@@ -108,10 +96,39 @@ impl<D: Device> Gpu<D> {
         })
     }
 
-    fn decode_rows(&self) -> Rows {
+    pub(super) fn decode_rows(&self) -> Rows {
         Rows {
             at: self.step.decode(0),
             n: self.step.n_decode as u32,
+        }
+    }
+
+    /// `x += w y + bias` for the rows of decode. `y`: where the rounded rows lie, and their stride.
+    pub(super) fn product_of_decode_rows(
+        &self,
+        x: &GpuBuf<D>,
+        w: &WeightRows<D>,
+        bias: u64,
+        (y, y_stride): (u64, u32),
+    ) -> MatmulAddParams {
+        let rows = self.decode_rows();
+        MatmulAddParams {
+            x: x.at(),
+            y,
+            w: w.at(),
+            bias,
+            rows: rows.at,
+            scratch: self.split.at(),
+            n_rows: rows.n,
+            n: w.rows as u32,
+            k: w.cols as u32,
+            x_stride: x.stride as u32,
+            y_stride,
+            w_stride: w.stride as u32,
+            splits: 1,
+            first: 0,
+            scale: 1.0,
+            zero: 0,
         }
     }
 
@@ -362,29 +379,15 @@ pub(super) fn matmul_add<D: Device>(
     w: &GpuMat<D>,
     y: &GpuBuf<D>,
 ) -> Result<()> {
-    let (rows, device, bias) = (gpu.decode_rows(), &*gpu.device, w.bias());
+    let (device, bias) = (&*gpu.device, w.bias());
     let (scale, mat) = (w.scale, w);
     let w = w.whole();
     let input = AdapterInput::rounded(y, w);
     let adapt_out = |kind| gpu.adapt_out(mat, (x.at(), x.stride), (0, 0), [w.rows; 3], kind);
     gpu.adapt_in(mat, 1, input, RowKind::Decode)?;
     let decode = MatmulAddParams {
-        x: x.at(),
-        y: y.at(),
-        w: w.at(),
-        bias,
-        rows: rows.at,
-        scratch: gpu.split.at(),
-        n_rows: rows.n,
-        n: w.rows as u32,
-        k: w.cols as u32,
-        x_stride: x.stride as u32,
-        y_stride: y.stride as u32,
-        w_stride: w.stride as u32,
-        splits: 1,
-        first: 0,
         scale,
-        zero: 0,
+        ..gpu.product_of_decode_rows(x, w, bias, (y.at(), y.stride as u32))
     };
     launch::matmul_add(device, w.dtype, &decode)?;
     adapt_out(RowKind::Decode)?;
@@ -465,71 +468,6 @@ pub(super) fn ffn_up<D: Device>(
     }
 }
 
-/// Rows of an earlier step, normed. Their numbers are the tokens of the loaded step.
-pub(super) fn hidden<D: Device>(
-    gpu: &Gpu<D>,
-    out: &mut GpuBuf<D>,
-    x: &GpuBuf<D>,
-    norm: &GpuBuf<D>,
-) -> Result<()> {
-    let params = PrepareParams {
-        out: out.at(),
-        x: x.at(),
-        norm: norm.at(),
-        rows: gpu.step.tokens(),
-        n_rows: gpu.step.n_rows as u32,
-        width: gpu.shape.dim as u32,
-        x_stride: x.stride as u32,
-        out_stride: out.stride as u32,
-        eps: gpu.shape.norm_eps,
-        permuted: 0,
-        out_type: activations_code(Dtype::F32),
-        zero: 0,
-    };
-    launch::prepare(&*gpu.device, Dtype::F32, &params)
-}
-
-/// The residual block of a Medusa head.
-pub(super) fn residual_block<D: Device>(
-    gpu: &Gpu<D>,
-    out: &mut GpuBuf<D>,
-    w: &GpuMat<D>,
-    h: &GpuBuf<D>,
-) -> Result<()> {
-    let (rows, device, sums) = (gpu.decode_rows(), &*gpu.device, &gpu.medusa()?.sums);
-    let (bias, w) = (w.bias(), w.whole());
-    let input = gpu.prepare(&mut None, w, h, gpu.norm_or_none(None)?, rows, false)?;
-    let product = MatmulAddParams {
-        x: sums.at(),
-        y: input.at,
-        w: w.at(),
-        bias,
-        rows: rows.at,
-        scratch: gpu.split.at(),
-        n_rows: rows.n,
-        n: w.rows as u32,
-        k: w.cols as u32,
-        x_stride: sums.stride as u32,
-        y_stride: input.stride,
-        w_stride: w.stride as u32,
-        splits: 1,
-        first: 0,
-        scale: 1.0,
-        zero: 0,
-    };
-    launch::matmul_add(device, w.dtype, &product)?;
-    let end = SiluAddParams {
-        out: out.at(),
-        h: h.at(),
-        t: sums.at(),
-        n_rows: gpu.step.n_rows as u32,
-        width: gpu.shape.dim as u32,
-        stride: out.stride as u32,
-        zero: 0,
-    };
-    launch::silu_add(device, &end)
-}
-
 /// Logits of the wanted rows, and the choice of their tokens if the step asks for it.
 pub(super) fn logits<D: Device>(
     gpu: &Gpu<D>,
@@ -550,7 +488,10 @@ pub(super) fn logits<D: Device>(
         n: gpu.step.n_wanted_padded as u32,
     };
     let head = head.whole();
-    let norm = gpu.norm_or_none(norm)?;
+    let norm = match norm {
+        Some(norm) => gpu.norm(norm),
+        None => gpu.medusa()?.no_norm(),
+    };
     let input = gpu.decode_input(&mut None, head, x, norm, rows)?;
     let params = LogitsParams {
         out: out.at(),

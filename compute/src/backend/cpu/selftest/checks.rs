@@ -2,6 +2,7 @@
 
 pub use super::adapters::adapters_match;
 pub use super::attention::generated_rows_attend;
+pub use super::medusa::{hidden_rows_match, residual_blocks_match};
 pub use super::numbers::{
     every_half_number_survives, exp_is_within_two_ulp, narrowing_rounds_to_nearest_even,
     silu_is_right_at_both_ends, transposing_moves_every_lane, weights_of_a_softmax_are_right,

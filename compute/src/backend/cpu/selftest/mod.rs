@@ -151,6 +151,7 @@ mod attention;
 mod checks;
 mod encoded;
 mod machine;
+mod medusa;
 mod numbers;
 mod parts;
 mod products;
@@ -178,6 +179,8 @@ macro_rules! for_each_check {
             parts_keep_their_own_formats
             gate_and_up_of_two_formats
             norms_match
+            residual_blocks_match
+            hidden_rows_match
             forward_matches
             long_sequences_match
             company_threads_and_chunks_change_nothing
