@@ -245,6 +245,8 @@ impl Drafts {
         {
             (self.kind, self.found) = (kind, n);
         }
+        // What is looked up costs nothing, and a guesser's drafts a product of a vocabulary or a step
+        // each. So they must be right more often.
         let likely = |kind: usize| self.habits[kind].taken(0);
         if let Some(guesser) = self.guesser
             && let [true, pays] = can_guess(guesser)

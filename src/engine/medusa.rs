@@ -31,6 +31,7 @@ impl Medusa {
         Ok(Some(Self {
             n,
             plan: Plan::new(limits, max_batch_size)?,
+            // It is asked for times alone, not for rows of prompts.
             pace: Pace::new(None, 0, limits.max_wanted)?,
             pays: true,
             seconds: 0.0,

@@ -129,18 +129,18 @@ fn several_prompts_share_a_chunk() {
     assert_eq!(shape, [vec![4, 4, 2], vec![8, 2]]);
 }
 
-#[test]
-fn chunks_adapt_to_a_slow_model_only_beside_running_streams() {
-    let mut limits = Setup {
+/// Rows of the prompt in the first steps beside a stream, where a row of a prompt takes 2 ms.
+fn chunks_of_a_slow_model(max_step_ms: u32) -> Vec<usize> {
+    let setup = Setup {
         max_seq_len: 1024,
         n_pages: 1024,
+        max_rows: 516,
+        max_step_ms,
         ..Setup::default()
     };
-    limits.max_rows = 516;
-    let model = Model::new(limits.limits(), alphabet);
+    let model = Model::new(setup.limits(), alphabet);
     let probe = model.probe.clone();
-    // 2 ms for a prompt row: about 50 of them in 100 ms.
-    let host = limits.start_run(Box::new(Slow(model, Duration::from_millis(2))));
+    let host = setup.start_run(Box::new(Slow(model, Duration::from_millis(2))));
     probe.hold();
     let short = host
         .submit(vec![prompt(&"a".repeat(99))], length(12))
@@ -154,11 +154,30 @@ fn chunks_adapt_to_a_slow_model_only_beside_running_streams() {
     short.cancel();
     let steps = probe.steps();
     assert_eq!(rows(&steps[0], RowKind::Prefill), 100, "alone: all of it");
-    for step in &steps[1..5] {
-        let rows = rows(step, RowKind::Prefill);
-        // The clock of a busy machine may be slow, never fast.
-        assert!((16..=50).contains(&rows), "{rows}");
-    }
+    let beside = steps.iter().skip(1).take(4);
+    beside.map(|step| rows(step, RowKind::Prefill)).collect()
+}
+
+#[test]
+fn chunks_adapt_to_a_slow_model_only_beside_running_streams() {
+    // About 50 rows in 100 ms. The clock of a busy machine may be slow, never fast.
+    let chunks = chunks_of_a_slow_model(100);
+    assert!(
+        chunks.iter().all(|rows| (16..=50).contains(rows)),
+        "{chunks:?}"
+    );
+}
+
+#[test]
+fn a_step_may_take_as_long_as_is_said() {
+    let chunks = chunks_of_a_slow_model(40);
+    assert!(
+        chunks.iter().all(|rows| (16..=20).contains(rows)),
+        "{chunks:?}"
+    );
+    // Ten times the time that the prompt needs.
+    let chunks = chunks_of_a_slow_model(8000);
+    assert_eq!(chunks[0], 400, "{chunks:?}");
 }
 
 struct Slow(Model, Duration);

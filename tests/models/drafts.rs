@@ -40,6 +40,22 @@ pub fn said(sequence: &Sequence) -> (&[Token], Vec<u32>, &str, FinishReason) {
     (&sequence.tokens[..], bits, &sequence.text, sequence.finish)
 }
 
+/// Calls without guesses: greedy ones, drawn ones, and samples with a penalty.
+pub fn plain_kinds() -> [GenerateOptions; 3] {
+    let kinds = [(0.0, 1.0, 1), (1.0, 1.0, 1), (0.8, 1.2, 2)];
+    kinds.map(
+        |(temperature, repetition_penalty, samples)| GenerateOptions {
+            temperature,
+            repetition_penalty,
+            num_return_sequences: samples,
+            seed: 9,
+            logprobs: true,
+            max_gen_len: Some(120),
+            ..GenerateOptions::default()
+        },
+    )
+}
+
 #[test]
 fn drafts_change_no_bit() {
     for dtype in [None, Some(Dtype::Bf16), Some(Dtype::Int8)] {
@@ -97,18 +113,7 @@ fn a_draft_model_changes_no_bit() {
         let (plainly, model) = (model(dtype), model_beside(dtype, Some(draft)));
         let (both, one) = (model.info(), plainly.info());
         assert!(both.has_draft && both.weight_bytes > one.weight_bytes);
-        for (temperature, repetition_penalty, samples) in
-            [(0.0, 1.0, 1), (1.0, 1.0, 1), (0.8, 1.2, 2)]
-        {
-            let plain = GenerateOptions {
-                temperature,
-                repetition_penalty,
-                num_return_sequences: samples,
-                seed: 9,
-                logprobs: true,
-                max_gen_len: Some(120),
-                ..GenerateOptions::default()
-            };
+        for plain in plain_kinds() {
             let want = run(&plainly, &PROMPTS[..2], &plain);
             for draft_len in [0, 1, 5] {
                 let drafts = GenerateOptions {

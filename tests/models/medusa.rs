@@ -1,7 +1,7 @@
 //! Medusa heads on the CPU: what they compute, heads as files, and the same bits with their guesses.
 
 use crate::checkpoints::TempDir;
-use crate::drafts::{model, run, said};
+use crate::drafts::{model, plain_kinds, run, said};
 use crate::medusa_cases::{always, check};
 use crate::small_model::{LIMITS, SHAPE, rope};
 use llamabi::backend::cpu::Cpu;
@@ -49,18 +49,7 @@ fn guesses_change_no_bit() {
         let model = with_heads(dir.path(), dtype).unwrap();
         assert_eq!(model.info().medusa_heads, 2);
         assert!(model.info().weight_bytes > plainly.info().weight_bytes);
-        for (temperature, repetition_penalty, samples) in
-            [(0.0, 1.0, 1), (1.0, 1.0, 1), (0.8, 1.2, 2)]
-        {
-            let plain = GenerateOptions {
-                temperature,
-                repetition_penalty,
-                num_return_sequences: samples,
-                seed: 9,
-                logprobs: true,
-                max_gen_len: Some(120),
-                ..GenerateOptions::default()
-            };
+        for plain in plain_kinds() {
             let want = run(&plainly, &PROMPTS[..2], &plain);
             for (speculation, draft_len) in [
                 (Speculation::Medusa, 0),
