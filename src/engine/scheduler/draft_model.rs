@@ -2,7 +2,7 @@
 //! at the next tokens, and the logits that the model's are contrasted with.
 
 use super::Scheduler;
-use super::planning::{Rows, add_span, want};
+use super::planning::{Rows, add_span, want_guess};
 use crate::backend::{RowKind, Step};
 use crate::engine::draft::Guesser;
 use crate::engine::draft_model::DraftModel;
@@ -187,7 +187,7 @@ impl Scheduler {
             }
             add_lacking(model, sequence, branch.tokens.len(), &self.pool);
             let (step, editor) = (&mut model.plan.step, &mut self.editor);
-            want(step, sequence, branch, rows - 1..rows, editor);
+            want_guess(step, sequence, branch, rows - 1, editor);
         }
         if model.plan.is_empty() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! What Medusa heads guess before a step of the model's is planned.
 
 use super::Scheduler;
-use super::planning::want;
+use super::planning::want_guess;
 use crate::backend::{RowKind, Run, Span, Step};
 use crate::engine::medusa::Medusa;
 use crate::engine::plan::Plan;
@@ -46,7 +46,7 @@ impl Scheduler {
                 if let Some(row) = sequence.last_row.filter(|_| lacks) {
                     add_row(&mut medusa.plan, sequence, row);
                     let (step, branch) = (&mut medusa.plan.step, &sequence.branch);
-                    want(step, sequence, branch, 0..1, &mut self.editor);
+                    want_guess(step, sequence, branch, 0, &mut self.editor);
                 }
             }
             if medusa.plan.is_empty() {

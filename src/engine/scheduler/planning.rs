@@ -1,7 +1,7 @@
 //! The next step: a row and drafts of each sequence that generates, and a chunk of the prompts.
 
 use super::Scheduler;
-use crate::backend::choice::mask_words;
+use crate::backend::choice::{Search, mask_words};
 use crate::backend::{RowKind, Run, Span, Step};
 use crate::engine::branch::Branch;
 use crate::engine::edits::Editor;
@@ -287,6 +287,22 @@ pub(super) fn want(
         }
         step.wanted.push((span.rows.start + row) as u32);
         step.choices.push(choice);
+    }
+}
+
+/// Asks for a guess at the token behind row `row` of the step's last span. Nobody is told of it, so
+/// nothing but the token is computed.
+pub(super) fn want_guess(
+    step: &mut Step,
+    sequence: &Sequence,
+    branch: &Branch,
+    row: usize,
+    editor: &mut Editor,
+) {
+    want(step, sequence, branch, row..row + 1, editor);
+    if let Some(choice) = step.choices.last_mut() {
+        (choice.logprob, choice.top, choice.to_host) = (false, 0, false);
+        choice.search = Search::Off;
     }
 }
 

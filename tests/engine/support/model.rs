@@ -3,7 +3,7 @@
 
 use super::PATIENCE;
 use super::toy::{EOS, IDS, VOCAB};
-use llamabi::backend::choice::{Scale, mass};
+use llamabi::backend::choice::{Scale, Search, mass};
 use llamabi::backend::{Answer, Limits, Pick, RowKind, Run, Step};
 use llamabi::engine::sampler::Sampler;
 use llamabi::{Error, Result, Token};
@@ -231,6 +231,9 @@ impl Model {
             assert_eq!(step.choices.len(), step.wanted.len());
         }
         assert_eq!(step.slots.len(), rows);
+        if self.drafts {
+            assert_only_tokens(step);
+        }
         for choice in &step.choices {
             let edits = &step.edits[choice.edits.clone()];
             assert!(edits.is_sorted_by(|a, b| a.token < b.token));
@@ -411,6 +414,7 @@ impl Run for Model {
         let rows = step.tokens.len();
         assert!(step.wanted.iter().copied().eq(0..rows as u32));
         assert_eq!(step.choices.len(), rows);
+        assert_only_tokens(step);
         let mut given = Given::default();
         for row in &step.tokens {
             let seen = self.seen.iter().find(|(at, _)| *at == *row as u32);
@@ -484,6 +488,14 @@ impl Run for Model {
 
     fn limits(&self) -> Limits {
         self.limits.clone()
+    }
+}
+
+/// Nobody is told of a guess, so nothing is computed for one but its token.
+fn assert_only_tokens(step: &Step) {
+    for choice in &step.choices {
+        assert!(!choice.logprob && choice.top == 0 && !choice.to_host);
+        assert!(choice.search == Search::Off);
     }
 }
 
