@@ -60,7 +60,7 @@ BODIES = [
         {"stream": True, "stream_options": {"include_beams": True}}, {"stream": True, "stream_options": {"include_beams": 1}}, {"use_beam_search": True, "stream": True, "stream_options": {"include_beams": False}},
         # How much is guessed hangs on measured times; of two tokens nothing is.
         *({"speculation": how, "stream": True, "max_tokens": 2, "logprobs": 1, "stream_options": {"include_drafts": True}} for how in ("off", "ngram", "auto", None)),
-        {"speculation": "draft"}, {"speculation": ""}, {"speculation": 5}, {"speculation": "off", "stream": True, "stream_options": {"include_drafts": True}}, {"speculation": "ngram", "max_tokens": 2},
+        {"speculation": "draft"}, {"speculation": "medusa"}, {"speculation": ""}, {"speculation": 5}, {"speculation": "off", "stream": True, "stream_options": {"include_drafts": True}}, {"speculation": "ngram", "max_tokens": 2},
         {"use_beam_search": True, "num_beams": 2, "prompt": ["a", "x " * 600]}, {"use_beam_search": True, "num_beams": 2, "echo": True, "length_penalty": -1.5},
         {"no_repeat_ngram_size": 1.5}, {"tools": []}, {"user": {"a": [1]}}, {"suffix": "x"},
         {"prompt": "\ud83d"}, {"prompt": "a\ud83d\ude00b", "echo": True}, {"prompt": "a\0b", "echo": True}, {"prompt": "\ufeffa", "echo": True}, {"prompt": "\u2028<&>", "echo": True})

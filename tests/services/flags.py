@@ -3,10 +3,13 @@
 flags.py CKPT_DIR COMMAND...    COMMAND starts the service
 """
 
+import collections
 import json
+import pathlib
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -39,6 +42,32 @@ def serve(*flags):
     return text, log
 
 
+def write_heads(folder, token):
+    """Two Medusa heads that guess the same token, whatever they see."""
+    params = json.loads(pathlib.Path(CKPT, "params.json").read_text())
+    dim, vocab = params["dim"], params["vocab_size"]
+    rows = [0.0] * (dim * vocab)
+    rows[token * dim:(token + 1) * dim] = [1.0] * dim
+    header, data = {}, b""
+    for head in range(2):
+        for name, shape, values in ((f"{head}.0.linear.weight", [dim, dim], [0.0] * dim * dim), (f"{head}.0.linear.bias", [dim], [50.0] * dim),
+                                    (f"{head}.1.weight", [vocab, dim], rows)):
+            packed = struct.pack(f"<{len(values)}f", *values)
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(packed)]}
+            data += packed
+    header = json.dumps(header).encode()
+    pathlib.Path(folder, "medusa_lm_head.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+
+
+def guessed(service, **more):
+    """An answer, and how many guesses at its tokens there were and were right."""
+    asked = {"model": "m", "prompt": "Once", "max_tokens": 40, "temperature": 0, **more}
+    status, _, body = service.send("/v1/completions", asked)
+    assert status == 200, body
+    figures = dict(line.split() for line in service.send("/metrics")[2].splitlines() if not line.startswith("#"))
+    return json.loads(body)["choices"][0]["text"], *(int(figures[f"llamabi_{what}_tokens_total"]) for what in ("drafted", "accepted"))
+
+
 # Noticed before the checkpoint, which does not exist.
 with socket.create_server(("127.0.0.1", 0)) as taken:
     said = fails("--ckpt_dir", "/nonexistent", "--port", str(taken.getsockname()[1]))
@@ -61,10 +90,17 @@ for weights, kv in (("int8", "int8"), ("int4", "auto"), ("nf4", "f16")):
 text, log = serve("--seed", "7", "--draft_dir", CKPT, "--draft_weights_dtype", "int4")
 assert text == serve("--seed", "7")[0] and log.count("int4") > 0, log
 with Service(COMMAND, CKPT, "--draft-dir", CKPT) as service:
-    service.send("/v1/completions", {"model": "m", "prompt": "Once", "max_tokens": 40, "temperature": 0})
-    figures = dict(line.split() for line in service.send("/metrics")[2].splitlines() if not line.startswith("#"))
-    drafted, accepted = (int(figures[f"llamabi_{what}_tokens_total"]) for what in ("drafted", "accepted"))
-    assert 0 < accepted <= drafted, figures
+    told, drafted, accepted = guessed(service)
+    assert 0 < accepted <= drafted, (drafted, accepted)
+    tokens = json.loads(service.send("/tokenize", {"content": told})[2])["tokens"]
+# So do Medusa heads, some of whose guesses are right.
+with tempfile.TemporaryDirectory() as heads:
+    write_heads(heads, collections.Counter(tokens).most_common(1)[0][0])
+    with Service(COMMAND, CKPT, "--medusa-dir", heads, "--max-step", "50ms") as service:
+        text, drafted, accepted = guessed(service, speculation="medusa", draft_len=2)
+        assert text == told and 0 < accepted < drafted, (text, told, drafted, accepted)
+        text, again, _ = guessed(service)
+        assert text == told and again > drafted, "heads are asked unless something else is said"
 for what in "draft_dir", "medusa_dir":
     said = fails("--ckpt_dir", CKPT, "--port", "0", f"--{what}", "/nonexistent")
     assert "/nonexistent" in said, said

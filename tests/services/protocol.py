@@ -206,8 +206,9 @@ def guesses_shown():
             assert 0 <= drafts.count("rejected") <= details.rejected_prediction_tokens, (drafts, details)
     assert not hasattr(complete(max_tokens=3, logprobs=0).choices[0].logprobs, "drafts"), "nobody has asked"
     refused(lambda: complete(extra_body={"speculation": "draft"}), "speculation", "no draft model")
+    refused(lambda: complete(extra_body={"speculation": "medusa"}), "speculation", "no Medusa heads")
     refused(lambda: complete(extra_body={"draft_len": 17}), "draft_len", "from 0 to 16")
-    refused(lambda: complete(extra_body={"speculation": True}), "speculation", "must be 'off', 'auto', 'ngram' or 'draft'")
+    refused(lambda: complete(extra_body={"speculation": True}), "speculation", "must be 'off', 'auto', 'ngram', 'draft' or 'medusa'")
     refused(lambda: complete(stream=True, stream_options={"include_drafts": True}), "stream_options.include_drafts", "needs 'logprobs'")
     refused(lambda: chat(stream=True, stream_options={"include_drafts": True}), "stream_options.include_drafts", "needs 'logprobs'")
 
