@@ -104,34 +104,53 @@ fn float32_is_what_the_cpu_computes() {
     }
 }
 
-#[test]
-fn company_and_cuts_change_no_bit() {
-    // Weights, KV cache, and whether it is the device with wgmma: each kernel once.
-    let formats = [
-        (None, None, false),
-        (None, None, true),
-        (None, Some(Dtype::Int8), false),
-        (Some(Dtype::Int8), Some(Dtype::F16), true),
-        (Some(Dtype::F32), Some(Dtype::F32), false),
-    ];
+fn company_and_cuts(weights: Option<Dtype>, kv: Option<Dtype>, hopper: bool) {
     for name in MODELS {
-        for (weights, kv, hopper) in formats {
-            let what = format!("{name}, {weights:?} {kv:?}, hopper {hopper}");
-            let device = |seed| match hopper {
-                true => Emu::hopper(1 << 30, seed, 132),
-                false => Emu::new(1 << 30, seed),
-            };
-            let alone = on(device(1), name, &options(weights, kv, 96));
-            let want: Vec<_> = LENGTHS.iter().map(|&n| answers(&alone, &[n])).collect();
-            let want = bits(&want.concat());
-            for chunk in [3, 40] {
-                let llama = on(device(chunk as u64), name, &options(weights, kv, chunk));
-                // Cold, then with what the prefix cache kept.
-                for round in ["cold", "warm"] {
-                    let got = bits(&answers(&llama, &LENGTHS));
-                    assert_eq!(got, want, "{what}, chunks of {chunk}, {round}");
-                }
+        let what = format!("{name}, {weights:?} {kv:?}, hopper {hopper}");
+        let device = |seed| match hopper {
+            true => Emu::hopper(1 << 30, seed, 132),
+            false => Emu::new(1 << 30, seed),
+        };
+        let alone = on(device(1), name, &options(weights, kv, 96));
+        let want: Vec<_> = LENGTHS.iter().map(|&n| answers(&alone, &[n])).collect();
+        let want = bits(&want.concat());
+        for chunk in [3, 40] {
+            let llama = on(device(chunk as u64), name, &options(weights, kv, chunk));
+            // Cold, then with what the prefix cache kept.
+            for round in ["cold", "warm"] {
+                let got = bits(&answers(&llama, &LENGTHS));
+                assert_eq!(got, want, "{what}, chunks of {chunk}, {round}");
             }
         }
+    }
+}
+
+/// Each kernel once. A test for each format, because together they outlast the rest of the room.
+mod company_and_cuts_change_no_bit {
+    use super::*;
+
+    #[test]
+    fn as_stored() {
+        company_and_cuts(None, None, false);
+    }
+
+    #[test]
+    fn as_stored_by_wgmma() {
+        company_and_cuts(None, None, true);
+    }
+
+    #[test]
+    fn int8_cache() {
+        company_and_cuts(None, Some(Dtype::Int8), false);
+    }
+
+    #[test]
+    fn int8_weights_by_wgmma() {
+        company_and_cuts(Some(Dtype::Int8), Some(Dtype::F16), true);
+    }
+
+    #[test]
+    fn float32() {
+        company_and_cuts(Some(Dtype::F32), Some(Dtype::F32), false);
     }
 }
