@@ -1,7 +1,7 @@
 //! How blocks of stored tensors become a part of a run. Numbers are converted and transposed; codes
 //! and scales are moved to their places.
 
-use super::blocks::{place_codes, place_scales};
+use super::blocks::{place_codes, place_scales, place_strip};
 use super::detect::Tier;
 use super::element::{Bf16, Element, F16, F32, with_element};
 use super::pool::{Grid, Pool};
@@ -10,6 +10,7 @@ use super::simd::{Kernel, LANES, Simd};
 use crate::Dtype;
 use crate::backend::{Block, MatUse, QuantBlock, QuantData};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 impl Run {
     /// Converts and places a rectangle of a stored tensor.
@@ -118,16 +119,29 @@ impl Run {
         let all = &mut self.words_mut()[(begin + first) * strip_len..(begin + last) * strip_len];
         pool.run(Grid::pieces(all, strip_len), |task, _, mut strip| {
             let strip = strip.row(0);
-            for lane in 0..LANES {
+            // Where the row of each lane lies in the data; an empty range where it does not.
+            let ranges: [Range<usize>; LANES] = std::array::from_fn(|lane| {
                 let destination = (first + task) * LANES + lane;
                 let from = order.source(destination).checked_sub(row);
-                let Some(from) = from.filter(|&i| i < rows && destination < rows_end) else {
-                    continue;
-                };
-                let range = from * width..(from + 1) * width;
-                match block.data {
-                    QuantData::Codes(codes) => place_codes(quant, strip, lane, &codes[range]),
-                    QuantData::Scales(scales) => place_scales(quant, strip, lane, &scales[range]),
+                match from.filter(|&i| i < rows && destination < rows_end) {
+                    Some(from) => from * width..(from + 1) * width,
+                    None => 0..0,
+                }
+            });
+            let whole = ranges.iter().all(|range| !range.is_empty());
+            match block.data {
+                QuantData::Codes(codes) if whole => {
+                    place_strip(quant, strip, ranges.map(|range| &codes[range]));
+                }
+                QuantData::Codes(codes) => {
+                    for (lane, range) in ranges.into_iter().enumerate() {
+                        place_codes(quant, strip, lane, &codes[range]);
+                    }
+                }
+                QuantData::Scales(scales) => {
+                    for (lane, range) in ranges.into_iter().enumerate() {
+                        place_scales(quant, strip, lane, &scales[range]);
+                    }
                 }
             }
         });

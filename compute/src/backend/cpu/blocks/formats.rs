@@ -44,8 +44,9 @@ fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut to: impl Pairs<S>) {
     for (b, block) in Q::blocks(blocks).iter().enumerate() {
         // Lines of a span.
         let lines = Q::LINES / Q::SPANS;
+        let common = Q::common(s, block);
         for i in 0..Q::GROUPS * Q::SPANS {
-            let scale = Q::scale(s, block, i);
+            let scale = Q::scale(s, block, common, i);
             for j in i * lines..(i + 1) * lines {
                 let values = Q::values(s, table, Q::line(block, j));
                 for i in 0..each {
@@ -88,7 +89,7 @@ macro_rules! in_lines {
             &block.as_chunks().0[i]
         }
         #[inline(always)]
-        fn prefetch_line<S: Simd>(s: S, line: &[u16; LINE], ahead: usize) {
+        fn prefetch_line<S: Simd>(s: S, line: &[u16; LINE], ahead: usize, _: usize) {
             s.prefetch(line, ahead);
         }
     };
@@ -98,10 +99,13 @@ pub(super) use in_lines;
 /// Implements the scales of formats that have an f16 for each group.
 macro_rules! scaled {
     ($quant:expr) => {
+        type Common<S: Simd> = ();
         type Scale<S: Simd> = S::F;
 
         #[inline(always)]
-        fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> S::F {
+        fn common<S: Simd>(_: S, _: &Self::Block) {}
+        #[inline(always)]
+        fn scale<S: Simd>(s: S, block: &Self::Block, (): (), i: usize) -> S::F {
             let first = codes_len($quant) / LANES;
             s.widen_f16(&block.as_chunks().0[first + i * GROUP_K / $quant.group()])
         }

@@ -41,6 +41,9 @@ macro_rules! scales {
 macro_rules! minima {
     () => {
         const MINIMA: bool = true;
+        const NEAR: usize = 1;
+        /// `d` and `dmin`. To convert them for each group anew bound products by arithmetic.
+        type Common<S: Simd> = [S::F; 2];
         /// Scale and minimum.
         type Scale<S: Simd> = [S::F; 2];
 
@@ -49,19 +52,24 @@ macro_rules! minima {
             [(-(unit * sum(x) as f32)).to_bits() as i32, 0]
         }
         #[inline(always)]
-        fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> [S::F; 2] {
-            let scales = scales!(block);
-            let both = s.load_i16(scale_line(scales, i / 2));
-            let [scale, minimum] = match i % 2 {
-                0 => [s.byte_f32::<0>(both), s.byte_f32::<1>(both)],
-                _ => [s.byte_f32::<2>(both), s.byte_f32::<3>(both)],
-            };
-            let [d, dmin] = scale_line(scales, 4).as_chunks().0 else {
+        fn common<S: Simd>(s: S, block: &Self::Block) -> [S::F; 2] {
+            let [d, dmin] = scale_line(scales!(block), 4).as_chunks().0 else {
                 unreachable!()
             };
+            [s.widen_f16(d), s.widen_f16(dmin)]
+        }
+        #[inline(always)]
+        fn scale<S: Simd>(
+            s: S,
+            block: &Self::Block,
+            [d, dmin]: [S::F; 2],
+            i: usize,
+        ) -> [S::F; 2] {
+            let two = s.load_i16(scale_line(scales!(block), i / 2));
+            let first = i as u32 % 2 * 2;
             [
-                s.mul(s.widen_f16(d), scale),
-                s.mul(s.widen_f16(dmin), minimum),
+                s.mul(d, s.signed_byte(two, first)),
+                s.mul(dmin, s.signed_byte(two, first + 1)),
             ]
         }
         #[inline(always)]
@@ -101,20 +109,20 @@ macro_rules! minima {
 /// Implements the scales of formats with one for each 16 weights.
 macro_rules! sixteens {
     () => {
+        const NEAR: usize = 1;
+        /// `d`.
+        type Common<S: Simd> = S::F;
         type Scale<S: Simd> = S::F;
 
         #[inline(always)]
-        fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> S::F {
-            let scales = scales!(block);
-            let four = s.load_i16(scale_line(scales, i / 4));
-            let scale = match i % 4 {
-                0 => s.byte_f32::<0>(four),
-                1 => s.byte_f32::<1>(four),
-                2 => s.byte_f32::<2>(four),
-                _ => s.byte_f32::<3>(four),
-            };
-            let d = scale_line(scales, 4).first_chunk().expect("half a line");
-            s.mul(s.widen_f16(d), scale)
+        fn common<S: Simd>(s: S, block: &Self::Block) -> S::F {
+            let line = scale_line(scales!(block), 4);
+            s.widen_f16(line.first_chunk().expect("half a line"))
+        }
+        #[inline(always)]
+        fn scale<S: Simd>(s: S, block: &Self::Block, d: S::F, i: usize) -> S::F {
+            let four = s.load_i16(scale_line(scales!(block), i / 4));
+            s.mul(d, s.signed_byte(four, i as u32 % 4))
         }
         #[inline(always)]
         fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
@@ -201,10 +209,10 @@ macro_rules! in_planes {
             }
         }
         #[inline(always)]
-        fn prefetch_line<S: Simd>(s: S, line: Planed<'_>, ahead: usize) {
+        fn prefetch_line<S: Simd>(s: S, line: Planed<'_>, ahead: usize, block: usize) {
             s.prefetch(line.codes, ahead);
             if line.at == 0 {
-                s.prefetch(line.plane, ahead);
+                s.prefetch(line.plane, block);
             }
         }
         #[inline(always)]

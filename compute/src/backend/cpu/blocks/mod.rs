@@ -152,20 +152,59 @@ pub(super) fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &
         for (line, codes) in lines.iter_mut().zip(codes.chunks(4)) {
             let mut c = [0; 4];
             c[..codes.len()].copy_from_slice(codes);
+            let mut word = u32::from_le_bytes(c);
             if !matches!(quant, Quant::Int8 | Quant::K8) {
-                // Codes 0-3 in the upper and lower halves of two bytes, 4-7 in those of the next
-                // two.
-                let [a, b, c4, d] = c;
-                c = [
-                    a >> 4 | (c4 & 0xf0),
-                    a & 15 | c4 << 4,
-                    b >> 4 | (d & 0xf0),
-                    b & 15 | d << 4,
-                ];
+                word = apart(word);
             }
-            line[2 * lane] = u16::from_le_bytes([c[0], c[1]]);
-            line[2 * lane + 1] = u16::from_le_bytes([c[2], c[3]]);
+            (line[2 * lane], line[2 * lane + 1]) = (word as u16, (word >> 16) as u16);
         }
+    }
+}
+
+/// Eight codes of four bits, of which two neighbours share a byte, the first in its upper half:
+/// codes 0 to 3 go to the lower halves of the bytes, codes 4 to 7 to the upper halves.
+#[inline(always)]
+fn apart(word: u32) -> u32 {
+    // Of two bytes, the codes in bits 4, 0, 12 and 8 go to bits 0, 8, 16 and 24.
+    let spread = |two: u32| {
+        (two >> 4 & 0xf) | (two & 0xf) << 8 | (two >> 12 & 0xf) << 16 | (two >> 8 & 0xf) << 24
+    };
+    spread(word & 0xffff) | spread(word >> 16) << 4
+}
+
+/// Places the codes of the sixteen rows of a strip, as [`place_codes`] does one by one. To pass
+/// over a strip, which is larger than L1, once for each row took six times as long.
+pub(super) fn place_strip(quant: Quant, strip: &mut [u16], rows: [&[u8]; LANES]) {
+    let bytes = quant.code_bytes(block_k(quant));
+    let nibbles = !matches!(quant, Quant::Int8 | Quant::K8);
+    for (i, block) in strip.chunks_exact_mut(block_len(quant)).enumerate() {
+        let at = i * bytes;
+        let whole = rows[0].len() >= at + bytes;
+        if !whole {
+            for (lane, row) in rows.into_iter().enumerate() {
+                place_codes(quant, block, lane, &row[at.min(row.len())..]);
+            }
+            continue;
+        }
+        let words = rows.map(|row| row[at..at + bytes].as_chunks::<4>().0);
+        let (lines, planes) = block[..codes_len(quant)].split_at_mut(lines_len(quant));
+        let (lines, planes) = (lines.as_chunks_mut().0, planes.as_chunks_mut().0);
+        let n = lines.len();
+        for (i, line) in lines.iter_mut().enumerate() {
+            let words = words.map(|words| u32::from_le_bytes(words[i]));
+            place_line(line, if nibbles { words.map(apart) } else { words });
+        }
+        for (i, line) in planes.iter_mut().enumerate() {
+            place_line(line, words.map(|words| u32::from_le_bytes(words[n + i])));
+        }
+    }
+}
+
+/// Writes a word of every output.
+#[inline(always)]
+fn place_line(line: &mut [u16; LINE], words: [u32; LANES]) {
+    for (to, word) in line.as_chunks_mut::<2>().0.iter_mut().zip(words) {
+        *to = [word as u16, (word >> 16) as u16];
     }
 }
 
@@ -201,6 +240,9 @@ pub trait Blocks: 'static {
     const UNIT: f32;
     /// How many blocks before its use a block is prefetched.
     const AHEAD: usize = 1;
+    /// How many groups before its use a line of codes is prefetched; 0: [`Blocks::AHEAD`] blocks. A
+    /// block of a K type is so large that one of each of eight strips fills L1.
+    const NEAR: usize = 0;
     /// The greatest integer to which an activation is converted.
     const TOP: f32 = 32767.0;
     /// Whether weights have minima.
@@ -265,13 +307,23 @@ pub trait Blocks: 'static {
     type Line<'a>: Copy;
     /// Line `i` of a block, counted over the [`Blocks::LINES`] of all its groups.
     fn line(block: &Self::Block, i: usize) -> Self::Line<'_>;
-    /// Prefetches the memory that lies `ahead` bytes after a line.
-    fn prefetch_line<S: Simd>(s: S, line: Self::Line<'_>, ahead: usize);
+    /// Prefetches the memory that lies `ahead` bytes after a line of codes, and `block` bytes after
+    /// a line of a plane.
+    fn prefetch_line<S: Simd>(s: S, line: Self::Line<'_>, ahead: usize, block: usize);
 
+    /// What the scales of all spans of a block have in common.
+    type Common<S: Simd>: Copy;
+    /// Reads it.
+    fn common<S: Simd>(s: S, block: &Self::Block) -> Self::Common<S>;
     /// The scale of a span, as sums and weights need it.
     type Scale<S: Simd>: Copy;
     /// Scale of span `i` of a block, counted over all its groups.
-    fn scale<S: Simd>(s: S, block: &Self::Block, i: usize) -> Self::Scale<S>;
+    fn scale<S: Simd>(
+        s: S,
+        block: &Self::Block,
+        common: Self::Common<S>,
+        i: usize,
+    ) -> Self::Scale<S>;
     /// Prefetches the memory that lies `ahead` bytes after what [`Blocks::scale`] reads.
     fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize);
     /// Computes the scale of weights, and their minimum or zero.
@@ -349,3 +401,35 @@ macro_rules! with_blocks {
     };
 }
 pub(super) use with_blocks;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strip_is_placed_as_its_rows() {
+        use Quant::{Int4, Int8, K4, K5, K6, K8, Nf4};
+        for quant in [Int8, Int4, Nf4, K4, K5, K6, K8] {
+            let k = block_k(quant);
+            // Formats of files have whole blocks; others have blocks that end early, or none.
+            let odd = [8, k - 8, k + 8, 2 * k - 32];
+            let widths = match Quant::OF_FILES.contains(&quant) {
+                true => vec![0, k, 3 * k],
+                false => [&odd[..], &[0, k, 3 * k]].concat(),
+            };
+            for cols in widths {
+                let width = quant.code_bytes(cols);
+                let codes: Vec<u8> = (0..LANES * width).map(|i| (i * 37 + i / 251) as u8).collect();
+                let rows: [&[u8]; LANES] =
+                    std::array::from_fn(|lane| &codes[lane * width..(lane + 1) * width]);
+                let mut one_by_one = vec![0xa5a5; strip_len(quant, cols).unwrap()];
+                let mut together = one_by_one.clone();
+                for (lane, row) in rows.iter().enumerate() {
+                    place_codes(quant, &mut one_by_one, lane, row);
+                }
+                place_strip(quant, &mut together, rows);
+                assert_eq!(one_by_one, together, "{quant:?}, {cols} columns");
+            }
+        }
+    }
+}

@@ -45,6 +45,8 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
         let each = BYTE_WORDS / Q::LINES;
         // Lines of a span.
         let lines = Q::LINES / Q::SPANS;
+        let mut common = [Q::common(s, w[0]); WIDE];
+        unrolled!(WIDE, b => { common[b] = Q::common(s, w[b]); });
         for i in 0..Q::GROUPS * Q::SPANS {
             let (g, span) = (i / Q::SPANS, i % Q::SPANS);
             let (words, units, offsets) = (&x.words[g], &x.scales[g], &x.offsets[g]);
@@ -57,7 +59,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                 let first = (span * lines + j) * each;
                 unrolled!(WIDE, b => {
                     let line = Q::line(w[b], i * lines + j);
-                    Q::prefetch_line(s, line, ahead);
+                    Q::prefetch_line(s, line, ahead, ahead);
                     let quads = Q::quads(s, line);
                     for (q, codes) in quads.into_iter().take(each).enumerate() {
                         for r in 0..SIDE {
@@ -69,7 +71,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
             }
             unrolled!(WIDE, b => {
                 Q::prefetch_scale(s, w[b], i, ahead);
-                let [scale, minimum] = Q::factors(s, Q::scale(s, w[b], i));
+                let [scale, minimum] = Q::factors(s, Q::scale(s, w[b], common[b], i));
                 for r in 0..SIDE {
                     let mut sum = s.load(&sums[b][r]);
                     let dot = s.to_f32(dots[b][r]);

@@ -137,16 +137,17 @@ fn decode<A: Integers, S: Simd, const WIDE: usize>(
             let block = &A::Q::blocks(strips[b])[block];
             for j in 0..A::Q::LINES {
                 let line = A::Q::line(block, g * A::Q::LINES + j);
-                A::Q::prefetch_line(s, line, ahead);
+                A::Q::prefetch_line(s, line, ahead, ahead);
                 let decoded = A::decode(s, codes, line);
                 for (line, to) in decoded.into_iter().zip(&mut lines[j * each..][..each]) {
                     s.store_i16(line, &mut to[b]);
                 }
             }
+            let common = A::Q::common(s, block);
             for (span, scales) in scales.iter_mut().enumerate() {
                 let span = g * A::Q::SPANS + span;
                 A::Q::prefetch_scale(s, block, span, ahead);
-                let [scale, minimum] = A::Q::factors(s, A::Q::scale(s, block, span));
+                let [scale, minimum] = A::Q::factors(s, A::Q::scale(s, block, common, span));
                 s.store(scale, &mut scales[b]);
                 if A::Q::MINIMA {
                     s.store(minimum, &mut to.minima[i][b]);

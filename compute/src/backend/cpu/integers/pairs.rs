@@ -1,6 +1,6 @@
 //! Products of int16: two activations in a word.
 
-use super::super::blocks::{Blocks, WORDS};
+use super::super::blocks::{Blocks, LINE, WORDS};
 use super::super::element::Weights;
 use super::super::simd::Simd;
 use super::super::words::Panel;
@@ -13,6 +13,17 @@ pub struct InPairs<Q>(PhantomData<Q>);
 #[inline(always)]
 fn panel<'a, const SIDE: usize>(x: Groups<'a>) -> Panel<'a, SIDE, WORDS> {
     x.x.panel(x.panel, x.first, x.count)
+}
+
+/// The distances at which lines are prefetched: in all groups of a block but the last
+/// [`Blocks::NEAR`], and in these, whose lines ahead are those of the block `ahead`.
+#[inline(always)]
+fn lines_ahead<Q: Blocks>(ahead: usize) -> [usize; 2] {
+    let group = Q::LINES * size_of::<[u16; LINE]>();
+    match Q::NEAR {
+        0 => [ahead; 2],
+        near => [near * group, ahead + near * group - Q::GROUPS * group],
+    }
 }
 
 impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
@@ -46,21 +57,25 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
         let each = WORDS / Q::LINES;
         // Lines of a span.
         let lines = Q::LINES / Q::SPANS;
+        let of_lines = lines_ahead::<Q>(ahead);
+        let mut common = [Q::common(s, w[0]); WIDE];
+        unrolled!(WIDE, b => { common[b] = Q::common(s, w[b]); });
         for i in 0..Q::GROUPS * Q::SPANS {
             let (g, span) = (i / Q::SPANS, i % Q::SPANS);
+            let of_line = of_lines[usize::from(g + Q::NEAR >= Q::GROUPS)];
             let (words, units, offsets) = (&x.words[g], &x.scales[g], &x.offsets[g]);
             let mut dots = [[Q::zero(s); SIDE]; WIDE];
             for j in 0..lines {
                 let first = (span * lines + j) * each;
                 unrolled!(WIDE, b => {
                     let line = Q::line(w[b], i * lines + j);
-                    Q::prefetch_line(s, line, ahead);
+                    Q::prefetch_line(s, line, of_line, ahead);
                     Q::add(s, table, line, words, first, &mut dots[b]);
                 });
             }
             unrolled!(WIDE, b => {
                 Q::prefetch_scale(s, w[b], i, ahead);
-                let scale = Q::scale(s, w[b], i);
+                let scale = Q::scale(s, w[b], common[b], i);
                 for r in 0..SIDE {
                     let sum = s.load(&sums[b][r]);
                     let (dot, offset) = (dots[b][r], offsets[r][span]);

@@ -434,6 +434,16 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn signed_byte(self, a: I2, byte: u32) -> F2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let by = _mm256_set1_epi32(24 - 8 * byte as i32);
+            let low = _mm256_srai_epi32::<24>(_mm256_sllv_epi32(a.0, by));
+            let high = _mm256_srai_epi32::<24>(_mm256_sllv_epi32(a.1, by));
+            F2(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+    #[inline(always)]
     fn table_i16(self, table: &[i16; 16]) -> I2 {
         let (mut low, mut high) = ([0u8; 16], [0u8; 16]);
         for (i, x) in table.iter().enumerate() {

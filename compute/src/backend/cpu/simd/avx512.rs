@@ -495,6 +495,14 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
+    fn signed_byte(self, a: __m512i, byte: u32) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe {
+            let top = _mm512_sllv_epi32(a, _mm512_set1_epi32(24 - 8 * byte as i32));
+            _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(top))
+        }
+    }
+    #[inline(always)]
     fn table_i16(self, table: &[i16; 16]) -> __m512i {
         // SAFETY: see the impl.
         unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(table.as_ptr().cast())) }

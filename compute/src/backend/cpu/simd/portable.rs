@@ -262,6 +262,10 @@ impl Simd for Portable {
         out
     }
     #[inline(always)]
+    fn signed_byte(self, a: Self::I, byte: u32) -> Self::F {
+        a.map(|x| (x << (24 - 8 * byte) >> 24) as f32)
+    }
+    #[inline(always)]
     fn table_i16(self, table: &[i16; 16]) -> Self::Words {
         *table
     }
