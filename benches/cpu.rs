@@ -17,6 +17,7 @@
 //! | `BENCH_SECONDS` (60) | how long rounds go on; at least three do |
 //! | `BENCH_THREADS` (all) | |
 //! | `BENCH_BATCHES` (1 2 4 8 16), `BENCH_CONTEXTS` (0 512 2048) | the cases of decode |
+//! | `BENCH_SHARED` (none) | also decode with so many first tokens, whole pages, that all have in common |
 //! | `BENCH_PROMPTS` (32 128 512 2048) | the cases of prefill |
 //! | `BENCH_ONLY` | cases whose name contains it: `batch 1,`, `context 0`, `prefill of 512` |
 //! | `BENCH_RECORD` | a file that gets the numbers as lines of JSON, too |
@@ -53,6 +54,8 @@ struct Case {
     context: usize,
     /// New tokens of each sequence.
     rows: usize,
+    /// Pages that all sequences have in common.
+    shared: usize,
     seconds: Vec<f64>,
 }
 
@@ -68,15 +71,27 @@ impl Case {
             batch,
             context,
             rows,
+            shared: 0,
             seconds: Vec::new(),
         }
+    }
+
+    /// The same with the first `tokens` in common.
+    fn sharing(mut self, tokens: usize) -> Case {
+        self.name = format!("{}, {tokens} shared", self.name);
+        self.shared = tokens / PAGE;
+        self
     }
 
     fn all() -> Vec<Case> {
         let mut cases = Vec::new();
         for batch in numbers("BENCH_BATCHES", "1 2 4 8 16") {
             for context in numbers("BENCH_CONTEXTS", "0 512 2048") {
-                cases.push(Case::new(RowKind::Decode, batch, context, 1));
+                let case = || Case::new(RowKind::Decode, batch, context, 1);
+                cases.push(case());
+                let shared = numbers("BENCH_SHARED", "").into_iter();
+                let some = shared.filter(|&n| batch > 1 && n <= context);
+                cases.extend(some.map(|n| case().sharing(n)));
             }
         }
         for rows in numbers("BENCH_PROMPTS", "32 128 512 2048") {
@@ -90,7 +105,7 @@ impl Case {
     }
 
     fn pages(&self) -> usize {
-        self.batch * self.pages_each()
+        self.shared + self.batch * (self.pages_each() - self.shared)
     }
 
     fn tokens(&self) -> usize {
@@ -107,18 +122,22 @@ impl Case {
 
     /// A step with `rows` new tokens of each sequence from `position` on.
     fn step(&self, position: usize, rows: usize, last: bool) -> Step {
-        let pages = self.pages_each();
+        let own = self.pages_each() - self.shared;
         let mut step = Step::default();
         for sequence in 0..self.batch {
             let first = step.tokens.len();
+            let pages: Vec<u32> = (0..self.shared)
+                .chain(self.shared + sequence * own..self.shared + (sequence + 1) * own)
+                .map(|page| page as u32)
+                .collect();
             for position in position..position + rows {
                 step.tokens
                     .push(((position * 7919 + sequence) % 32000) as i32);
-                step.slots.push((sequence * pages * PAGE + position) as u32);
+                step.slots
+                    .push(pages[position / PAGE] * PAGE as u32 + (position % PAGE) as u32);
             }
             let first_page = step.pages.len();
-            step.pages
-                .extend((sequence * pages) as u32..((sequence + 1) * pages) as u32);
+            step.pages.extend(pages);
             step.spans.push(Span {
                 rows: first..step.tokens.len(),
                 kind: self.kind,
@@ -138,7 +157,9 @@ impl Case {
         match self.kind {
             RowKind::Decode => {
                 let position = Cpu::page_bytes(s, plan.kv_dtype) as f64 / PAGE as f64;
-                plan.matrix_bytes() as f64 + (self.batch * (self.context + 1)) as f64 * position
+                let shared = self.shared * PAGE;
+                let positions = shared + self.batch * (self.context + 1 - shared);
+                plan.matrix_bytes() as f64 + positions as f64 * position
             }
             RowKind::Prefill => {
                 let (rows, head) = (self.rows as f64, (s.vocab_size * s.dim) as f64);

@@ -44,7 +44,7 @@ impl Backend for Cpu {
             words::rows_len(rows, widest(shape)),
             rows.saturating_mul(qkv_width(shape)),
             rows.saturating_mul(lora::WIDTH),
-            attention::partials_len(shape, limits.max_positions),
+            attention::partials_len(shape, rows, limits.max_positions),
         ];
         numbers.iter().fold(0u64, |sum, &n| {
             sum.saturating_add((n as u64).saturating_mul(4))

@@ -8,24 +8,30 @@
 //!
 //! A *block* is a few consecutive rows of one sequence with the query heads of one KV head. If
 //! there are too few blocks for the threads (in decode), every chunk of a block is a task of its
-//! own.
-
+//! own. If there are enough, those that begin with the same pages share the passes over these
+//! (`shared`).
 //!
 //! This file says how a step is cut into tasks; `run` has the tasks.
 
 mod chunk;
 mod run;
+mod shared;
 #[cfg(target_arch = "x86_64")]
 mod split;
+mod task;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+use self::shared::{Beginning, Groups};
 use super::buf::Mem;
 use super::simd::LANES;
+use crate::Result;
 use crate::backend::{RowKind, Shape, Span, Step};
-use crate::{Error, Result};
+use crate::reserve::room;
 use std::ops::Range;
 
+/// What is short of memory if a step's tasks have no room.
+const PLAN: &str = "the plan of a step";
 /// Keys in a chunk.
 const CHUNK: usize = 256;
 /// The number of queries (rows times heads) that a block aims at.
@@ -56,6 +62,8 @@ struct RowBlock {
     first_item: usize,
     /// Whether these are prompt rows that are computed with tiles.
     tiles: bool,
+    /// The chunks that other blocks have too.
+    beginning: Option<Beginning>,
 }
 
 impl RowBlock {
@@ -78,8 +86,10 @@ pub(super) struct Plan {
     tiled: Cut,
     has_tiles: bool,
     /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, maximum, sum.
+    /// In a step whose blocks share chunks there are no items, but the rows of groups.
     partial: Mem<f32>,
     max_partial_rows: usize,
+    max_shared_rows: usize,
 }
 
 #[derive(Debug)]
@@ -91,6 +101,8 @@ struct Cut {
     items: Vec<(usize, usize)>,
     /// Where the items begin in `partial`, and where the last one ends.
     item_cuts: Vec<usize>,
+    /// Blocks that share chunks.
+    groups: Groups,
 }
 
 /// The length of one query's partial result.
@@ -104,9 +116,15 @@ fn max_partial_rows(max_positions: usize) -> usize {
     (8 * max_positions.div_ceil(CHUNK)).max(64)
 }
 
+/// The number of rows of groups.
+fn max_shared_rows(max_rows: usize) -> usize {
+    max_rows.min(256)
+}
+
 /// The length of [`Plan::partial`].
-pub(super) fn partials_len(shape: &Shape, max_positions: usize) -> usize {
+pub(super) fn partials_len(shape: &Shape, max_rows: usize, max_positions: usize) -> usize {
     max_partial_rows(max_positions)
+        .max(max_shared_rows(max_rows))
         .saturating_mul(shape.n_heads)
         .saturating_mul(partial_len(shape.head_dim))
 }
@@ -143,18 +161,12 @@ pub(super) fn scratch_len(shape: &Shape) -> usize {
 
 impl Cut {
     fn new(max_rows: usize, max_items: usize) -> Result<Self> {
-        fn room<T>(n: usize) -> Result<Vec<T>> {
-            let mut v = Vec::new();
-            let bytes = (n as u64).saturating_mul(size_of::<T>() as u64);
-            let refused = |_| Error::refused("the plan of a step", bytes);
-            v.try_reserve_exact(n).map_err(refused)?;
-            Ok(v)
-        }
         Ok(Self {
-            blocks: room(max_rows)?,
-            cuts: room(max_rows + 1)?,
-            items: room(max_items)?,
-            item_cuts: room(max_items + 1)?,
+            blocks: room(PLAN, max_rows)?,
+            cuts: room(PLAN, max_rows + 1)?,
+            items: room(PLAN, max_items)?,
+            item_cuts: room(PLAN, max_items + 1)?,
+            groups: Groups::new(max_rows)?,
         })
     }
 
@@ -163,6 +175,7 @@ impl Cut {
         self.cuts.clear();
         self.items.clear();
         self.item_cuts.clear();
+        self.groups.clear();
         self.cuts.push(0);
     }
 
@@ -176,10 +189,20 @@ impl Cut {
                 pages: span.pages.clone(),
                 first_item: 0,
                 tiles,
+                beginning: None,
             });
             self.cuts.push(end);
             row = end;
         }
+    }
+
+    /// Finds groups of at most `most` rows, unless chunks are tasks of their own: then there are few
+    /// rows for many threads. `room` bounds the rows of all groups.
+    fn share(&mut self, pages: &[u32], most: usize, room: usize) {
+        if !self.items.is_empty() {
+            return;
+        }
+        self.groups.find(&mut self.blocks, pages, most, room);
     }
 
     /// Makes every chunk a separate item if there are too few blocks for `tasks` tasks.
@@ -220,9 +243,18 @@ impl Plan {
             plain: Cut::new(max_rows, max_partial_rows)?,
             tiled: Cut::new(if has_tiles { max_rows } else { 0 }, max_partial_rows)?,
             has_tiles,
-            partial: Mem::zeroed("partial attention", partials_len(shape, max_positions))?,
+            partial: Mem::zeroed(
+                "partial attention",
+                partials_len(shape, max_rows, max_positions),
+            )?,
             max_partial_rows,
+            max_shared_rows: max_shared_rows(max_rows),
         })
+    }
+
+    /// Whether some blocks of the step share chunks.
+    pub fn shares(&self) -> bool {
+        !self.plain.groups.is_empty()
     }
 
     /// Cuts the rows of `step` into tasks.
@@ -238,6 +270,13 @@ impl Plan {
             self.plain.add(span, rows, false);
         }
         self.plain.split(self.heads, tasks, self.max_partial_rows);
+        // Two tasks for each thread, if there are as many rows.
+        let spread = match self.threads > 1 {
+            true => (step.tokens.len() * self.heads).div_ceil(2 * self.threads),
+            false => rows,
+        };
+        let most = rows.min(spread.max(2));
+        self.plain.share(&step.pages, most, self.max_shared_rows);
         if !self.has_tiles {
             return;
         }
@@ -249,5 +288,6 @@ impl Plan {
             }
         }
         self.tiled.split(self.heads, tasks, self.max_partial_rows);
+        self.tiled.share(&step.pages, most, self.max_shared_rows);
     }
 }

@@ -1,19 +1,82 @@
-//! Attention of a loaded step: its tasks, and the merging of chunks.
+//! Attention of a loaded step: its tasks, on all threads.
 
-use super::chunk::{Cache, Chunk, State};
-#[cfg(target_arch = "x86_64")]
-use super::split::Ahead;
+use super::chunk::Cache;
+use super::task::{Merge, Out, Task};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
-use super::{CHUNK, Cut, Plan, RowBlock, first_key, partial_len, rows_that_see};
-#[cfg(target_arch = "x86_64")]
-use crate::backend::cpu::amx::Amx;
+use super::{Cut, Plan, RowBlock, partial_len};
 use crate::backend::cpu::element::{Element, with_cache_element};
 use crate::backend::cpu::kv::CpuKv;
 use crate::backend::cpu::pool::{Grid, Rect};
-use crate::backend::cpu::simd::{Kernel, LANES, Simd};
-use crate::backend::cpu::{PAGE, Workers, lock};
+use crate::backend::cpu::{Workers, lock};
 use std::ops::Range;
+
+/// Rows that read the same pages, with the query heads of one KV head, and some of their chunks.
+#[derive(Clone)]
+struct Work<'a> {
+    rows: Rows<'a>,
+    /// Position of the first row; in a group, the lowest.
+    position: usize,
+    /// Range of [`crate::backend::Step::pages`].
+    pages: Range<usize>,
+    head: usize,
+    chunks: Range<usize>,
+    /// States of the rows after the chunks before these, with the layout of [`Plan::partial`].
+    before: Option<&'a [f32]>,
+    window: usize,
+    tiles: bool,
+    /// What the thread will probably work on next.
+    then: Option<Next>,
+}
+
+/// Pages, a KV head, and a chunk.
+type Next = (Range<usize>, usize, usize);
+
+/// Rows of a step.
+#[derive(Clone)]
+pub(super) enum Rows<'a> {
+    Consecutive(Range<usize>),
+    Listed(&'a [usize]),
+}
+
+impl Rows<'_> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Rows::Consecutive(rows) => rows.len(),
+            Rows::Listed(rows) => rows.len(),
+        }
+    }
+
+    pub(super) fn get(&self, i: usize) -> usize {
+        match self {
+            Rows::Consecutive(rows) => rows.start + i,
+            Rows::Listed(rows) => rows[i],
+        }
+    }
+}
+
+impl RowBlock {
+    /// All chunks of a block for one KV head.
+    fn work(&self, head: usize, window: usize) -> Work<'_> {
+        Work {
+            rows: Rows::Consecutive(self.rows.clone()),
+            position: self.position,
+            pages: self.pages.clone(),
+            head,
+            chunks: 0..self.chunks(),
+            before: None,
+            window,
+            tiles: self.tiles,
+            then: None,
+        }
+    }
+
+    /// Chunks that its group passes over, on a layer with this window.
+    fn shared_chunks(&self, window: usize) -> usize {
+        let shared = self.beginning.filter(|b| b.keys <= window);
+        shared.map_or(0, |b| b.chunks)
+    }
+}
 
 impl Plan {
     /// Computes `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal, over at most
@@ -41,133 +104,151 @@ impl Plan {
         let (heads, group, threads) = (self.heads, self.group, pool.n_threads());
         let width = group * self.head_dim;
         let q_dim = heads * width;
+        let size = partial_len(self.head_dim);
+        let stride = heads * group * size;
         let partial = &mut self.partial;
         let Cut {
             blocks,
             cuts,
             items,
             item_cuts,
+            groups,
         } = match tiles && self.has_tiles {
             true => &self.tiled,
             false => &self.plain,
         };
-        // `then` is the thread's probable next task: a block, a head and a chunk.
-        let task = |block: &RowBlock,
-                    head,
-                    chunks: Range<usize>,
-                    then: Option<(&RowBlock, usize, usize)>,
-                    thread: usize,
-                    out: Out<'_>| {
+        let task = |work: Work<'_>, thread: usize, out: Out<'_>| {
             let mut scratch = lock(scratch, thread);
             with_cache_element!(kv.dtype, E => {
-                let cache = || Cache::new(kv, layer, head, &pages[block.pages.clone()]);
-                // The task of some rows without AMX. (A closure would hold on to its arguments.)
+                let cache = |head, of: &Range<usize>| {
+                    Cache::new(kv, layer, head, &pages[of.clone()])
+                };
+                // Some of the rows without AMX. (A closure would hold on to its arguments.)
                 macro_rules! plain {
-                    ($rows:expr, $scratch:expr, $out:expr) => {
+                    ($rows:expr, $first:expr, $chunks:expr, $before:expr, $scratch:expr, $out:expr) => {
                         Task::<E> {
                             #[cfg(target_arch = "x86_64")]
                             amx: None,
                             then: None,
-                            cache: cache(),
-                            q: &q[(block.rows.start + $rows.start) * q_dim + head * width..],
+                            cache: cache(work.head, &work.pages),
+                            q: &q[work.head * width..],
                             q_dim,
-                            rows: $rows.len(),
-                            position: block.position + $rows.start,
+                            rows: $rows,
+                            position: work.position + $first,
                             group,
-                            window,
-                            chunks: chunks.clone(),
+                            window: work.window,
+                            chunks: $chunks,
+                            before: $before,
+                            stride,
                             scratch: $scratch,
                             out: $out,
                         }
                     };
                 }
-                let rows = block.rows.len();
+                let (rows, chunks) = (work.rows.clone(), work.chunks.clone());
                 #[cfg(target_arch = "x86_64")]
                 if let Some(amx) = tier.amx()
-                    && (block.tiles || tiles && E::IN_BF16)
+                    && (work.tiles || tiles && E::IN_BF16)
                 {
                     let mut out = out;
-                    match (&mut out, block.tiles) {
+                    match (&mut out, work.tiles) {
                         (Out::Whole(y), true) => tier.run_with_tiles(tiles::Task::<E> {
                             amx,
-                            cache: cache(),
-                            q: &q[block.rows.start * q_dim + head * width..],
+                            cache: cache(work.head, &work.pages),
+                            q: &q[rows.get(0) * q_dim + work.head * width..],
                             q_dim,
-                            rows,
-                            position: block.position,
+                            rows: rows.len(),
+                            position: work.position,
                             group,
-                            window,
+                            window: work.window,
                             scratch: &mut scratch,
-                            y: y.part(0..rows),
+                            y: y.part(0..rows.len()),
                         }),
                         _ => tier.run_with_tiles(Task {
                             amx: Some(amx),
-                            then: then.map(|(block, head, chunk)| {
-                                let pages = &pages[block.pages.clone()];
-                                (Cache::new(kv, layer, head, pages), chunk)
+                            then: work.then.as_ref().map(|(pages, head, chunk)| {
+                                (cache(*head, pages), *chunk)
                             }),
-                            ..plain!((0..rows), &mut scratch, out.part(0..rows))
+                            ..plain!(rows.clone(), 0, chunks.clone(), work.before, &mut scratch, out.part(0..rows.len()))
                         }),
                     }
                     // A tile's weights are zero where a row does not see a key, but zero times an
-                    // infinite value is NaN. Such rows are computed again, over their own keys.
-                    for row in 0..rows {
-                        if out.has_nan(row) {
-                            tier.run(plain!((row..row + 1), &mut scratch, out.part(row..row + 1)));
+                    // infinite value is NaN. Such rows are computed again, over their own keys:
+                    // from the first chunk on, whether others shared it or not. The states of a
+                    // group are not results yet.
+                    let Rows::Consecutive(rows) = rows else { return };
+                    let chunks = match out {
+                        Out::Whole(_) => 0..chunks.end,
+                        Out::Partial(_) => chunks,
+                    };
+                    for (i, row) in rows.enumerate() {
+                        if out.has_nan(i) {
+                            let row = Rows::Consecutive(row..row + 1);
+                            let out = out.part(i..i + 1);
+                            tier.run(plain!(row, i, chunks.clone(), None, &mut scratch, out));
                         }
                     }
                     return;
                 }
-                #[cfg(not(target_arch = "x86_64"))]
-                let _ = then;
-                tier.run(plain!((0..rows), &mut scratch, out))
+                tier.run(plain!(rows, 0, chunks, work.before, &mut scratch, out))
             });
         };
         if items.is_empty() {
+            if !groups.is_empty() {
+                let parts = Grid::bands(&mut partial[..], stride, group * size, groups.cuts());
+                pool.run(parts, |i, thread, out| {
+                    let Some(of) = groups.get(i / heads, blocks) else {
+                        return;
+                    };
+                    let chunks = of.block.shared_chunks(window);
+                    if chunks > 0 {
+                        // Its rows see all of these chunks, whatever the window.
+                        let work = Work {
+                            rows: Rows::Listed(of.rows),
+                            position: of.position,
+                            chunks: 0..chunks,
+                            window: usize::MAX,
+                            ..of.block.work(i % heads, window)
+                        };
+                        task(work, thread, Out::Partial(out));
+                    }
+                });
+            }
+            let partial = &partial[..];
             pool.run(Grid::bands(y, q_dim, width, cuts), |i, thread, y| {
-                let block = &blocks[i / heads];
+                let (block, head) = (&blocks[i / heads], i % heads);
                 let next = i + threads;
-                let then = blocks.get(next / heads).map(|b| (b, next % heads, 0));
-                task(
-                    block,
-                    i % heads,
-                    0..block.chunks(),
-                    then,
-                    thread,
-                    Out::Whole(y),
-                );
+                let then = blocks.get(next / heads);
+                let mut work = block.work(head, window);
+                work.then = then.map(|b| (b.pages.clone(), next % heads, b.shared_chunks(window)));
+                if let Some(beginning) = block.beginning.filter(|b| b.keys <= window) {
+                    work.chunks.start = beginning.chunks;
+                    let first = beginning.first * stride + head * group * size;
+                    work.before = Some(&partial[first..]);
+                }
+                task(work, thread, Out::Whole(y));
             });
             return;
         }
-        let size = partial_len(self.head_dim);
-        let stride = heads * group * size;
         let parts = Grid::bands(&mut partial[..], stride, group * size, item_cuts);
         pool.run(parts, |i, thread, out| {
             let (block, chunk) = items[i / heads];
             let next = i + threads;
             let then = items.get(next / heads);
-            task(
-                &blocks[block],
-                i % heads,
-                chunk..chunk + 1,
-                then.map(|&(block, chunk)| (&blocks[block], next % heads, chunk)),
-                thread,
-                Out::Partial(out),
-            );
+            let work = Work {
+                chunks: chunk..chunk + 1,
+                then: then
+                    .map(|&(block, chunk)| (blocks[block].pages.clone(), next % heads, chunk)),
+                ..blocks[block].work(i % heads, window)
+            };
+            task(work, thread, Out::Partial(out));
         });
         let partial = &partial[..];
         let head_dim = self.head_dim;
         let merge = |i: usize, thread: usize, y: Rect<'_, f32>| {
             let block = &blocks[i / heads];
             if block.tiles {
-                return task(
-                    block,
-                    i % heads,
-                    0..block.chunks(),
-                    None,
-                    thread,
-                    Out::Whole(y),
-                );
+                return task(block.work(i % heads, window), thread, Out::Whole(y));
             }
             let mut scratch = lock(scratch, thread);
             tier.run(Merge {
@@ -186,198 +267,6 @@ impl Plan {
             pool.here(parts, merge)
         } else {
             pool.run(parts, merge)
-        }
-    }
-}
-
-/// The place for a task's results.
-enum Out<'a> {
-    /// All chunks merged: `[rows, group * head_dim]`.
-    Whole(Rect<'a, f32>),
-    /// One chunk: `[rows, group * partial_len]`.
-    Partial(Rect<'a, f32>),
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Out<'_> {
-    /// The place for some of the rows.
-    fn part(&mut self, rows: Range<usize>) -> Out<'_> {
-        match self {
-            Out::Whole(y) => Out::Whole(y.part(rows)),
-            Out::Partial(to) => Out::Partial(to.part(rows)),
-        }
-    }
-
-    /// Whether a result of the row is NaN.
-    fn has_nan(&mut self, row: usize) -> bool {
-        let (Out::Whole(all) | Out::Partial(all)) = self;
-        all.row(row).iter().any(|x| x.is_nan())
-    }
-}
-
-struct Task<'a, E: Element> {
-    /// Set for rows that are computed with tiles, in two parts.
-    #[cfg(target_arch = "x86_64")]
-    amx: Option<Amx>,
-    cache: Cache<'a, E>,
-    /// The cache that its thread will probably need next, and the chunk.
-    then: Option<(Cache<'a, E>, usize)>,
-    /// The first row's queries for this KV head.
-    q: &'a [f32],
-    q_dim: usize,
-    rows: usize,
-    position: usize,
-    group: usize,
-    window: usize,
-    chunks: Range<usize>,
-    scratch: &'a mut [f32],
-    out: Out<'a>,
-}
-
-impl<E: Element> Kernel for Task<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self {
-            #[cfg(target_arch = "x86_64")]
-            amx,
-            cache,
-            then,
-            q,
-            q_dim,
-            rows,
-            position,
-            group,
-            window,
-            chunks,
-            scratch,
-            out,
-        } = self;
-        let head_dim = cache.head_dim;
-        let padded = head_dim.next_multiple_of(LANES);
-        let queries = rows * group;
-        let (queries_q, rest) = scratch.split_at_mut(queries * head_dim);
-        let (mut total, rest) = State::new(rest, queries, padded);
-        let (mut part, room) = State::new(rest, queries, padded);
-
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        #[cfg(target_arch = "x86_64")]
-        let scale = match amx {
-            Some(_) => scale * std::f32::consts::LOG2_E,
-            None => scale,
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = then;
-        for row in 0..rows {
-            let from = &q[row * q_dim..][..group * head_dim];
-            for (x, to) in from.iter().zip(&mut queries_q[row * group * head_dim..]) {
-                *to = x * scale;
-            }
-        }
-        let mut out = out;
-        for chunk in chunks.clone() {
-            // Rows before the chunk do not see any of its keys.
-            let start = chunk * CHUNK;
-            let first_row = start.saturating_sub(position).min(rows);
-            let last_row = rows_that_see(start, position, window).min(rows);
-            if last_row <= first_row {
-                continue;
-            }
-            let (first, last) = (first_row * group, last_row * group);
-            let view = Chunk {
-                cache: &cache,
-                first_page: start / PAGE,
-                position,
-                start,
-                group,
-                window,
-            };
-            #[cfg(target_arch = "x86_64")]
-            match amx {
-                Some(amx) => {
-                    let mut ahead = match (chunk + 1 < chunks.end, &then) {
-                        (true, _) => Ahead::new(Some(&cache), chunk + 1),
-                        (_, Some((cache, chunk))) => Ahead::new(Some(cache), *chunk),
-                        _ => Ahead::new(None, 0),
-                    };
-                    let queries = first..last;
-                    view.partial_split(s, amx, queries, queries_q, room, &mut part, &mut ahead);
-                }
-                None => view.partial(s, first..last, queries_q, room, &mut part),
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            view.partial(s, first..last, queries_q, room, &mut part);
-            for i in first..last {
-                let acc = &part.acc[i * padded..][..padded];
-                match &mut out {
-                    Out::Whole(_) => {
-                        let first = first_key(position + i / group, window) / CHUNK;
-                        total.merge(s, i, chunk == first, acc, part.max[i], part.sum[i]);
-                    }
-                    Out::Partial(to) => {
-                        let to = &mut to.row(i / group)[i % group * (padded + 2)..][..padded + 2];
-                        to[..padded].copy_from_slice(acc);
-                        to[padded] = part.max[i];
-                        to[padded + 1] = part.sum[i];
-                    }
-                }
-            }
-        }
-        if let Out::Whole(y) = &mut out {
-            for i in 0..queries {
-                let y = &mut y.row(i / group)[i % group * head_dim..][..head_dim];
-                total.write(s, i, y);
-            }
-        }
-    }
-}
-
-/// Merges the chunks of a block, in ascending order.
-struct Merge<'a> {
-    block: &'a RowBlock,
-    /// The item cuts from the block's first item on.
-    item_cuts: &'a [usize],
-    /// The partial results from the first item of the task's KV head on.
-    partial: &'a [f32],
-    stride: usize,
-    head_dim: usize,
-    window: usize,
-    state: &'a mut [f32],
-    y: Rect<'a, f32>,
-}
-
-impl Kernel for Merge<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self {
-            block,
-            item_cuts,
-            partial,
-            stride,
-            head_dim,
-            window,
-            state,
-            mut y,
-        } = self;
-        let padded = head_dim.next_multiple_of(LANES);
-        let group = y.cols() / head_dim;
-        let (mut state, _) = State::new(state, group, padded);
-        for row in 0..block.rows.len() {
-            let position = block.position + row;
-            let first = first_key(position, window) / CHUNK;
-            for chunk in first..position / CHUNK + 1 {
-                let from = &partial[(item_cuts[chunk] + row) * stride..];
-                for (i, from) in from.chunks_exact(padded + 2).take(group).enumerate() {
-                    let (acc, rest) = from.split_at(padded);
-                    state.merge(s, i, chunk == first, acc, rest[0], rest[1]);
-                }
-            }
-            for (i, to) in y.row(row).chunks_exact_mut(head_dim).enumerate() {
-                state.write(s, i, to);
-            }
         }
     }
 }

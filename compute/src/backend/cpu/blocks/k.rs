@@ -59,12 +59,7 @@ macro_rules! minima {
             [s.widen_f16(d), s.widen_f16(dmin)]
         }
         #[inline(always)]
-        fn scale<S: Simd>(
-            s: S,
-            block: &Self::Block,
-            [d, dmin]: [S::F; 2],
-            i: usize,
-        ) -> [S::F; 2] {
+        fn scale<S: Simd>(s: S, block: &Self::Block, [d, dmin]: [S::F; 2], i: usize) -> [S::F; 2] {
             let two = s.load_i16(scale_line(scales!(block), i / 2));
             let first = i as u32 % 2 * 2;
             [

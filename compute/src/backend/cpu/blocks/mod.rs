@@ -419,7 +419,9 @@ mod tests {
             };
             for cols in widths {
                 let width = quant.code_bytes(cols);
-                let codes: Vec<u8> = (0..LANES * width).map(|i| (i * 37 + i / 251) as u8).collect();
+                let codes: Vec<u8> = (0..LANES * width)
+                    .map(|i| (i * 37 + i / 251) as u8)
+                    .collect();
                 let rows: [&[u8]; LANES] =
                     std::array::from_fn(|lane| &codes[lane * width..(lane + 1) * width]);
                 let mut one_by_one = vec![0xa5a5; strip_len(quant, cols).unwrap()];

@@ -61,18 +61,32 @@ fn pool(
 /// Rows from `position` on attend to what is before them, as generated rows.
 fn attend(cpu: &mut Cpu, kv: &CpuKv, pages: &[u32], position: usize, q: &[f32]) -> Vec<f32> {
     let rows = q.len() / cpu.shape.q_dim();
-    cpu.load_step(&Step {
-        tokens: vec![0; rows],
-        slots: vec![Step::NO_SLOT; rows],
-        spans: vec![Span {
-            rows: 0..rows,
+    attend_all(cpu, kv, &[(pages, position, rows)], usize::MAX, q)
+}
+
+/// The same for some sequences: pages, the first row's position, and how many rows.
+fn attend_all(
+    cpu: &mut Cpu,
+    kv: &CpuKv,
+    sequences: &[(&[u32], usize, usize)],
+    window: usize,
+    q: &[f32],
+) -> Vec<f32> {
+    let mut step = Step::default();
+    for &(table, position, rows) in sequences {
+        let (first, page) = (step.tokens.len(), step.pages.len());
+        step.tokens.extend(vec![0; rows]);
+        step.slots.extend(vec![Step::NO_SLOT; rows]);
+        let n = (position + rows).div_ceil(PAGE);
+        step.pages.extend(&table[..n]);
+        step.spans.push(Span {
+            rows: first..first + rows,
             kind: RowKind::Decode,
             position,
-            pages: 0..(position + rows).div_ceil(PAGE),
-        }],
-        pages: pages.to_vec(),
-        ..Step::default()
-    });
+            pages: page..page + n,
+        });
+    }
+    cpu.load_step(&step);
     let mut y = vec![f32::NAN; q.len()];
     let workers = Workers {
         pool: &cpu.pool,
@@ -80,7 +94,7 @@ fn attend(cpu: &mut Cpu, kv: &CpuKv, pages: &[u32], position: usize, q: &[f32]) 
         scratch: &cpu.scratch,
     };
     cpu.plan
-        .attend(workers, true, &cpu.step.pages, kv, 0, usize::MAX, q, &mut y);
+        .attend(workers, true, &cpu.step.pages, kv, 0, window, q, &mut y);
     y
 }
 
@@ -172,4 +186,87 @@ fn check(q: &[f32], got: &[f32], k: &[Vec<f32>], v: &[Vec<f32>], what: &str) {
 
 fn slices(x: &[Vec<f32>]) -> Vec<&[f32]> {
     x.iter().map(Vec::as_slice).collect()
+}
+
+/// Generated rows of sequences that begin with the same pages have the bits that they have alone,
+/// with and without a window, whatever lies in the cache.
+pub fn shared_pages_change_nothing(tier: Tier) {
+    let mut rng = Rng(23);
+    for (heads, head_dim) in [([8, 8], 48), ([16, 2], 64), ([6, 2], 40)] {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+            let mut shape = shape(32, heads, head_dim, 32, 40);
+            shape.n_layers = 1;
+            let width = shape.q_dim();
+            let len = PAGES * PAGE;
+            let (mut k, mut v) = (
+                rng.vector(len * shape.kv_dim(), 1.0),
+                rng.vector(len * shape.kv_dim(), 1.0),
+            );
+            // What only the second half of the first chunk has.
+            v[200 * shape.kv_dim()] = f32::INFINITY;
+            let (kv, pages) = pool(&shape, dtype, &mut k, &mut v, &mut rng);
+            // The pages of a sequence: so many of the first, then some of the others.
+            let table = |first: usize, then: usize| -> Vec<u32> {
+                let rest = pages[first..].iter().cycle().skip(then);
+                pages[..first]
+                    .iter()
+                    .chain(rest)
+                    .take(PAGES)
+                    .copied()
+                    .collect()
+            };
+            // Pages in common, position of the first row, rows.
+            let of = [
+                (32, 520, 1),
+                (0, 300, 1),
+                (16, 256, 1),
+                (32, 511, 1),
+                (32, 600, 3),
+                (32, 512, 2),
+                (0, 5, 1),
+                (24, 510, 1),
+                (32, 520, 1),
+                (32, 510, 1),
+            ];
+            let spans: Vec<_> = of
+                .iter()
+                .enumerate()
+                .map(|(i, &(first, position, rows))| {
+                    let q = rng.vector(rows * width, 2.0);
+                    (table(first, i), position, q)
+                })
+                .collect();
+            let total: usize = of.iter().map(|(_, _, rows)| rows).sum();
+            let new = |threads| {
+                let rope = rope(head_dim, PAGES * PAGE);
+                Cpu::with_tier(&shape, rope, threads, 64, tier).unwrap()
+            };
+            let mut cpus = [new(1), new(2)];
+            for window in [usize::MAX, 700, 530, 100] {
+                let mut alone = Vec::new();
+                for (table, position, q) in &spans {
+                    let span = (&table[..], *position, q.len() / width);
+                    alone.extend(attend_all(&mut cpus[0], &kv, &[span], window, q));
+                }
+                let all: Vec<_> = spans
+                    .iter()
+                    .map(|(table, position, q)| (&table[..], *position, q.len() / width))
+                    .collect();
+                let q: Vec<f32> = spans.iter().flat_map(|(_, _, q)| q.clone()).collect();
+                for cpu in &mut cpus {
+                    let got = attend_all(cpu, &kv, &all, window, &q);
+                    assert_eq!(got.len(), total * width);
+                    for (i, (a, b)) in got.iter().zip(&alone).enumerate() {
+                        let what = || format!("{heads:?} {head_dim} {dtype}, window {window}, {i}");
+                        assert!(
+                            a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(),
+                            "{}: {a} {b}",
+                            what()
+                        );
+                    }
+                    assert!(cpu.plan.shares(), "no pages were shared");
+                }
+            }
+        }
+    }
 }

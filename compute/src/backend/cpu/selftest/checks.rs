@@ -1,7 +1,7 @@
 //! All checks, by name.
 
 pub use super::adapters::adapters_match;
-pub use super::attention::generated_rows_attend;
+pub use super::attention::{generated_rows_attend, shared_pages_change_nothing};
 pub use super::medusa::{hidden_rows_match, residual_blocks_match};
 pub use super::numbers::{
     every_half_number_survives, exp_is_within_two_ulp, narrowing_rounds_to_nearest_even,

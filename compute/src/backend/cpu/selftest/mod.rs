@@ -193,6 +193,7 @@ macro_rules! for_each_check {
             quantised_company_changes_nothing
             int8_cache_matches
             generated_rows_attend
+            shared_pages_change_nothing
             avx2_and_avx512_agree_in_every_bit
             a_cpu_says_what_it_is
             sizes_that_no_machine_has_are_errors

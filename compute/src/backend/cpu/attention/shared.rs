@@ -1,0 +1,252 @@
+//! Blocks of different sequences that begin with the same pages: a system prompt, samples of one
+//! prompt, beams. A *group* of them passes over these pages once, for the queries of all.
+//!
+//! Only whole chunks that every row of a block sees are shared. Chunks are merged in ascending
+//! order, and a query's result does not depend on the queries beside it, so the state after the
+//! shared chunks has the bits that it has without sharing.
+
+use super::{CHUNK, PLAN, RowBlock};
+use crate::Result;
+use crate::backend::cpu::PAGE;
+use crate::reserve::room;
+use std::ops::Range;
+
+/// What a block shares with its group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Beginning {
+    /// Chunks of the group.
+    pub(super) chunks: usize,
+    /// Where the states of the block's rows begin among those of all groups.
+    pub(super) first: usize,
+    /// Keys that the last row of the group sees. A layer whose window is shorter does not share.
+    pub(super) keys: usize,
+}
+
+/// The groups of a step.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    /// Indices of blocks, sorted by their pages; those of a group follow each other.
+    order: Vec<usize>,
+    /// Rows of the step, group after group.
+    rows: Vec<usize>,
+    /// Indices of `order`.
+    groups: Vec<Range<usize>>,
+    /// Where the rows of each group begin in `rows`, and where the last ones end.
+    cuts: Vec<usize>,
+}
+
+/// A group for the tasks of a layer.
+pub(super) struct Group<'a> {
+    pub(super) block: &'a RowBlock,
+    /// Rows of the step.
+    pub(super) rows: &'a [usize],
+    /// The lowest position of a row.
+    pub(super) position: usize,
+}
+
+/// Chunks that every row of the block sees as a whole.
+fn whole(block: &RowBlock) -> usize {
+    (block.position + 1) / CHUNK
+}
+
+/// How many of the first chunks of two blocks are the same.
+fn common(a: &RowBlock, b: &RowBlock, pages: &[u32]) -> usize {
+    const EACH: usize = CHUNK / PAGE;
+    let chunks = |block: &RowBlock| {
+        let pages = &pages[block.pages.clone()][..whole(block) * EACH];
+        pages.as_chunks::<EACH>().0.iter()
+    };
+    chunks(a).zip(chunks(b)).take_while(|(a, b)| a == b).count()
+}
+
+impl Groups {
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(super) fn new(max_rows: usize) -> Result<Self> {
+        Ok(Self {
+            order: room(PLAN, max_rows)?,
+            rows: room(PLAN, max_rows)?,
+            groups: room(PLAN, max_rows / 2)?,
+            cuts: room(PLAN, max_rows / 2 + 1)?,
+        })
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.order.clear();
+        self.rows.clear();
+        self.groups.clear();
+        self.cuts.clear();
+        self.cuts.push(0);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Where the rows of each group begin among the states, and where the last ones end.
+    pub(super) fn cuts(&self) -> &[usize] {
+        &self.cuts
+    }
+
+    /// Finds groups of at most `most` rows, `room` rows in all, and tells their blocks.
+    pub(super) fn find(
+        &mut self,
+        blocks: &mut [RowBlock],
+        pages: &[u32],
+        most: usize,
+        room: usize,
+    ) {
+        let worth = |block: &RowBlock| !block.tiles && whole(block) > 0;
+        self.order
+            .extend((0..blocks.len()).filter(|&i| worth(&blocks[i])));
+        let of = |i: usize| &pages[blocks[i].pages.clone()][..whole(&blocks[i]) * (CHUNK / PAGE)];
+        self.order
+            .sort_unstable_by(|&a, &b| of(a).cmp(of(b)).then(a.cmp(&b)));
+        let mut first = 0;
+        while first < self.order.len() {
+            let (chunks, end) = self.group(blocks, pages, first, most.min(room - self.rows.len()));
+            if end - first > 1 {
+                let members = || self.order[first..end].iter();
+                let last = |&i: &usize| blocks[i].position + blocks[i].rows.len();
+                let keys = members().map(last).max().unwrap_or(0);
+                for &i in members() {
+                    let block = &mut blocks[i];
+                    block.beginning = Some(Beginning {
+                        chunks,
+                        first: self.rows.len(),
+                        keys,
+                    });
+                    self.rows.extend(block.rows.clone());
+                }
+                self.groups.push(first..end);
+                self.cuts.push(self.rows.len());
+            }
+            first = end;
+        }
+    }
+
+    /// How many chunks the block at `first` in the order shares with those after it, and where
+    /// these end. The next block joins if passes that are saved do not become fewer.
+    fn group(
+        &self,
+        blocks: &[RowBlock],
+        pages: &[u32],
+        first: usize,
+        most: usize,
+    ) -> (usize, usize) {
+        let at = |i: usize| &blocks[self.order[i]];
+        let (mut chunks, mut rows) = (whole(at(first)), at(first).rows.len());
+        let mut end = first + 1;
+        while end < self.order.len() {
+            let both = chunks.min(common(at(end - 1), at(end), pages));
+            rows += at(end).rows.len();
+            let n = end - first;
+            if both == 0 || rows > most || both * n < chunks * (n - 1) {
+                break;
+            }
+            chunks = both;
+            end += 1;
+        }
+        (chunks, end)
+    }
+
+    /// Group `i`.
+    pub(super) fn get<'a>(&'a self, i: usize, blocks: &'a [RowBlock]) -> Option<Group<'a>> {
+        let members = &self.order[self.groups[i].clone()];
+        let block = &blocks[*members.first()?];
+        let positions = members.iter().map(|&i| blocks[i].position);
+        Some(Group {
+            block,
+            rows: &self.rows[self.cuts[i]..self.cuts[i + 1]],
+            position: positions.min()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks of a row each, from their chunks and the positions after these. The pages of a
+    /// sequence are its chunks' names.
+    fn blocks(of: &[(&str, usize)]) -> (Vec<RowBlock>, Vec<u32>) {
+        let mut pages = Vec::new();
+        let mut all = Vec::new();
+        for (i, &(chunks, more)) in of.iter().enumerate() {
+            let first = pages.len();
+            let ids = chunks
+                .bytes()
+                .flat_map(|name| (0..16).map(move |j| u32::from(name) * 16 + j));
+            pages.extend(ids);
+            pages.extend([9000 + i as u32; 16]);
+            all.push(RowBlock {
+                rows: i..i + 1,
+                position: chunks.len() * CHUNK + more,
+                pages: first..pages.len(),
+                first_item: 0,
+                tiles: false,
+                beginning: None,
+            });
+        }
+        (all, pages)
+    }
+
+    /// The rows of each group, and its chunks.
+    fn groups(of: &[(&str, usize)], most: usize, room: usize) -> Vec<(Vec<usize>, usize)> {
+        let (mut blocks, pages) = blocks(of);
+        let mut groups = Groups::new(blocks.len()).unwrap();
+        groups.clear();
+        groups.find(&mut blocks, &pages, most, room);
+        let shared = blocks.iter().filter(|b| b.beginning.is_some()).count();
+        assert_eq!(shared, groups.rows.len());
+        let group = |i| {
+            let group = groups.get(i, &blocks).unwrap();
+            let chunks = group.block.beginning.map(|b| b.chunks);
+            for (j, &row) in group.rows.iter().enumerate() {
+                let beginning = blocks[row].beginning.unwrap();
+                assert_eq!(beginning.first, groups.cuts[i] + j);
+                assert_eq!(Some(beginning.chunks), chunks);
+                assert!(group.position <= blocks[row].position);
+                assert!(blocks[row].position < beginning.keys);
+            }
+            (group.rows.to_vec(), chunks.unwrap())
+        };
+        (0..groups.groups.len()).map(group).collect()
+    }
+
+    #[test]
+    fn sequences_with_the_same_pages_are_grouped() {
+        // Nobody shares, or nothing is whole.
+        assert_eq!(groups(&[], 8, 8), []);
+        assert_eq!(groups(&[("a", 3), ("b", 3), ("", 7), ("", 7)], 8, 8), []);
+        // In any order of the step, with others between them.
+        let mixed = [("ab", 3), ("x", 1), ("a", 200), ("ay", 0), ("z", 5)];
+        assert_eq!(groups(&mixed, 8, 8), [(vec![2, 0, 3], 1)]);
+        // Beams share more than a third sequence has; it would make the saved passes fewer.
+        let beams = [("abcd", 3), ("abcd", 3), ("ax", 3)];
+        assert_eq!(groups(&beams, 8, 8), [(vec![0, 1], 4)]);
+        let two = [("abcd", 3), ("abcd", 3), ("axyz", 3), ("axyz", 9)];
+        assert_eq!(groups(&two, 8, 8), [(vec![0, 1], 4), (vec![2, 3], 4)]);
+        // More rows than a group has, and than there is room for.
+        let many = [("ab", 3); 7];
+        let want = [(vec![0, 1, 2], 2), (vec![3, 4, 5], 2)];
+        assert_eq!(groups(&many, 3, 8), want);
+        assert_eq!(groups(&many, 3, 5), [(vec![0, 1, 2], 2), (vec![3, 4], 2)]);
+    }
+
+    #[test]
+    fn a_chunk_is_shared_by_rows_that_see_it_whole() {
+        let (mut blocks, pages) = blocks(&[("ab", 0), ("ab", 0)]);
+        // The last key of chunk 1 is the second row's own, and lies after the first row's.
+        blocks[0].position = 2 * CHUNK - 2;
+        blocks[1].position = 2 * CHUNK - 1;
+        let mut groups = Groups::new(2).unwrap();
+        groups.clear();
+        groups.find(&mut blocks, &pages, 8, 8);
+        assert_eq!(blocks[0].beginning.unwrap().chunks, 1);
+        blocks[0].position += 1;
+        groups.clear();
+        groups.find(&mut blocks, &pages, 8, 8);
+        assert_eq!(blocks[0].beginning.unwrap().chunks, 2);
+    }
+}

@@ -1,0 +1,220 @@
+//! The task of some rows over some chunks, and the merging of chunks.
+
+use super::chunk::{Cache, Chunk, State};
+use super::run::Rows;
+#[cfg(target_arch = "x86_64")]
+use super::split::Ahead;
+use super::{CHUNK, RowBlock, first_key, rows_that_see};
+use crate::backend::cpu::PAGE;
+#[cfg(target_arch = "x86_64")]
+use crate::backend::cpu::amx::Amx;
+use crate::backend::cpu::element::Element;
+use crate::backend::cpu::pool::Rect;
+use crate::backend::cpu::simd::{Kernel, LANES, Simd};
+use std::ops::Range;
+
+/// The place for a task's results.
+pub(super) enum Out<'a> {
+    /// Results: `[rows, group * head_dim]`.
+    Whole(Rect<'a, f32>),
+    /// States after these chunks: `[rows, group * partial_len]`.
+    Partial(Rect<'a, f32>),
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Out<'_> {
+    /// The place for some of the rows.
+    pub(super) fn part(&mut self, rows: Range<usize>) -> Out<'_> {
+        match self {
+            Out::Whole(y) => Out::Whole(y.part(rows)),
+            Out::Partial(to) => Out::Partial(to.part(rows)),
+        }
+    }
+
+    /// Whether a result of the row is NaN.
+    pub(super) fn has_nan(&mut self, row: usize) -> bool {
+        let (Out::Whole(all) | Out::Partial(all)) = self;
+        all.row(row).iter().any(|x| x.is_nan())
+    }
+}
+
+pub(super) struct Task<'a, E: Element> {
+    /// Set for rows that are computed with tiles, in two parts.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) amx: Option<Amx>,
+    pub(super) cache: Cache<'a, E>,
+    /// The cache that its thread will probably need next, and the chunk.
+    pub(super) then: Option<(Cache<'a, E>, usize)>,
+    /// The queries of all rows of the step, from this KV head on.
+    pub(super) q: &'a [f32],
+    pub(super) q_dim: usize,
+    pub(super) rows: Rows<'a>,
+    pub(super) position: usize,
+    pub(super) group: usize,
+    pub(super) window: usize,
+    pub(super) chunks: Range<usize>,
+    /// States after the chunks before these, one row after another at this distance. Without them
+    /// these are the first.
+    pub(super) before: Option<&'a [f32]>,
+    pub(super) stride: usize,
+    pub(super) scratch: &'a mut [f32],
+    pub(super) out: Out<'a>,
+}
+
+impl<E: Element> Kernel for Task<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self {
+            #[cfg(target_arch = "x86_64")]
+            amx,
+            cache,
+            then,
+            q,
+            q_dim,
+            rows,
+            position,
+            group,
+            window,
+            chunks,
+            before,
+            stride,
+            scratch,
+            out,
+        } = self;
+        let head_dim = cache.head_dim;
+        let padded = head_dim.next_multiple_of(LANES);
+        let n = rows.len();
+        let queries = n * group;
+        let (queries_q, rest) = scratch.split_at_mut(queries * head_dim);
+        let (mut total, rest) = State::new(rest, queries, padded);
+        let (mut part, room) = State::new(rest, queries, padded);
+
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        #[cfg(target_arch = "x86_64")]
+        let scale = match amx {
+            Some(_) => scale * std::f32::consts::LOG2_E,
+            None => scale,
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = then;
+        for row in 0..n {
+            let from = &q[rows.get(row) * q_dim..][..group * head_dim];
+            for (x, to) in from.iter().zip(&mut queries_q[row * group * head_dim..]) {
+                *to = x * scale;
+            }
+        }
+        if let Some(before) = before {
+            for (row, before) in before.chunks(stride).take(n).enumerate() {
+                for (i, from) in before.chunks_exact(padded + 2).take(group).enumerate() {
+                    let (acc, rest) = from.split_at(padded);
+                    total.merge(s, row * group + i, true, acc, rest[0], rest[1]);
+                }
+            }
+        }
+        let mut out = out;
+        for chunk in chunks.clone() {
+            // Rows before the chunk do not see any of its keys.
+            let start = chunk * CHUNK;
+            let first_row = start.saturating_sub(position).min(n);
+            let last_row = rows_that_see(start, position, window).min(n);
+            if last_row <= first_row {
+                continue;
+            }
+            let (first, last) = (first_row * group, last_row * group);
+            let view = Chunk {
+                cache: &cache,
+                first_page: start / PAGE,
+                position,
+                start,
+                group,
+                window,
+            };
+            #[cfg(target_arch = "x86_64")]
+            match amx {
+                Some(amx) => {
+                    let mut ahead = match (chunk + 1 < chunks.end, &then) {
+                        (true, _) => Ahead::new(Some(&cache), chunk + 1),
+                        (_, Some((cache, chunk))) => Ahead::new(Some(cache), *chunk),
+                        _ => Ahead::new(None, 0),
+                    };
+                    let queries = first..last;
+                    view.partial_split(s, amx, queries, queries_q, room, &mut part, &mut ahead);
+                }
+                None => view.partial(s, first..last, queries_q, room, &mut part),
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            view.partial(s, first..last, queries_q, room, &mut part);
+            for i in first..last {
+                let acc = &part.acc[i * padded..][..padded];
+                let first = first_key(position + i / group, window) / CHUNK;
+                let first = before.is_none() && chunk == first.max(chunks.start);
+                total.merge(s, i, first, acc, part.max[i], part.sum[i]);
+            }
+        }
+        for i in 0..queries {
+            match &mut out {
+                Out::Whole(y) => {
+                    let y = &mut y.row(i / group)[i % group * head_dim..][..head_dim];
+                    total.write(s, i, y);
+                }
+                Out::Partial(to) => {
+                    let to = &mut to.row(i / group)[i % group * (padded + 2)..][..padded + 2];
+                    to[..padded].copy_from_slice(&total.acc[i * padded..][..padded]);
+                    to[padded] = total.max[i];
+                    to[padded + 1] = total.sum[i];
+                }
+            }
+        }
+    }
+}
+
+/// Merges the chunks of a block, in ascending order.
+pub(super) struct Merge<'a> {
+    pub(super) block: &'a RowBlock,
+    /// The item cuts from the block's first item on.
+    pub(super) item_cuts: &'a [usize],
+    /// The partial results from the first item of the task's KV head on.
+    pub(super) partial: &'a [f32],
+    pub(super) stride: usize,
+    pub(super) head_dim: usize,
+    pub(super) window: usize,
+    pub(super) state: &'a mut [f32],
+    pub(super) y: Rect<'a, f32>,
+}
+
+impl Kernel for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self {
+            block,
+            item_cuts,
+            partial,
+            stride,
+            head_dim,
+            window,
+            state,
+            mut y,
+        } = self;
+        let padded = head_dim.next_multiple_of(LANES);
+        let group = y.cols() / head_dim;
+        let (mut state, _) = State::new(state, group, padded);
+        for row in 0..block.rows.len() {
+            let position = block.position + row;
+            let first = first_key(position, window) / CHUNK;
+            for chunk in first..position / CHUNK + 1 {
+                let from = &partial[(item_cuts[chunk] + row) * stride..];
+                for (i, from) in from.chunks_exact(padded + 2).take(group).enumerate() {
+                    let (acc, rest) = from.split_at(padded);
+                    state.merge(s, i, chunk == first, acc, rest[0], rest[1]);
+                }
+            }
+            for (i, to) in y.row(row).chunks_exact_mut(head_dim).enumerate() {
+                state.write(s, i, to);
+            }
+        }
+    }
+}
