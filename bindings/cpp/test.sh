@@ -21,7 +21,8 @@ warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 sanitizers=(-fsanitize=address,undefined -fno-sanitize-recover=all)
 units=(main reference behaviours cpp)
 
-# All units of all kinds first, one for each processor; then all kinds.
+# All units of all kinds first, one for each processor, and the header's parts, each of which compiles
+# alone; then all kinds.
 compiles() { # compiles KIND COMPILER STANDARD FLAG...: the commands, every unit into an object of its own
   mkdir -p "$work/$1"
   local unit
@@ -39,7 +40,12 @@ link() { # link KIND COMPILER FLAGS OBJECT...
 for cxx in g++ clang++; do
   for standard in c++17 c++20; do compiles $cxx-$standard $cxx $standard; done
   compiles $cxx-asan $cxx c++20 -g1 "${sanitizers[@]}"
-done | xargs -P "$(nproc)" -L 1 env
+done >"$work/commands"
+for part in "$prefix"/include/llamabi/*.hpp; do
+  printf '%q ' g++ -x c++ -std=c++17 "${warnings[@]}" "${cflags[@]}" -fsyntax-only
+  printf '%q\n' "$part"
+done >>"$work/commands"
+xargs -P "$(nproc)" -L 1 env <"$work/commands"
 
 kinds=()
 for cxx in g++ clang++; do
