@@ -19,9 +19,10 @@ read -ra cflags <<<"$(pkg-config --cflags llamabi)"
 read -ra libs <<<"$(pkg-config --libs llamabi)"
 warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 sanitizers=(-fsanitize=address,undefined -fno-sanitize-recover=all)
-units=(main reference behaviours cpp)
+units=(main reference results endings cpp)
 
-# All units of all kinds first, one for each processor; then all kinds.
+# All units of all kinds first, one for each processor, and the header's parts, each of which compiles
+# alone; then all kinds.
 compiles() { # compiles KIND COMPILER STANDARD FLAG...: the commands, every unit into an object of its own
   mkdir -p "$work/$1"
   local unit
@@ -39,7 +40,12 @@ link() { # link KIND COMPILER FLAGS OBJECT...
 for cxx in g++ clang++; do
   for standard in c++17 c++20; do compiles $cxx-$standard $cxx $standard; done
   compiles $cxx-asan $cxx c++20 -g1 "${sanitizers[@]}"
-done | xargs -P "$(nproc)" -L 1 env
+done >"$work/commands"
+for part in "$prefix"/include/llamabi/*.hpp; do
+  printf '%q ' g++ -x c++ -std=c++17 "${warnings[@]}" "${cflags[@]}" -fsyntax-only
+  printf '%q\n' "$part"
+done >>"$work/commands"
+xargs -P "$(nproc)" -L 1 env <"$work/commands"
 
 kinds=()
 for cxx in g++ clang++; do
@@ -50,7 +56,7 @@ for cxx in g++ clang++; do
     { echo "C++: the sanitizers are not on" >&2; exit 1; }
 done
 # Units of both standards and both compilers in one program.
-link mixed g++ '' "$work"/clang++-c++17/{main,behaviours}.o "$work"/g++-c++20/{cpp,reference}.o
+link mixed g++ '' "$work"/clang++-c++17/{main,results}.o "$work"/g++-c++20/{cpp,endings,reference}.o
 
 test_of() { # test_of KIND WORK ROOT
   timeout 900 "$2/$1/test" "$3" >"$2/$1/out" 2>&1 || { grep -v 'ok$' "$2/$1/out"; echo "C++: FAILED: $1" >&2; exit 1; }

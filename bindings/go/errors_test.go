@@ -1,9 +1,12 @@
 package llamabi_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -126,4 +129,118 @@ func TestFinishReasonText(t *testing.T) {
 	}
 	var back answer
 	wantError(t, json.Unmarshal([]byte(`{"Finish":"bored"}`), &back), llamabi.ErrInvalidArgument, "bored")
+}
+
+func TestBusy(t *testing.T) {
+	behaviour(t, "busy")
+	model := open(t, demo, llamabi.WithMaxSeqLen(50_000), llamabi.WithMaxBatchSize(1))
+	for range model.Stream(t.Context(), [][]int32{{1}}, llamabi.IgnoreEOS()) {
+		_, err := model.Generate(t.Context(), [][]int32{{1}}, llamabi.NoWait())
+		wantError(t, err, llamabi.ErrBusy)
+		for _, err := range model.Stream(t.Context(), [][]int32{{1}}, llamabi.NoWait()) {
+			wantError(t, err, llamabi.ErrBusy)
+		}
+		break
+	}
+	idle(t, model)
+	must(model.Generate(t.Context(), [][]int32{{1}}, llamabi.NoWait(), llamabi.MaxGenLen(1)))(t)
+}
+
+func TestBadArguments(t *testing.T) {
+	behaviour(t, "bad_arguments")
+	model := open(t, demo, llamabi.WithMaxSeqLen(32), llamabi.WithMaxBatchSize(2))
+	generate := func(prompts [][]int32, opts ...llamabi.GenerateOption) error {
+		_, err := model.Generate(t.Context(), prompts, opts...)
+		for _, streamed := range model.Stream(t.Context(), prompts, opts...) {
+			if fmt.Sprint(streamed) != fmt.Sprint(err) {
+				t.Errorf("the stream says %v, generate %v", streamed, err)
+			}
+		}
+		return err
+	}
+	one := [][]int32{{1}}
+	wantError(t, generate(one, llamabi.Temperature(-1)), llamabi.ErrInvalidArgument, "temperature", "-1")
+	wantError(t, generate(one, llamabi.Temperature(float32(math.NaN()))), llamabi.ErrInvalidArgument, "temperature")
+	wantError(t, generate(one, llamabi.TopP(1.5)), llamabi.ErrInvalidArgument, "top_p", "1.5")
+	wantError(t, generate(one, llamabi.TopK(-3)), llamabi.ErrInvalidArgument, "top_k", "-3")
+	wantError(t, generate(one, llamabi.MinP(2)), llamabi.ErrInvalidArgument, "min_p", "2")
+	wantError(t, generate(one, llamabi.RepetitionPenalty(0)), llamabi.ErrInvalidArgument, "repetition_penalty")
+	wantError(t, generate(one, llamabi.MaxGenLen(-1)), llamabi.ErrInvalidArgument, "max_gen_len", "-1")
+	wantError(t, generate(one, llamabi.TopLogprobs(1<<40)), llamabi.ErrInvalidArgument, "top_logprobs")
+	wantError(t, generate(one, llamabi.Stop("a\x00b")), llamabi.ErrInvalidArgument, "stop", "NUL")
+	wantError(t, generate(one, llamabi.Stop("\xff")), llamabi.ErrUTF8, "stop")
+	wantError(t, generate([][]int32{{1, 1024}}), llamabi.ErrInvalidArgument, "1024")
+	wantError(t, generate([][]int32{{1, -1}}), llamabi.ErrInvalidArgument, "-1")
+	wantError(t, generate([][]int32{{}}), llamabi.ErrInvalidArgument)
+	wantError(t, generate([][]int32{make([]int32, 33)}), llamabi.ErrTooLong, "33", "32")
+	wantError(t, generate(nil), llamabi.ErrBatch, "0")
+	wantError(t, generate(make([][]int32, 65537)), llamabi.ErrBatch, "65537", "65536")
+
+	_, err := model.TextCompletion(t.Context(), []string{"good", "bad\xff"})
+	wantError(t, err, llamabi.ErrUTF8, "1", "3")
+	_, err = collected(t, 2, model.StreamText(t.Context(), []string{"good", "bad\xff"}))
+	wantError(t, err, llamabi.ErrUTF8, "1", "3")
+	_, err = model.TextCompletion(t.Context(), nil)
+	wantError(t, err, llamabi.ErrBatch)
+	_, err = collected(t, 0, model.StreamText(t.Context(), nil))
+	wantError(t, err, llamabi.ErrBatch)
+	_, err = collected(t, 0, model.StreamChat(t.Context(), nil))
+	wantError(t, err, llamabi.ErrBatch)
+	_, err = model.Chat(t.Context(), [][]llamabi.Message{{{Role: "wizard", Content: "hi"}}})
+	wantError(t, err, llamabi.ErrInvalidArgument, "wizard")
+	_, err = collected(t, 1, model.StreamChat(t.Context(), [][]llamabi.Message{{{Role: "wizard", Content: "hi"}}}))
+	wantError(t, err, llamabi.ErrInvalidArgument, "wizard")
+	_, err = model.Chat(t.Context(), [][]llamabi.Message{{}})
+	wantError(t, err, llamabi.ErrInvalidArgument)
+	_, err = model.Encode("\xff", false, false)
+	wantError(t, err, llamabi.ErrUTF8)
+	_, err = model.Decode([]int32{1 << 20})
+	wantError(t, err, llamabi.ErrInvalidArgument, "1048576")
+	_, err = model.TokenBytes(-5)
+	wantError(t, err, llamabi.ErrInvalidArgument, "-5")
+
+	for _, bad := range []struct {
+		opt      llamabi.Option
+		status   llamabi.Status
+		contains string
+	}{
+		{llamabi.WithMaxSeqLen(0), llamabi.ErrInvalidArgument, "max_seq_len"},
+		{llamabi.WithMaxBatchSize(-8), llamabi.ErrInvalidArgument, "max_batch_size"},
+		{llamabi.WithModelParallelSize(2), llamabi.ErrInvalidArgument, "model_parallel_size"},
+		{llamabi.WithDevice(99, 0), llamabi.ErrInvalidArgument, "device"},
+		{llamabi.WithThreads(1 << 20), llamabi.ErrInvalidArgument, "n_threads"},
+		{llamabi.WithWeightsDtype(99), llamabi.ErrInvalidArgument, "weights_dtype"},
+		{llamabi.WithKVDtype(-1), llamabi.ErrInvalidArgument, "kv_dtype"},
+		{llamabi.WithTokenizer(demo + "/consolidated.00.pth"), llamabi.ErrFormat, "consolidated.00.pth"},
+		{llamabi.WithTokenizer("a\x00b"), llamabi.ErrInvalidArgument, "tokenizer_path"},
+	} {
+		_, err := llamabi.Open(t.Context(), demo, bad.opt)
+		wantError(t, err, bad.status, bad.contains)
+	}
+}
+
+func TestBoundedEncode(t *testing.T) {
+	behaviour(t, "bounded_encode")
+	model := open(t, demo)
+	text := "Once upon a time"
+	whole := must(model.Encode(text, true, true))(t)
+	equal(t, must(model.EncodeBounded(t.Context(), text, true, true, len(whole)))(t), whole)
+	_, err := model.EncodeBounded(t.Context(), text, true, true, len(whole)-1)
+	wantError(t, err, llamabi.ErrTooLong, "max_tokens")
+	_, err = model.EncodeBounded(t.Context(), text, true, true, 0)
+	wantError(t, err, llamabi.ErrTooLong, "max_tokens is 0")
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = model.EncodeBounded(done, text, true, true, len(whole))
+	wantError(t, err, llamabi.ErrCancelled, "context canceled")
+}
+
+func TestMissingCheckpoint(t *testing.T) {
+	behaviour(t, "missing_checkpoint")
+	_, err := llamabi.Open(t.Context(), "no/such/model")
+	wantError(t, err, llamabi.ErrIO, "no/such/model")
+	_, err = llamabi.Open(t.Context(), demo, llamabi.WithTokenizer("no/such/tokenizer"))
+	wantError(t, err, llamabi.ErrIO, "no/such/tokenizer")
+	_, err = llamabi.Open(t.Context(), "..")
+	wantError(t, err, llamabi.ErrIO, "params.json")
 }

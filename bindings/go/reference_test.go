@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"reflect"
 	"testing"
 
 	"llamabi"
@@ -119,13 +118,6 @@ func checkCompletion(t *testing.T, model *llamabi.Model, got llamabi.Result, c r
 	}
 	equal(t, pieces, want.Tokens)
 	near(t, got.Logprobs, want.Logprobs)
-}
-
-func equal(t *testing.T, got, want any) {
-	t.Helper()
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
 }
 
 func near(t *testing.T, got, want []float32) {

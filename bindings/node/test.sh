@@ -84,7 +84,8 @@ cd "$work/sanitized"
 asan=$(c++ -print-file-name=libasan.so) ubsan=$(c++ -print-file-name=libubsan.so) stdcxx=$(c++ -print-file-name=libstdc++.so.6)
 nm -D node_modules/llamabi/build/llamabi.node | grep -q __asan_init
 
-LD_PRELOAD="$asan $ubsan $stdcxx" ASAN_OPTIONS=detect_leaks=0 node --test $concurrency --test-reporter=tap test/calls.test.js test/reference.test.js test/lifecycle.test.js >"$work/tap" ||
+files=$(printf 'test/%s.test.js ' results endings errors models reference lifecycle)
+LD_PRELOAD="$asan $ubsan $stdcxx" ASAN_OPTIONS=detect_leaks=0 node --test $concurrency --test-reporter=tap $files >"$work/tap" ||
   { cat "$work/tap" >&2; echo "node: tests failed under AddressSanitizer, see above" >&2; exit 1; }
 # What Node itself keeps of an object that lives when the process ends.
 echo leak:napi_create_external >"$work/suppressions"

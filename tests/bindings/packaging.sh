@@ -98,12 +98,22 @@ said=$(LLAMABI_CPU_TIER=portable "$prefix/bin/llamabi-info" --self-test) || fail
 echo "packaging: $said"
 
 # ---- what is there ----
-(cd "$prefix" && find . ! -type d | sort) >"$work/list"
+(cd "$prefix" && find . ! -type d | LC_ALL=C sort) >"$work/list"
 cat >"$work/expected" <<END
 ./bin/llamabi-info
 ./bin/llamabi-quantize
 ./include/llamabi.h
 ./include/llamabi.hpp
+./include/llamabi/arguments.hpp
+./include/llamabi/call.hpp
+./include/llamabi/callbacks.hpp
+./include/llamabi/cancel.hpp
+./include/llamabi/error.hpp
+./include/llamabi/grammar.hpp
+./include/llamabi/model.hpp
+./include/llamabi/options.hpp
+./include/llamabi/stream.hpp
+./include/llamabi/values.hpp
 ./include/llamabi_mpi.h
 ./lib/cmake/llamabi/llamabiConfig.cmake
 ./lib/cmake/llamabi/llamabiConfigVersion.cmake
@@ -147,7 +157,8 @@ consumers "$work/elsewhere/tree" lib "after moving the tree"
 mv "$prefix.hidden" "$prefix"
 trap 'rm -rf "$work"' EXIT
 "$root/scripts/install" --uninstall --prefix "$work/elsewhere/tree" >/dev/null
-[[ -z $(find "$work/elsewhere/tree" ! -type d) ]] || fail "uninstall left $(find "$work/elsewhere/tree" ! -type d)"
+left=$(find "$work/elsewhere/tree" ! -type d -o -name llamabi)
+[[ -z $left ]] || fail "uninstall left $left"
 
 # ---- Debian packages ----
 "$root/scripts/deb" "$work/debs" >/dev/null

@@ -78,6 +78,10 @@ template <class F> bool soon(F &&condition) {
   return false;
 }
 
+/// Prompts of the demo model.
+inline const std::vector<std::string> openings = {
+    "Once upon a time", "The little dog", "Anna", "One day"};
+
 inline bool contains(const std::string &text, const std::string &part) {
   return text.find(part) != std::string::npos;
 }
@@ -107,6 +111,29 @@ inline bool contains(const std::string &text, const std::string &part) {
       }                                                                                            \
     }                                                                                              \
   } while (0)
+
+namespace test {
+
+/// What a stream's events amount to, one completion a sequence.
+inline std::vector<llamabi::Completion> collect(llamabi::Stream stream, std::size_t n) {
+  std::vector<llamabi::Completion> all(n);
+  for (const llamabi::Event &ev : stream) {
+    llamabi::Completion &c = all.at(ev.index);
+    CHECK(c.finish_reason == 0);
+    c.text += ev.text;
+    if (ev.kind == LLAMA_EVENT_FINISH) {
+      c.finish_reason = ev.finish_reason;
+      c.stats = stream.stats(ev.index);
+      continue;
+    }
+    c.tokens.push_back(ev.token);
+    c.logprobs.push_back(ev.logprob);
+    c.top_logprobs.push_back(ev.top);
+  }
+  return all;
+}
+
+} // namespace test
 
 #define TEST_OF(name, behaviour)                                                                   \
   static void name();                                                                              \

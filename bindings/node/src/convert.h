@@ -46,6 +46,7 @@ bool to_bool(napi_env env, napi_value value, const char *name);
 int32_t to_int(napi_env env, napi_value value, const char *name);
 uint32_t to_uint(napi_env env, napi_value value, const char *name, uint32_t least = 0);
 uint64_t to_uint64(napi_env env, napi_value value, const char *name);
+double to_double(napi_env env, napi_value value, const char *name);
 float to_float(napi_env env, napi_value value, const char *name);
 std::vector<napi_value> to_elements(
     napi_env env, napi_value value, const char *name, const char *what = "an array");

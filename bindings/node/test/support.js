@@ -17,6 +17,10 @@ const json = (path) => JSON.parse(readFileSync(path, 'utf8'));
 const demo = (options) => Model.open({ ckptDir: root('demo/meta'), ...options });
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
+// Takes many seconds, however fast the machine is; `room` for it.
+const long = { maxGenLen: 32_000, ignoreEos: true };
+const room = { maxSeqLen: 32_768 };
+
 // For what hangs, and more than a busy machine needs for anything else.
 const PATIENCE = 300_000;
 
@@ -74,6 +78,6 @@ function assertRan(ran) {
 }
 
 module.exports = {
-  assert, test, behaviour, Model, LlamaError, root, reference, json, demo, sleep, until, collect, failure, assertFails,
-  node, script, assertRan,
+  assert, test, behaviour, Model, LlamaError, root, reference, json, demo, sleep, long, room, until, collect, failure,
+  assertFails, node, script, assertRan,
 };

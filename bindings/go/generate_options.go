@@ -1,0 +1,331 @@
+package llamabi
+
+// #include <llamabi.h>
+import "C"
+
+import (
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+)
+
+// GenerateOption changes how a call generates.
+type GenerateOption func(*generateOptions)
+
+type generateOptions struct {
+	c         C.llama_generate_options
+	stop      []string
+	bias      []C.llama_bias
+	ends      []C.int32_t
+	bad       []C.int32_t
+	lens      []C.size_t
+	predicted []C.int32_t
+	must      []C.int32_t
+	// Tokens of each phrase that must be written, and phrases of each group.
+	mustLens, groups []C.size_t
+	deciders
+	stopper *Stopper
+	err     error
+}
+
+// MaxGenLen sets the most tokens to generate per sequence; 0 scores the prompt. As many as
+// max_seq_len has room for.
+func MaxGenLen(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.max_gen_len = number[C.uint32_t](&o.err, "max_gen_len", n, 0, math.MaxUint32)
+	}
+}
+
+// Temperature divides the logits; 0 takes the most likely token. 0.6.
+func Temperature(t float32) GenerateOption {
+	return func(o *generateOptions) { o.c.temperature = C.float(t) }
+}
+
+// TopP keeps the most likely tokens until their probabilities exceed p. 0.9.
+func TopP(p float32) GenerateOption { return func(o *generateOptions) { o.c.top_p = C.float(p) } }
+
+// TopK keeps the k most likely tokens; 0: all. 0.
+func TopK(k int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.top_k = number[C.int32_t](&o.err, "top_k", k, 0, math.MaxInt32)
+	}
+}
+
+// MinP keeps tokens with at least this share of the most likely token's probability; 0: off. 0.
+func MinP(p float32) GenerateOption { return func(o *generateOptions) { o.c.min_p = C.float(p) } }
+
+// RepetitionPenalty is applied once per distinct token of prompt and output; 1: off. 1.
+func RepetitionPenalty(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.repetition_penalty = C.float(p) }
+}
+
+// Seed makes the call repeatable: same seed, same text. 0: the next draw of the model's generator.
+func Seed(seed uint64) GenerateOption {
+	return func(o *generateOptions) { o.c.seed = C.uint64_t(seed) }
+}
+
+// CacheSalt keeps prefixes apart: the call takes pages from the prefix cache only of calls with the
+// same salt. Results do not depend on it. 0: of all calls with 0.
+func CacheSalt(salt uint64) GenerateOption {
+	return func(o *generateOptions) { o.c.cache_salt = C.uint64_t(salt) }
+}
+
+// NumReturnSequences continues each prompt n times, at most max_batch_size: result i*n+j is the
+// j-th of prompt i. All share one computation of the prompt. 1.
+func NumReturnSequences(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.num_return_sequences = number[C.uint32_t](&o.err, "num_return_sequences", n, 1, math.MaxUint32)
+	}
+}
+
+// NumBeams above 1 searches each prompt with so many beams, at most max_batch_size; the results are
+// its best [NumReturnSequences], best first. 1.
+func NumBeams(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.num_beams = number[C.uint32_t](&o.err, "num_beams", n, 1, math.MaxUint32)
+	}
+}
+
+// LengthPenalty is the power of the length that a beam's sum of log probabilities is divided by. 1.
+func LengthPenalty(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.length_penalty = C.float(p) }
+}
+
+// Early says when a beam search is over that has found as many beams as it has.
+type Early int32
+
+// EarlyFalse: when the best running beam, ending here, would not be among them. EarlyTrue: at once.
+// EarlyNever: when no running beam can get among them, however long it becomes.
+const (
+	EarlyFalse Early = C.LLAMA_EARLY_FALSE
+	EarlyTrue  Early = C.LLAMA_EARLY_TRUE
+	EarlyNever Early = C.LLAMA_EARLY_NEVER
+)
+
+// EarlyStopping says when a beam search is over. EarlyFalse.
+func EarlyStopping(when Early) GenerateOption {
+	return func(o *generateOptions) { o.c.early_stopping = C.int32_t(when) }
+}
+
+// ForceWords are groups of phrases: every result of a beam search has one phrase of each group.
+func ForceWords(groups ...[][]int32) GenerateOption {
+	return func(o *generateOptions) {
+		o.must, o.mustLens, o.groups = nil, nil, nil
+		for _, group := range groups {
+			for _, phrase := range group {
+				o.must = cTokens(o.must, phrase)
+				o.mustLens = append(o.mustLens, C.size_t(len(phrase)))
+			}
+			o.groups = append(o.groups, C.size_t(len(group)))
+		}
+	}
+}
+
+// BeamEvents reports the beams of every step of a search as [EventBeam].
+func BeamEvents() GenerateOption { return flag(C.LLAMA_GEN_BEAM_EVENTS) }
+
+// MinGenLen keeps end-of-sequence and stop tokens impossible until n tokens are generated. 0.
+func MinGenLen(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.min_gen_len = number[C.uint32_t](&o.err, "min_gen_len", n, 0, math.MaxUint32)
+	}
+}
+
+// NoRepeatNgramSize lets no run of n tokens be in prompt and output twice; 0: off. 0.
+func NoRepeatNgramSize(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.no_repeat_ngram_size = number[C.uint32_t](&o.err, "no_repeat_ngram_size", n, 0, math.MaxUint32)
+	}
+}
+
+// PresencePenalty is subtracted from the logit of every token of the output. 0.
+func PresencePenalty(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.presence_penalty = C.float(p) }
+}
+
+// FrequencyPenalty is subtracted as often as the output has the token. 0.
+func FrequencyPenalty(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.frequency_penalty = C.float(p) }
+}
+
+// TypicalP keeps the tokens whose surprise is nearest to the entropy, up to the probability p; 0:
+// off. 0.
+func TypicalP(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.typical_p = C.float(p) }
+}
+
+// EpsilonCutoff drops tokens less probable than p; 0: off. 0.
+func EpsilonCutoff(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.epsilon_cutoff = C.float(p) }
+}
+
+// EtaCutoff drops tokens less probable than p and than its square root times exp(-entropy); 0: off.
+// 0.
+func EtaCutoff(p float32) GenerateOption {
+	return func(o *generateOptions) { o.c.eta_cutoff = C.float(p) }
+}
+
+// MaxTime ends the call's sequences with [FinishTime] so long after the call, to a millisecond. 0:
+// never.
+func MaxTime(d time.Duration) GenerateOption {
+	return func(o *generateOptions) { o.c.max_time_ms = milliseconds32(&o.err, "max_time_ms", d) }
+}
+
+// LogitBias adds to the logits of tokens; minus infinity makes one impossible.
+func LogitBias(biases map[int32]float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.bias = nil
+		for _, token := range slices.Sorted(maps.Keys(biases)) {
+			o.bias = append(o.bias, C.llama_bias{token: C.int32_t(token), bias: C.float(biases[token])})
+		}
+	}
+}
+
+// StopTokens end a sequence as an end-of-sequence token does, with [IgnoreEOS] too.
+func StopTokens(tokens ...int32) GenerateOption {
+	return func(o *generateOptions) { o.ends = cTokens(nil, tokens) }
+}
+
+// BadWords are sequences of tokens that are not completed.
+func BadWords(words ...[]int32) GenerateOption {
+	return func(o *generateOptions) {
+		o.bad, o.lens = nil, nil
+		for _, word := range words {
+			o.bad = cTokens(o.bad, word)
+			o.lens = append(o.lens, C.size_t(len(word)))
+		}
+	}
+}
+
+// Adapter chooses the LoRA adapter that [Model.AddAdapter] gave this id; 0: none.
+func Adapter(id uint32) GenerateOption {
+	return func(o *generateOptions) { o.c.adapter = C.uint32_t(id) }
+}
+
+// Speculation says whether tokens that come are guessed at, so that one step computes several.
+// Results do not depend on it, the time does.
+type Speculation int32
+
+const (
+	SpecOff  Speculation = C.LLAMA_SPEC_OFF
+	SpecAuto Speculation = C.LLAMA_SPEC_AUTO
+	// SpecNGram repeats what followed the last tokens before.
+	SpecNGram Speculation = C.LLAMA_SPEC_NGRAM
+	// SpecDraft asks the draft model ([WithDraft]).
+	SpecDraft Speculation = C.LLAMA_SPEC_DRAFT
+	// SpecMedusa asks the Medusa heads ([WithMedusa]).
+	SpecMedusa Speculation = C.LLAMA_SPEC_MEDUSA
+)
+
+// Speculate has tokens guessed at. [SpecOff].
+func Speculate(s Speculation) GenerateOption {
+	return func(o *generateOptions) { o.c.speculation = C.int32_t(s) }
+}
+
+// DraftLen is how many tokens are guessed at in a step, at most 16; 0: as many as pay. 0.
+func DraftLen(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.draft_len = number[C.uint32_t](&o.err, "draft_len", n, 0, math.MaxUint32)
+	}
+}
+
+// Predicted is a text that the output may repeat in parts, as an edited file repeats the old one.
+func Predicted(tokens ...int32) GenerateOption {
+	return func(o *generateOptions) { o.predicted = cTokens(nil, tokens) }
+}
+
+// Contrast has tokens chosen by what the model says beyond the draft model ([WithDraft]): from (1 +
+// beta) times its logit minus beta times the draft model's, among tokens that have at least the
+// share alpha of the most likely one's probability (0: 0.1). A beta of 0 is off. 0, 0.
+func Contrast(beta, alpha float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.contrast_beta, o.c.contrast_alpha = C.float(beta), C.float(alpha)
+	}
+}
+
+// Stop sets texts that end a sequence and are cut off.
+func Stop(texts ...string) GenerateOption { return func(o *generateOptions) { o.stop = texts } }
+
+// Echo puts the prompt's tokens in front of the result.
+func Echo() GenerateOption { return flag(C.LLAMA_GEN_ECHO) }
+
+// Logprobs reports the log probability of each token.
+func Logprobs() GenerateOption { return flag(C.LLAMA_GEN_LOGPROBS) }
+
+// NoWait fails with [ErrBusy] rather than wait for a free slot.
+func NoWait() GenerateOption { return flag(C.LLAMA_GEN_NO_WAIT) }
+
+// IgnoreEOS goes on after an end-of-sequence token, which then is part of the result.
+func IgnoreEOS() GenerateOption { return flag(C.LLAMA_GEN_IGNORE_EOS) }
+
+// Special shows special tokens in texts, where they are left out otherwise. The end-of-sequence
+// token that ends a sequence is never shown.
+func Special() GenerateOption { return flag(C.LLAMA_GEN_SPECIAL) }
+
+func flag(bit C.uint32_t) GenerateOption { return func(o *generateOptions) { o.c.flags |= bit } }
+
+// WithLogits has change see, and perhaps change, the logits that each token is drawn from, on the
+// goroutine of the call or of the stream's loop. It must not call the model's generating methods.
+func WithLogits(change func(row LogitsRow)) GenerateOption {
+	return func(o *generateOptions) { o.logits = change }
+}
+
+// WithStopFunc ends a sequence with the token at which ends returns true, with [FinishCaller]. It is
+// asked at every token, on the goroutine of the call or of the stream's loop: tokens are the
+// prompt's, nPrompt of them, and the output's so far. Do not keep them. It must not call the model's
+// generating methods.
+func WithStopFunc(ends func(index int, tokens []int32, nPrompt int) bool) GenerateOption {
+	return func(o *generateOptions) { o.deciders.stop = ends }
+}
+
+// WithStopper has s end sequences of a stream. One Stopper is for one stream at a time.
+func WithStopper(s *Stopper) GenerateOption { return func(o *generateOptions) { o.stopper = s } }
+
+// TopLogprobs reports the n most likely tokens at each position.
+func TopLogprobs(n int) GenerateOption {
+	return func(o *generateOptions) {
+		if n > math.MaxUint32 && o.err == nil {
+			o.err = invalid("top_logprobs is %d, must be at most the vocabulary", n)
+		}
+		o.c.top_logprobs = number[C.uint32_t](&o.err, "top_logprobs", n, 0, math.MaxUint32)
+	}
+}
+
+// cGenerateOptions makes the struct for C, alone in its allocation, for cgo checks the whole of it.
+// What it points to is pinned by pin.
+func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runtime.Pinner) (*C.llama_generate_options, *generateOptions, error) {
+	var o generateOptions
+	C.llama_generate_options_init(&o.c, C.sizeof_llama_generate_options)
+	if err := apply(opts, &o); err != nil {
+		return nil, nil, err
+	}
+	for i, s := range o.stop {
+		if strings.ContainsRune(s, 0) && o.err == nil {
+			o.err = invalid("stop string %d %q contains a NUL", i, s)
+		}
+	}
+	if o.err != nil {
+		return nil, nil, o.err
+	}
+	if len(o.stop) > 0 {
+		pointers, _ := cStrings(o.stop, pin)
+		pin.Pin(unsafe.SliceData(pointers))
+		o.c.stop = unsafe.SliceData(pointers)
+		o.c.n_stop = C.size_t(len(pointers))
+	}
+	o.c.logit_bias, o.c.n_logit_bias = pinned(o.bias, pin)
+	o.c.stop_tokens, o.c.n_stop_tokens = pinned(o.ends, pin)
+	o.c.predicted, o.c.n_predicted = pinned(o.predicted, pin)
+	o.c.bad_words, _ = pinned(o.bad, pin)
+	o.c.bad_word_lens, o.c.n_bad_words = pinned(o.lens, pin)
+	o.c.force_words, _ = pinned(o.must, pin)
+	o.c.force_word_lens, _ = pinned(o.mustLens, pin)
+	o.c.force_group_lens, o.c.n_force_groups = pinned(o.groups, pin)
+	o.c.cancel = cancel
+	c := o.c
+	return &c, &o, nil
+}

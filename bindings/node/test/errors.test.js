@@ -1,0 +1,125 @@
+'use strict';
+// What is refused: each with its code and the library's sentence.
+const { rmSync, mkdtempSync, writeFileSync } = require('node:fs');
+const { tmpdir } = require('node:os');
+const { basename, join } = require('node:path');
+const { assert, test, behaviour, Model, root, demo, failure, assertFails, long, room } = require('./support.js');
+
+behaviour('busy', async () => {
+  const model = await demo({ maxBatchSize: 2, ...room });
+  const streams = [model.stream('One', long), model.stream('Two', long)];
+  for (const stream of streams) await stream.next();
+  assertFails(await failure(model.textCompletion('Three', { noWait: true })), 'LLAMA_E_BUSY');
+  assertFails(await failure(model.stream('Three', { noWait: true }).next()), 'LLAMA_E_BUSY');
+  for (const stream of streams) await stream.return();
+  assert.equal((await model.textCompletion('Three', { noWait: true, maxGenLen: 1 })).finishReason, 'length');
+  await model.close();
+});
+
+behaviour('bad_arguments', async () => {
+  const model = await demo({ maxSeqLen: 64, maxBatchSize: 2 });
+  const text = (options) => failure(model.textCompletion('a', options));
+  assertFails(await text({ temperature: -1 }), 'LLAMA_E_INVALID_ARGUMENT', 'temperature', '-1');
+  assertFails(await text({ topP: 1.5 }), 'LLAMA_E_INVALID_ARGUMENT', 'top_p', '1.5');
+  assertFails(await text({ temperature: NaN }), 'LLAMA_E_INVALID_ARGUMENT', 'temperature', 'NaN');
+  assertFails(await text({ maxGenLen: -1 }), 'LLAMA_E_INVALID_ARGUMENT', 'maxGenLen', '-1');
+  assertFails(await text({ topK: 0.5 }), 'LLAMA_E_INVALID_ARGUMENT', 'topK', '0.5');
+  assertFails(await text({ seed: 2n ** 64n }), 'LLAMA_E_INVALID_ARGUMENT', 'seed');
+  assertFails(await text({ seed: -1 }), 'LLAMA_E_INVALID_ARGUMENT', 'seed', '-1');
+  assertFails(await text({ stop: ['a\0b'] }), 'LLAMA_E_INVALID_ARGUMENT', 'stop');
+  assertFails(await failure(model.generate([1, 1024])), 'LLAMA_E_INVALID_ARGUMENT', '1024');
+  assertFails(await failure(model.generate([1, 2 ** 40])), 'LLAMA_E_INVALID_ARGUMENT', 'token');
+  assertFails(await failure(model.generate([])), 'LLAMA_E_INVALID_ARGUMENT');
+  assertFails(await failure(model.chatCompletion([{ role: 'assistant', content: 'a' }])), 'LLAMA_E_INVALID_ARGUMENT', 'assistant');
+  assertFails(await failure(() => model.encodeDialog([{ role: 'user', content: '[INST]' }])), 'LLAMA_E_INVALID_ARGUMENT');
+  assertFails(await failure(() => model.decode([-1])), 'LLAMA_E_INVALID_ARGUMENT', '-1');
+  assertFails(await failure(() => model.tokenBytes(1024)), 'LLAMA_E_INVALID_ARGUMENT', '1024');
+  assertFails(await failure(model.generate(new Int32Array(65).fill(1))), 'LLAMA_E_TOO_LONG', '65', '64');
+  assertFails(await failure(model.textCompletion([])), 'LLAMA_E_BATCH', '0');
+  assertFails(await failure(model.textCompletion(new Array(65537).fill('a'))), 'LLAMA_E_BATCH', '65537', '65536');
+  assertFails(await failure(demo({ device: 'cpu', weightsDtype: 'fp8' })), 'LLAMA_E_UNSUPPORTED');
+  assertFails(await failure(demo({ maxSeqLen: 0 })), 'LLAMA_E_INVALID_ARGUMENT', 'maxSeqLen is 0', 'between 1 and');
+  assertFails(await failure(demo({ maxBatchSize: -1 })), 'LLAMA_E_INVALID_ARGUMENT', 'maxBatchSize is -1', 'between 1 and');
+  assertFails(await failure(demo({ device: 'tpu' })), 'LLAMA_E_INVALID_ARGUMENT', 'tpu');
+  assertFails(await failure(demo({ modelParallelSize: 3 })), 'LLAMA_E_INVALID_ARGUMENT', '3', '1');
+  assertFails(await failure(demo({ maxSeqLen: 2 ** 31, maxBatchSize: 2 ** 31 })), 'LLAMA_E_NO_MEMORY');
+  assertFails(await failure(demo({ tokenizerPath: root('README.md') })), 'LLAMA_E_FORMAT', 'README.md');
+  assertFails(await failure(demo({ tokenizerPath: 'a\0b' })), 'LLAMA_E_INVALID_ARGUMENT', 'tokenizerPath');
+
+  // What JavaScript calls a wrong type is a TypeError, before the library is asked.
+  for (const wrong of [
+    () => model.textCompletion('a', { temprature: 1 }),
+    () => model.textCompletion('a', { temperature: '1' }),
+    () => model.textCompletion('a', { echo: 1 }),
+    () => model.textCompletion('a', { stop: 7 }),
+    () => model.textCompletion('a', { signal: {} }),
+    () => model.textCompletion(7),
+    () => model.textCompletion(['a', 7]),
+    () => model.generate('a'),
+    () => model.generate(new Float32Array(2)),
+    () => model.generate([1, 'a']),
+    () => model.chatCompletion([{ role: 'user' }]),
+    () => model.stream(null),
+    () => model.encode(),
+    () => Model.open(),
+    () => Model.open(root('demo/meta'), 7),
+    () => Model.open(root('demo/meta'), { maxSeqLength: 7 }),
+    () => Model.open({}),
+    () => Model.open({ ckptDir: 7 }),
+    () => Model.open({ ckptDir: 'x', onLog: 7 }),
+    () => new Model(),
+  ]) {
+    const error = await failure(wrong);
+    assert(error instanceof TypeError, `${wrong}: ${error}`);
+  }
+  for (const [wrong, sentence] of [
+    [() => model.textCompletion(5), /a text or an array of texts/],
+    [() => model.chatCompletion('hi'), /an array of \{role, content\}/],
+    [() => Model.open(), /^Model\.open needs a checkpoint directory or options$/],
+  ]) {
+    assert.match((await failure(wrong)).message, sentence);
+  }
+  // Errors that come from another thread have the stack of the caller.
+  assert((await text({ temperature: -1 })).stack.includes(basename(__filename)));
+  assert.equal((await model.textCompletion('a', { maxGenLen: 1, topK: undefined })).tokens.length, 1);
+  await model.close();
+});
+
+test('half of a surrogate pair is refused, with argument and index', async () => {
+  const model = await demo();
+  const refused = async (what, ...sentence) => assertFails(await failure(what), 'LLAMA_E_UTF8', ...sentence);
+  await refused(model.textCompletion('ab\ud83d'), 'prompts[0] has a lone surrogate, U+D83D, at index 2');
+  await refused(model.textCompletion(['a', '\udc00']), 'prompts[1]', 'U+DC00', 'index 0');
+  await refused(model.stream(['a', '\ud83d\ud83d\ude00']).next(), 'prompts[1]', 'U+D83D', 'index 0');
+  await refused(model.textCompletion('a', { stop: ['b', 'c\ud83d'] }), 'stop[1]', 'index 1');
+  await refused(model.chatCompletion([{ role: 'user', content: 'a\ud83d!' }]), 'dialogs[0][0].content', 'index 1');
+  await refused(model.chatCompletion([[{ role: 'user', content: 'a' }], [{ role: 'us\udfffer', content: 'a' }]]), 'dialogs[1][0].role', 'index 2');
+  await refused(() => model.encodeDialog([{ role: 'user', content: '\ud83d' }]), 'messages[0].content');
+  await refused(() => model.encode('x'.repeat(100_000) + '\ud83d'), 'text has', 'index 100000');
+  await refused(Model.open('\ud83d'), 'ckptDir');
+  // Whole pairs, and a U+FFFD that was meant, are text.
+  for (const text of ['\ud83d\ude00', '\ufffd', '\ufffd\ud83d\ude00\ufffd']) assert.equal(model.decode(model.encode(text)), text);
+  await model.close();
+});
+
+behaviour('bounded_encode', async () => {
+  const model = await demo({ maxSeqLen: 64 });
+  const whole = model.encode('Once upon a time', { bos: true, eos: true });
+  const bounded = (maxTokens, text = 'Once upon a time') => model.encode(text, { bos: true, eos: true, maxTokens });
+  assert.deepEqual(bounded(whole.length), whole);
+  assert.deepEqual(await model.encodeAsync('Once upon a time', { bos: true, eos: true, maxTokens: whole.length }), whole);
+  assertFails(await failure(model.encodeAsync('a b', { maxTokens: 1 })), 'LLAMA_E_TOO_LONG', 'max_tokens is 1');
+  assertFails(await failure(() => bounded(whole.length - 1)), 'LLAMA_E_TOO_LONG', String(whole.length - 1));
+  assertFails(await failure(() => bounded(10, 'a b '.repeat(4 << 20))), 'LLAMA_E_TOO_LONG', '10');
+  assertFails(await failure(() => bounded(-1)), 'LLAMA_E_INVALID_ARGUMENT', 'maxTokens');
+  await model.close();
+});
+
+behaviour('missing_checkpoint', async () => {
+  assertFails(await failure(Model.open('/no/such/model')), 'LLAMA_E_IO', '/no/such/model');
+  const empty = mkdtempSync(join(tmpdir(), 'llamabi-'));
+  assertFails(await failure(Model.open(empty)), 'LLAMA_E_IO', empty);
+  writeFileSync(join(empty, 'params.json'), 'not json');
+  assertFails(await failure(demo({ ckptDir: empty, tokenizerPath: root('demo/meta/tokenizer.model') })), 'LLAMA_E_FORMAT', 'params.json');
+  rmSync(empty, { recursive: true });
+});
