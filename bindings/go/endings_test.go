@@ -1,3 +1,5 @@
+// How calls end: cancelled, stopped, abandoned, refused.
+
 package llamabi_test
 
 import (

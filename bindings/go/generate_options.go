@@ -1,3 +1,5 @@
+// Options of calls that generate, and how they go to C.
+
 package llamabi
 
 // #include <llamabi.h>

@@ -1,3 +1,5 @@
+// Options of loading a model, and how they go to C.
+
 package llamabi
 
 // #include <llamabi.h>

@@ -1,3 +1,5 @@
+// What calls return: texts, logprobs, events, samples.
+
 package llamabi_test
 
 import (

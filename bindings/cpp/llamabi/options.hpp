@@ -1,5 +1,5 @@
-// Part of llamabi.hpp: how to load a model, to generate, to chat and to compress. The fields are those
-// of the C structs, with their defaults as the library that was loaded gives them.
+// Part of llamabi.hpp: how to load a model, to generate, to chat and to compress. The fields are
+// those of the C structs, with their defaults as the library that was loaded gives them.
 #ifndef LLAMABI_OPTIONS_HPP
 #define LLAMABI_OPTIONS_HPP
 

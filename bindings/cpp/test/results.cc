@@ -1,6 +1,6 @@
-// Behaviours of what calls give: texts, tokens and figures, as results and as events, of models with
-// all that they can be loaded with. Each line of bindings/behaviours.txt is a test of that name:
-// here, in endings.cc, in reference.cc or in test.sh.
+// Behaviours of what calls give: texts, tokens and figures, as results and as events, of models
+// with all that they can be loaded with. Each line of bindings/behaviours.txt is a test of that
+// name: here, in endings.cc, in reference.cc or in test.sh.
 #include "test.hpp"
 
 #include <algorithm>
