@@ -50,7 +50,8 @@ class LlamaCpp:
         llama_cpp.llama_log_set(self.quiet, ctypes.c_void_p())
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = MAX_SEQ_LEN, 512, 512, MAX_BATCH
+        # All sequences share these cells.
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 2 * MAX_SEQ_LEN, 512, 512, MAX_BATCH
         params.kv_unified = True
         params.n_threads = params.n_threads_batch = THREADS
         self.context = llama_cpp.llama_init_from_model(self.model, params)
