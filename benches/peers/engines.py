@@ -1,9 +1,11 @@
 """Runs one engine in a separate process, which compare.py talks to: engines.py ENGINE PATH DTYPE.
 
-A line on standard input is a job in JSON: `prompts`, all of the same length, and `tokens`. With 0
-tokens, the answer is the seconds until the logits after the prompts are there. Otherwise it is the
-seconds of that many decode steps for all prompts together, without the prompts. Every engine has
-all processors of this process. What engines print goes to standard error.
+A line on standard input is a job in JSON: `prompts`, all of the same length, `tokens` and `whole`.
+With 0 tokens, the answer is the seconds until the logits after the prompts are there. Otherwise it
+is the seconds of that many decode steps for all prompts together, without the prompts. If `whole`
+is true, it is the seconds of both, for each engine by the same clock; the ones that put prompts and
+generated tokens into one step (openvino-genai, vLLM, xFasterTransformer, mistral.rs) know only
+that. Every engine has all processors of this process. What engines print goes to standard error.
 """
 
 import json
@@ -50,9 +52,9 @@ class LlamaCpp:
         llama_cpp.llama_log_set(self.quiet, ctypes.c_void_p())
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
         params = llama_cpp.llama_context_default_params()
-        # All sequences share these cells.
-        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 2 * MAX_SEQ_LEN, 512, 512, MAX_BATCH
-        params.kv_unified = True
+        # Room for every sequence, and not one that all share: attention would read past the others'.
+        params.n_ctx, params.n_batch, params.n_ubatch = MAX_SEQ_LEN * MAX_BATCH, 512, 512
+        params.n_seq_max, params.kv_unified = MAX_BATCH, False
         params.n_threads = params.n_threads_batch = THREADS
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         if not self.context:
@@ -124,6 +126,26 @@ class OpenVino:
         return time.perf_counter() - start
 
 
+class OpenVinoGenAi:
+    """Continuous batching over a paged cache, which this engine has beside the plain pipeline."""
+
+    def __init__(self, path, dtype):
+        import numpy
+        import openvino
+        import openvino_genai
+
+        self.numpy, self.tensor, self.config = numpy, openvino.Tensor, openvino_genai.GenerationConfig
+        self.pipeline = openvino_genai.ContinuousBatchingPipeline(path, openvino_genai.SchedulerConfig(), "CPU", {})
+
+    def run(self, prompts, tokens):
+        config = self.config()
+        config.max_new_tokens, config.ignore_eos = tokens + 1, True
+        config.set_eos_token_id(2)  # which it asks for all the same
+        prompts = [self.tensor(self.numpy.array([prompt], dtype=self.numpy.int64)) for prompt in prompts]
+        results = self.pipeline.generate(prompts, [config] * len(prompts))
+        check([len(result.m_generation_ids[0]) for result in results], tokens + 1)
+
+
 def last_logits(model):
     """Computes only the last row of the head's input, as openvino-genai does; the export has
     all."""
@@ -162,16 +184,78 @@ class PyTorch:
         return time.perf_counter() - start
 
 
+class Vllm:
+    def __init__(self, path, dtype):
+        # In one process, which compare.py stops; for a second one, which schedules, vLLM would set a processor aside.
+        os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", OMP_NUM_THREADS=str(THREADS), HF_HUB_OFFLINE="1",
+                          VLLM_CPU_KVCACHE_SPACE="3", VLLM_NO_USAGE_STATS="1")
+        import vllm
+
+        self.options = vllm.SamplingParams
+        self.engine = vllm.LLM(path, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=MAX_SEQ_LEN,
+                               max_num_seqs=MAX_BATCH, enable_prefix_caching=False)
+
+    def run(self, prompts, tokens):
+        options = self.options(temperature=0, max_tokens=tokens + 1, ignore_eos=True, detokenize=False)
+        prompts = [{"prompt_token_ids": prompt} for prompt in prompts]
+        results = self.engine.generate(prompts, options, use_tqdm=False)
+        check([len(result.outputs[0].token_ids) for result in results], tokens + 1)
+
+
+class XFasterTransformer:
+    def __init__(self, path, dtype):
+        import torch
+        import xfastertransformer
+
+        self.tensor = torch.tensor
+        self.model = xfastertransformer.AutoModel.from_pretrained(path, dtype=dtype)
+        self.run([[3, 4]], 1)  # on other makers' processors it ends here, not when it loads
+
+    def run(self, prompts, tokens):
+        length = len(prompts[0]) + tokens + 1
+        results = self.model.generate(self.tensor(prompts), max_length=length)  # greedy; convert.py wrote no EOS
+        check([len(result) for result in results], length)
+
+
+class MistralRs:
+    """Takes texts alone, so convert.py's tokenizer has a word for each token: its number."""
+
+    def __init__(self, path, dtype):
+        import mistralrs
+
+        self.request = mistralrs.ChatCompletionRequest
+        which = mistralrs.Which.Plain(model_id=path, arch=mistralrs.Architecture.Llama)
+        self.runner = mistralrs.Runner(which=which, max_seqs=MAX_BATCH, prefix_cache_n=0, token_source="none",
+                                       jinja_explicit=os.path.join(path, "plain.jinja"),
+                                       in_situ_quant=None if dtype == "f32" else dtype)
+
+    def run(self, prompts, tokens):
+        options = {"model": "default", "max_tokens": tokens + 1, "temperature": 0.0, "ignore_eos": True, "stream": True}
+        prompts = [[{"role": "user", "content": " ".join(map(str, prompt))}] for prompt in prompts]
+        # Whole answers would come one after the other: the binding lends its engine to one call at a time.
+        streams = [self.runner.send_chat_completion_request(self.request(prompt, **options)) for prompt in prompts]
+        usage = [list(stream)[-1].usage for stream in streams]
+        check([u.completion_tokens for u in usage], tokens + 1)
+
+
+def check(lengths, expected):
+    assert set(lengths) == {expected}, f"{sorted(set(lengths))} tokens instead of {expected}"
+
+
 def main():
     engine, path, dtype = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    engines = {"llamabi": Llamabi, "llama.cpp": LlamaCpp, "OpenVINO": OpenVino, "PyTorch": PyTorch}
+    engines = {"llamabi": Llamabi, "llama.cpp": LlamaCpp, "OpenVINO": OpenVino, "PyTorch": PyTorch,
+               "OpenVINO-GenAI": OpenVinoGenAi, "vLLM": Vllm, "xFasterTransformer": XFasterTransformer,
+               "mistral.rs": MistralRs}
     engine = engines[engine](path, dtype)
     answers.write("ready\n")
     for line in sys.stdin:
         job = json.loads(line)
-        answers.write(f"{engine.run(job['prompts'], job['tokens'])}\n")
+        start = time.perf_counter()
+        seconds = engine.run(job["prompts"], job["tokens"])
+        answers.write(f"{time.perf_counter() - start if job['whole'] else seconds}\n")
 
 
 if __name__ == "__main__":
