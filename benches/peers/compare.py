@@ -68,6 +68,7 @@ GROUPS = {
     ],
     # One file for both.
     "Q4_K_M": [
+        ("llamabi", "q4_k_m.gguf", "Q4_K_M fast", {}),
         ("llamabi", "q4_k_m.gguf", "Q4_K_M full", {}),
         ("llama.cpp", "q4_k_m.gguf", "Q4_K_M", NATIVE),
     ],

@@ -63,7 +63,7 @@ struct RowBlock {
     /// Whether these are prompt rows that are computed with tiles.
     tiles: bool,
     /// The chunks that other blocks have too.
-    beginning: Option<Beginning>,
+    beginning: Beginning,
 }
 
 impl RowBlock {
@@ -189,7 +189,7 @@ impl Cut {
                 pages: span.pages.clone(),
                 first_item: 0,
                 tiles,
-                beginning: None,
+                beginning: Beginning::default(),
             });
             self.cuts.push(end);
             row = end;

@@ -73,8 +73,10 @@ impl RowBlock {
 
     /// Chunks that its group passes over, on a layer with this window.
     fn shared_chunks(&self, window: usize) -> usize {
-        let shared = self.beginning.filter(|b| b.keys <= window);
-        shared.map_or(0, |b| b.chunks)
+        match self.beginning.keys <= window {
+            true => self.beginning.chunks,
+            false => 0,
+        }
     }
 }
 
@@ -221,9 +223,9 @@ impl Plan {
                 let then = blocks.get(next / heads);
                 let mut work = block.work(head, window);
                 work.then = then.map(|b| (b.pages.clone(), next % heads, b.shared_chunks(window)));
-                if let Some(beginning) = block.beginning.filter(|b| b.keys <= window) {
-                    work.chunks.start = beginning.chunks;
-                    let first = beginning.first * stride + head * group * size;
+                work.chunks.start = block.shared_chunks(window);
+                if work.chunks.start > 0 {
+                    let first = block.beginning.first * stride + head * group * size;
                     work.before = Some(&partial[first..]);
                 }
                 task(work, thread, Out::Whole(y));
