@@ -1,10 +1,10 @@
 //! Products of int16: two activations in a word.
 
-use super::super::blocks::{Blocks, LINE, WORDS};
+use super::super::blocks::{Blocks, WORDS};
 use super::super::element::Weights;
 use super::super::simd::Simd;
 use super::super::words::Panel;
-use super::integer::{Decoded, Groups, Integers, Sums, accumulate, unrolled};
+use super::integer::{Decoded, Groups, Integers, Sums, accumulate, lines_ahead, unrolled};
 use std::marker::PhantomData;
 
 /// int16 activations times weights of a format.
@@ -13,17 +13,6 @@ pub struct InPairs<Q>(PhantomData<Q>);
 #[inline(always)]
 fn panel<'a, const SIDE: usize>(x: Groups<'a>) -> Panel<'a, SIDE, WORDS> {
     x.x.panel(x.panel, x.first, x.count)
-}
-
-/// The distances at which lines are prefetched: in all groups of a block but the last
-/// [`Blocks::NEAR`], and in these, whose lines ahead are those of the block `ahead`.
-#[inline(always)]
-fn lines_ahead<Q: Blocks>(ahead: usize) -> [usize; 2] {
-    let group = Q::LINES * size_of::<[u16; LINE]>();
-    match Q::NEAR {
-        0 => [ahead; 2],
-        near => [near * group, ahead + near * group - Q::GROUPS * group],
-    }
 }
 
 impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
