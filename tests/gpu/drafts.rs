@@ -46,10 +46,7 @@ fn bits(sequence: &Sequence) -> (&[Token], Vec<u32>) {
 #[test]
 fn drafts_of_a_model_change_no_bit() {
     for (dtype, hopper) in [(None, false), (Some(Dtype::Bf16), true)] {
-        let device = |seed| match hopper {
-            true => Emu::hopper(1 << 30, seed, 132),
-            false => Emu::new(1 << 30, seed),
-        };
+        let device = |seed| Emu::either(hopper, 1 << 30, seed);
         let plainly = on(device(1), None, dtype);
         for (draft, agrees) in [("mha-f32", true), ("gqa-bf16", false)] {
             let llama = on(device(2), Some(draft), dtype);

@@ -107,10 +107,7 @@ fn float32_is_what_the_cpu_computes() {
 fn company_and_cuts(weights: Option<Dtype>, kv: Option<Dtype>, hopper: bool) {
     for name in MODELS {
         let what = format!("{name}, {weights:?} {kv:?}, hopper {hopper}");
-        let device = |seed| match hopper {
-            true => Emu::hopper(1 << 30, seed, 132),
-            false => Emu::new(1 << 30, seed),
-        };
+        let device = |seed| Emu::either(hopper, 1 << 30, seed);
         let alone = on(device(1), name, &options(weights, kv, 96));
         let want: Vec<_> = LENGTHS.iter().map(|&n| answers(&alone, &[n])).collect();
         let want = bits(&want.concat());

@@ -38,10 +38,7 @@ fn cpu(shape: &Shape, rope: RopeTable) -> Cpu {
 /// Compares the devices that `on_gpu` takes with `want`. `bound`: how far logits may be apart.
 fn compare(what: &str, want: &[f32], bound: f32, on_gpu: impl Fn(Arc<Emu>) -> Box<dyn Run>) {
     for hopper in [false, true] {
-        let device = match hopper {
-            true => Emu::hopper(1 << 30, 1, 132),
-            false => Emu::new(1 << 30, 1),
-        };
+        let device = Emu::either(hopper, 1 << 30, 1);
         let got = logits(&mut *on_gpu(device.clone()), &CUTS);
         let apart = apart(want, &got);
         assert!(apart < bound, "{what}, hopper {hopper}: {apart}");

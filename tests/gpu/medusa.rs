@@ -43,10 +43,7 @@ fn guesses_change_no_bit() {
                 medusa_dir: heads.map(Into::into),
                 ..BuildOptions::default()
             };
-            let device = match hopper {
-                true => Emu::hopper(GIB, 1, 132),
-                false => Emu::new(GIB, 1),
-            };
+            let device = Emu::either(hopper, GIB, 1);
             Llama::build_on(device, &dir, None, &options, &mut |_| true).unwrap()
         };
         let plainly = build(None);

@@ -104,10 +104,7 @@ fn matrices_of_a_layer_may_differ() {
         let mut cpu = mixed(cpu, &shape, &layers, F16, F32, true);
         let want = logits(&mut cpu, &cuts);
         for hopper in [false, true] {
-            let device = match hopper {
-                true => Emu::hopper(1 << 30, 1, 132),
-                false => Emu::new(1 << 30, 1),
-            };
+            let device = Emu::either(hopper, 1 << 30, 1);
             let got = logits(&mut *on_gpu(device.clone(), &shape, &layers), &cuts);
             assert_eq!(device.hoppers().0 > 0, hopper);
             let (apart, bound) = (apart(&want, &got), 0.05);

@@ -196,7 +196,7 @@ fn an_adapter_computes_what_it_does_on_the_cpu() {
             (Dtype::Int8, Dtype::Int8, false, 0.15),
         ] {
             let options = options(Some(weights), Some(kv), 24);
-            let (cpu, device) = (on_cpu(model, &options), device(hopper, 1));
+            let (cpu, device) = (on_cpu(model, &options), Emu::either(hopper, GIB, 1));
             let gpu = on(device, model, &options);
             let ids = add(&cpu, &adapters);
             assert_eq!(add(&gpu, &adapters), ids);
@@ -242,13 +242,6 @@ fn an_adapter_computes_what_it_does_on_the_cpu() {
     }
 }
 
-fn device(hopper: bool, seed: u64) -> Arc<Emu> {
-    match hopper {
-        true => Emu::hopper(GIB, seed, 132),
-        false => Emu::new(GIB, seed),
-    }
-}
-
 /// Rows with different adapters, and rows without any, have the same bits in each other's company as
 /// alone, however their prompts are cut, cold and from the prefix cache. Those without have the bits
 /// of a handle that knows no adapters.
@@ -257,8 +250,16 @@ fn company_and_cuts(weights: Option<Dtype>, kv: Option<Dtype>, hopper: bool) {
     for model in MODELS {
         let adapters = some(model);
         let what = format!("{model}, {weights:?} {kv:?}, hopper {hopper}");
-        let bare = on(device(hopper, 1), model, &options(weights, kv, 96));
-        let alone = on(device(hopper, 2), model, &options(weights, kv, 96));
+        let bare = on(
+            Emu::either(hopper, GIB, 1),
+            model,
+            &options(weights, kv, 96),
+        );
+        let alone = on(
+            Emu::either(hopper, GIB, 2),
+            model,
+            &options(weights, kv, 96),
+        );
         let ids = add(&alone, &adapters);
         // Two rows have no adapter.
         let of = |i: usize| match i {
@@ -275,7 +276,7 @@ fn company_and_cuts(weights: Option<Dtype>, kv: Option<Dtype>, hopper: bool) {
         }
         for chunk in [3, 40] {
             let options = options(weights, kv, chunk);
-            let llama = on(device(hopper, chunk as u64), model, &options);
+            let llama = on(Emu::either(hopper, GIB, chunk as u64), model, &options);
             assert_eq!(add(&llama, &adapters), ids);
             for round in ["cold", "warm"] {
                 let streams = each().map(|(i, &n)| start(&llama, n, with(of(i), 4 + n % 3)));
@@ -318,7 +319,7 @@ fn long_prompts_go_in_groups() {
                 max_seq_len: 620,
                 ..options(Some(weights), None, chunk)
             };
-            let llama = on(device(hopper, 1), model, &options);
+            let llama = on(Emu::either(hopper, GIB, 1), model, &options);
             let id = add(&llama, &adapters)[0];
             bits(&run(&llama, 600, with(id, 3)))
         };

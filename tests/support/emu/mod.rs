@@ -149,6 +149,14 @@ impl Emu {
         Arc::new(Self::made(memory, 0, seed, true, false))
     }
 
+    /// One of compute capability 9.0, as an H100 is, or [`Emu::new`].
+    pub fn either(hopper: bool, memory: u64, seed: u64) -> Arc<Emu> {
+        match hopper {
+            true => Self::hopper(memory, seed, 132),
+            false => Self::new(memory, seed),
+        }
+    }
+
     /// A device of compute capability 9.0 with so many multiprocessors.
     pub fn hopper(memory: u64, seed: u64, units: u32) -> Arc<Emu> {
         let hopper = true;

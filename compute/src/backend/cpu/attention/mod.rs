@@ -9,20 +9,20 @@
 //! A *block* is a few consecutive rows of one sequence with the query heads of one KV head. If
 //! there are too few blocks for the threads (in decode), every chunk of a block is a task of its
 //! own. If there are enough, those that begin with the same pages share the passes over these
-//! (`shared`).
+//! (`prefix`).
 //!
 //! This file says how a step is cut into tasks; `run` has the tasks.
 
 mod chunk;
+mod prefix;
 mod run;
-mod shared;
 #[cfg(target_arch = "x86_64")]
 mod split;
 mod task;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-use self::shared::{Beginning, Groups};
+use self::prefix::{Beginning, Prefixes};
 use super::buf::Mem;
 use super::simd::LANES;
 use crate::Result;
@@ -86,7 +86,7 @@ pub(super) struct Plan {
     tiled: Cut,
     has_tiles: bool,
     /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, maximum, sum.
-    /// In a step whose blocks share chunks there are no items, but the rows of groups.
+    /// In a step whose blocks share prefixes there are no items, but the rows of these.
     partial: Mem<f32>,
     max_partial_rows: usize,
     max_shared_rows: usize,
@@ -101,8 +101,7 @@ struct Cut {
     items: Vec<(usize, usize)>,
     /// Where the items begin in `partial`, and where the last one ends.
     item_cuts: Vec<usize>,
-    /// Blocks that share chunks.
-    groups: Groups,
+    prefixes: Prefixes,
 }
 
 /// The length of one query's partial result.
@@ -116,7 +115,7 @@ fn max_partial_rows(max_positions: usize) -> usize {
     (8 * max_positions.div_ceil(CHUNK)).max(64)
 }
 
-/// The number of rows of groups.
+/// The number of rows that may share prefixes in a step.
 fn max_shared_rows(max_rows: usize) -> usize {
     max_rows.min(256)
 }
@@ -166,7 +165,7 @@ impl Cut {
             cuts: room(PLAN, max_rows + 1)?,
             items: room(PLAN, max_items)?,
             item_cuts: room(PLAN, max_items + 1)?,
-            groups: Groups::new(max_rows)?,
+            prefixes: Prefixes::new(max_rows)?,
         })
     }
 
@@ -175,7 +174,7 @@ impl Cut {
         self.cuts.clear();
         self.items.clear();
         self.item_cuts.clear();
-        self.groups.clear();
+        self.prefixes.clear();
         self.cuts.push(0);
     }
 
@@ -196,13 +195,12 @@ impl Cut {
         }
     }
 
-    /// Finds groups of at most `most` rows, unless chunks are tasks of their own: then there are few
-    /// rows for many threads. `room` bounds the rows of all groups.
-    fn share(&mut self, pages: &[u32], most: usize, room: usize) {
-        if !self.items.is_empty() {
-            return;
+    /// Finds prefixes, each for at most `most` rows, and for `max_rows` rows in all. There are none
+    /// if chunks are tasks of their own: few rows for many threads.
+    fn share(&mut self, pages: &[u32], most: usize, max_rows: usize) {
+        if self.items.is_empty() {
+            self.prefixes.find(&mut self.blocks, pages, most, max_rows);
         }
-        self.groups.find(&mut self.blocks, pages, most, room);
     }
 
     /// Makes every chunk a separate item if there are too few blocks for `tasks` tasks.
@@ -252,9 +250,9 @@ impl Plan {
         })
     }
 
-    /// Whether some blocks of the step share chunks.
+    /// Whether some blocks of the step share a prefix. Tests ask.
     pub fn shares(&self) -> bool {
-        !self.plain.groups.is_empty()
+        !self.plain.prefixes.is_empty()
     }
 
     /// Cuts the rows of `step` into tasks.

@@ -15,7 +15,7 @@ use std::ops::Range;
 #[derive(Clone)]
 struct Work<'a> {
     rows: Rows<'a>,
-    /// Position of the first row; in a group, the lowest.
+    /// Position of the first row; the lowest of rows that share a prefix.
     position: usize,
     /// Range of [`crate::backend::Step::pages`].
     pages: Range<usize>,
@@ -71,7 +71,7 @@ impl RowBlock {
         }
     }
 
-    /// Chunks that its group passes over, on a layer with this window.
+    /// Chunks that it shares on a layer with this window.
     fn shared_chunks(&self, window: usize) -> usize {
         match self.beginning.keys <= window {
             true => self.beginning.chunks,
@@ -114,7 +114,7 @@ impl Plan {
             cuts,
             items,
             item_cuts,
-            groups,
+            prefixes,
         } = match tiles && self.has_tiles {
             true => &self.tiled,
             false => &self.plain,
@@ -127,7 +127,10 @@ impl Plan {
                 };
                 // Some of the rows without AMX. (A closure would hold on to its arguments.)
                 macro_rules! plain {
-                    ($rows:expr, $first:expr, $chunks:expr, $before:expr, $scratch:expr, $out:expr) => {
+                    (
+                        $rows:expr, $first:expr, $chunks:expr, $before:expr,
+                        $scratch:expr, $out:expr
+                    ) => {
                         Task::<E> {
                             #[cfg(target_arch = "x86_64")]
                             amx: None,
@@ -166,18 +169,22 @@ impl Plan {
                             scratch: &mut scratch,
                             y: y.part(0..rows.len()),
                         }),
-                        _ => tier.run_with_tiles(Task {
-                            amx: Some(amx),
-                            then: work.then.as_ref().map(|(pages, head, chunk)| {
-                                (cache(*head, pages), *chunk)
-                            }),
-                            ..plain!(rows.clone(), 0, chunks.clone(), work.before, &mut scratch, out.part(0..rows.len()))
-                        }),
+                        _ => {
+                            let (rows, chunks) = (rows.clone(), chunks.clone());
+                            let out = out.part(0..rows.len());
+                            tier.run_with_tiles(Task {
+                                amx: Some(amx),
+                                then: work.then.as_ref().map(|(pages, head, chunk)| {
+                                    (cache(*head, pages), *chunk)
+                                }),
+                                ..plain!(rows, 0, chunks, work.before, &mut scratch, out)
+                            })
+                        }
                     }
                     // A tile's weights are zero where a row does not see a key, but zero times an
                     // infinite value is NaN. Such rows are computed again, over their own keys:
-                    // from the first chunk on, whether others shared it or not. The states of a
-                    // group are not results yet.
+                    // from the first chunk on, whether others shared it or not. States after a
+                    // prefix are not results yet.
                     let Rows::Consecutive(rows) = rows else { return };
                     let chunks = match out {
                         Out::Whole(_) => 0..chunks.end,
@@ -196,21 +203,21 @@ impl Plan {
             });
         };
         if items.is_empty() {
-            if !groups.is_empty() {
-                let parts = Grid::bands(&mut partial[..], stride, group * size, groups.cuts());
+            if !prefixes.is_empty() {
+                let parts = Grid::bands(&mut partial[..], stride, group * size, prefixes.cuts());
                 pool.run(parts, |i, thread, out| {
-                    let Some(of) = groups.get(i / heads, blocks) else {
+                    let Some(prefix) = prefixes.get(i / heads, blocks) else {
                         return;
                     };
-                    let chunks = of.block.shared_chunks(window);
+                    let chunks = prefix.block.shared_chunks(window);
                     if chunks > 0 {
                         // Its rows see all of these chunks, whatever the window.
                         let work = Work {
-                            rows: Rows::Listed(of.rows),
-                            position: of.position,
+                            rows: Rows::Listed(prefix.rows),
+                            position: prefix.position,
                             chunks: 0..chunks,
                             window: usize::MAX,
-                            ..of.block.work(i % heads, window)
+                            ..prefix.block.work(i % heads, window)
                         };
                         task(work, thread, Out::Partial(out));
                     }

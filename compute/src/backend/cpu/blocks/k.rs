@@ -42,7 +42,7 @@ macro_rules! minima {
     () => {
         const MINIMA: bool = true;
         const NEAR: usize = 1;
-        /// `d` and `dmin`. To convert them for each group anew bound products by arithmetic.
+        /// `d` and `dmin`, which all groups of a block share: they are converted once.
         type Common<S: Simd> = [S::F; 2];
         /// Scale and minimum.
         type Scale<S: Simd> = [S::F; 2];

@@ -172,8 +172,8 @@ fn apart(word: u32) -> u32 {
     spread(word & 0xffff) | spread(word >> 16) << 4
 }
 
-/// Places the codes of the sixteen rows of a strip, as [`place_codes`] does one by one. To pass
-/// over a strip, which is larger than L1, once for each row took six times as long.
+/// Places the codes of the sixteen rows of a strip, as [`place_codes`] does one by one: that
+/// passes over a strip, which is larger than L1, once for each row.
 pub(super) fn place_strip(quant: Quant, strip: &mut [u16], rows: [&[u8]; LANES]) {
     let bytes = quant.code_bytes(block_k(quant));
     let nibbles = !matches!(quant, Quant::Int8 | Quant::K8);

@@ -166,7 +166,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn high_bytes(self, a: Self::I) -> Self::I;
     /// Byte `BYTE` of every i32 lane, signed.
     fn byte_f32<const BYTE: usize>(self, a: Self::I) -> Self::F;
-    /// The same for a byte that is not known before. To branch by it took longer.
+    /// The same for a byte that is not known before.
     fn signed_byte(self, a: Self::I, byte: u32) -> Self::F;
     /// A table for [`Simd::look_up_i16`].
     fn table_i16(self, table: &[i16; 16]) -> Self::Words;

@@ -1,5 +1,5 @@
-//! Blocks of different sequences that begin with the same pages: a system prompt, samples of one
-//! prompt, beams. A *group* of them passes over these pages once, for the queries of all.
+//! Prefixes that blocks of different sequences share: a system prompt, samples of one prompt,
+//! beams. One pass over the pages of a prefix serves the queries of all its blocks.
 //!
 //! Only whole chunks that every row of a block sees are shared. Chunks are merged in ascending
 //! order, and a query's result does not depend on the queries beside it, so the state after the
@@ -11,35 +11,36 @@ use crate::backend::cpu::PAGE;
 use crate::reserve::room;
 use std::ops::Range;
 
-/// What a block shares with its group; no chunks if it has none. (As an `Option`, its numbers were
+/// What a block shares; no chunks if it shares nothing. (As an `Option`, its numbers were
 /// compared before it was known that they are there, which valgrind reports.)
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Beginning {
-    /// Chunks of the group.
+    /// Chunks of the prefix.
     pub(super) chunks: usize,
-    /// Where the states of the block's rows begin among those of all groups.
+    /// Where the states of the block's rows begin among those of all prefixes.
     pub(super) first: usize,
-    /// Keys that the last row of the group sees. A layer whose window is shorter does not share.
+    /// The most keys that a row with the prefix sees. A layer with a shorter window does not share.
     pub(super) keys: usize,
 }
 
-/// The groups of a step.
+/// The prefixes of a step.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
-    /// Indices of blocks, sorted by their pages; those of a group follow each other.
+pub(super) struct Prefixes {
+    /// Indices of blocks, sorted by their pages; those with the same prefix follow each other.
     order: Vec<usize>,
-    /// Rows of the step, group after group.
+    /// Rows of the step, those of one prefix after those of another.
     rows: Vec<usize>,
-    /// Indices of `order`.
-    groups: Vec<Range<usize>>,
-    /// Where the rows of each group begin in `rows`, and where the last ones end.
+    /// Indices of `order`: the blocks of each prefix.
+    members: Vec<Range<usize>>,
+    /// Where the rows of each prefix begin in `rows`, and where the last ones end.
     cuts: Vec<usize>,
 }
 
-/// A group for the tasks of a layer.
-pub(super) struct Group<'a> {
+/// A prefix for the tasks of a layer.
+pub(super) struct Prefix<'a> {
+    /// One of its blocks.
     pub(super) block: &'a RowBlock,
-    /// Rows of the step.
+    /// All its rows, of the step.
     pub(super) rows: &'a [usize],
     /// The lowest position of a row.
     pub(super) position: usize,
@@ -60,14 +61,14 @@ fn common(a: &RowBlock, b: &RowBlock, pages: &[u32]) -> usize {
     chunks(a).zip(chunks(b)).take_while(|(a, b)| a == b).count()
 }
 
-impl Groups {
+impl Prefixes {
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`crate::Error::Refused`].
     pub(super) fn new(max_rows: usize) -> Result<Self> {
         Ok(Self {
             order: room(PLAN, max_rows)?,
             rows: room(PLAN, max_rows)?,
-            groups: room(PLAN, max_rows / 2)?,
+            members: room(PLAN, max_rows / 2)?,
             cuts: room(PLAN, max_rows / 2 + 1)?,
         })
     }
@@ -75,27 +76,28 @@ impl Groups {
     pub(super) fn clear(&mut self) {
         self.order.clear();
         self.rows.clear();
-        self.groups.clear();
+        self.members.clear();
         self.cuts.clear();
         self.cuts.push(0);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+        self.members.is_empty()
     }
 
-    /// Where the rows of each group begin among the states, and where the last ones end.
+    /// Where the rows of each prefix begin among the states, and where the last ones end.
     pub(super) fn cuts(&self) -> &[usize] {
         &self.cuts
     }
 
-    /// Finds groups of at most `most` rows, `room` rows in all, and tells their blocks.
+    /// Finds prefixes, each for at most `most` rows, and for `max_rows` rows in all, and tells the
+    /// blocks.
     pub(super) fn find(
         &mut self,
         blocks: &mut [RowBlock],
         pages: &[u32],
         most: usize,
-        room: usize,
+        max_rows: usize,
     ) {
         let worth = |block: &RowBlock| !block.tiles && whole(block) > 0;
         self.order
@@ -105,7 +107,8 @@ impl Groups {
             .sort_unstable_by(|&a, &b| of(a).cmp(of(b)).then(a.cmp(&b)));
         let mut first = 0;
         while first < self.order.len() {
-            let (chunks, end) = self.group(blocks, pages, first, most.min(room - self.rows.len()));
+            let left = max_rows - self.rows.len();
+            let (chunks, end) = self.longest(blocks, pages, first, most.min(left));
             if end - first > 1 {
                 let members = || self.order[first..end].iter();
                 let last = |&i: &usize| blocks[i].position + blocks[i].rows.len();
@@ -119,7 +122,7 @@ impl Groups {
                     };
                     self.rows.extend(block.rows.clone());
                 }
-                self.groups.push(first..end);
+                self.members.push(first..end);
                 self.cuts.push(self.rows.len());
             }
             first = end;
@@ -128,7 +131,7 @@ impl Groups {
 
     /// How many chunks the block at `first` in the order shares with those after it, and where
     /// these end. The next block joins if passes that are saved do not become fewer.
-    fn group(
+    fn longest(
         &self,
         blocks: &[RowBlock],
         pages: &[u32],
@@ -151,12 +154,12 @@ impl Groups {
         (chunks, end)
     }
 
-    /// Group `i`.
-    pub(super) fn get<'a>(&'a self, i: usize, blocks: &'a [RowBlock]) -> Option<Group<'a>> {
-        let members = &self.order[self.groups[i].clone()];
+    /// Prefix `i`.
+    pub(super) fn get<'a>(&'a self, i: usize, blocks: &'a [RowBlock]) -> Option<Prefix<'a>> {
+        let members = &self.order[self.members[i].clone()];
         let block = &blocks[*members.first()?];
         let positions = members.iter().map(|&i| blocks[i].position);
-        Some(Group {
+        Some(Prefix {
             block,
             rows: &self.rows[self.cuts[i]..self.cuts[i + 1]],
             position: positions.min()?,
@@ -192,47 +195,47 @@ mod tests {
         (all, pages)
     }
 
-    /// The rows of each group, and its chunks.
-    fn groups(of: &[(&str, usize)], most: usize, room: usize) -> Vec<(Vec<usize>, usize)> {
+    /// The rows of each prefix, and its chunks.
+    fn prefixes(of: &[(&str, usize)], most: usize, max_rows: usize) -> Vec<(Vec<usize>, usize)> {
         let (mut blocks, pages) = blocks(of);
-        let mut groups = Groups::new(blocks.len()).unwrap();
-        groups.clear();
-        groups.find(&mut blocks, &pages, most, room);
+        let mut found = Prefixes::new(blocks.len()).unwrap();
+        found.clear();
+        found.find(&mut blocks, &pages, most, max_rows);
         let shared = blocks.iter().filter(|b| b.beginning.chunks > 0).count();
-        assert_eq!(shared, groups.rows.len());
-        let group = |i| {
-            let group = groups.get(i, &blocks).unwrap();
-            let chunks = group.block.beginning.chunks;
-            for (j, &row) in group.rows.iter().enumerate() {
+        assert_eq!(shared, found.rows.len());
+        let prefix = |i| {
+            let prefix = found.get(i, &blocks).unwrap();
+            let chunks = prefix.block.beginning.chunks;
+            for (j, &row) in prefix.rows.iter().enumerate() {
                 let beginning = blocks[row].beginning;
-                assert_eq!(beginning.first, groups.cuts[i] + j);
+                assert_eq!(beginning.first, found.cuts[i] + j);
                 assert_eq!(beginning.chunks, chunks);
-                assert!(group.position <= blocks[row].position);
+                assert!(prefix.position <= blocks[row].position);
                 assert!(blocks[row].position < beginning.keys);
             }
-            (group.rows.to_vec(), chunks)
+            (prefix.rows.to_vec(), chunks)
         };
-        (0..groups.groups.len()).map(group).collect()
+        (0..found.members.len()).map(prefix).collect()
     }
 
     #[test]
-    fn sequences_with_the_same_pages_are_grouped() {
+    fn sequences_with_the_same_pages_share_a_prefix() {
         // Nobody shares, or nothing is whole.
-        assert_eq!(groups(&[], 8, 8), []);
-        assert_eq!(groups(&[("a", 3), ("b", 3), ("", 7), ("", 7)], 8, 8), []);
+        assert_eq!(prefixes(&[], 8, 8), []);
+        assert_eq!(prefixes(&[("a", 3), ("b", 3), ("", 7), ("", 7)], 8, 8), []);
         // In any order of the step, with others between them.
         let mixed = [("ab", 3), ("x", 1), ("a", 200), ("ay", 0), ("z", 5)];
-        assert_eq!(groups(&mixed, 8, 8), [(vec![2, 0, 3], 1)]);
+        assert_eq!(prefixes(&mixed, 8, 8), [(vec![2, 0, 3], 1)]);
         // Beams share more than a third sequence has; it would make the saved passes fewer.
         let beams = [("abcd", 3), ("abcd", 3), ("ax", 3)];
-        assert_eq!(groups(&beams, 8, 8), [(vec![0, 1], 4)]);
+        assert_eq!(prefixes(&beams, 8, 8), [(vec![0, 1], 4)]);
         let two = [("abcd", 3), ("abcd", 3), ("axyz", 3), ("axyz", 9)];
-        assert_eq!(groups(&two, 8, 8), [(vec![0, 1], 4), (vec![2, 3], 4)]);
-        // More rows than a group has, and than there is room for.
+        assert_eq!(prefixes(&two, 8, 8), [(vec![0, 1], 4), (vec![2, 3], 4)]);
+        // More rows than a prefix may have, and than all may have.
         let many = [("ab", 3); 7];
         let want = [(vec![0, 1, 2], 2), (vec![3, 4, 5], 2)];
-        assert_eq!(groups(&many, 3, 8), want);
-        assert_eq!(groups(&many, 3, 5), [(vec![0, 1, 2], 2), (vec![3, 4], 2)]);
+        assert_eq!(prefixes(&many, 3, 8), want);
+        assert_eq!(prefixes(&many, 3, 5), [(vec![0, 1, 2], 2), (vec![3, 4], 2)]);
     }
 
     #[test]
@@ -241,13 +244,13 @@ mod tests {
         // The last key of chunk 1 is the second row's own, and lies after the first row's.
         blocks[0].position = 2 * CHUNK - 2;
         blocks[1].position = 2 * CHUNK - 1;
-        let mut groups = Groups::new(2).unwrap();
-        groups.clear();
-        groups.find(&mut blocks, &pages, 8, 8);
+        let mut found = Prefixes::new(2).unwrap();
+        found.clear();
+        found.find(&mut blocks, &pages, 8, 8);
         assert_eq!(blocks[0].beginning.chunks, 1);
         blocks[0].position += 1;
-        groups.clear();
-        groups.find(&mut blocks, &pages, 8, 8);
+        found.clear();
+        found.find(&mut blocks, &pages, 8, 8);
         assert_eq!(blocks[0].beginning.chunks, 2);
     }
 }
