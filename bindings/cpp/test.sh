@@ -59,7 +59,9 @@ done
 link mixed g++ '' "$work"/clang++-c++17/{main,results}.o "$work"/g++-c++20/{cpp,endings,reference}.o
 
 test_of() { # test_of KIND WORK ROOT
-  timeout 900 "$2/$1/test" "$3" >"$2/$1/out" 2>&1 || { grep -v 'ok$' "$2/$1/out"; echo "C++: FAILED: $1" >&2; exit 1; }
+  local rc=0
+  timeout 900 "$2/$1/test" "$3" >"$2/$1/out" 2>&1 || rc=$?
+  ((rc == 0)) || { grep -v 'ok$' "$2/$1/out"; echo "C++: FAILED: $1, exit status $rc" >&2; exit 1; }
 }
 export -f test_of
 printf '%s\n' "${kinds[@]}" | xargs -P "$(nproc)" -I{} bash -c 'test_of "$@"' test_of {} "$work" "$root"

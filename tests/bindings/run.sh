@@ -53,10 +53,16 @@ for ((i = 1; i <= $#; i++)); do
 done
 wait
 
-# What failed, and whether each binding's tests ran every behaviour that bindings/behaviours.txt names.
+# What failed, with the end of what it said, because a reader sees the end of a long output first;
+# and whether each binding's tests ran every behaviour that bindings/behaviours.txt names.
 failed=()
 for name in "$@"; do
-  [[ -e $work/$name.passed ]] || failed+=("$name")
+  if [[ ! -e $work/$name.passed ]]; then
+    failed+=("$name")
+    echo "== $name: FAILED; the last lines of what it said:"
+    tail -n 20 "$work/$name.log"
+    continue
+  fi
   [[ -e bindings/$name/test.sh ]] || continue
   for behaviour in $(cut -d: -f1 bindings/behaviours.txt); do
     grep -qx "behaviour $behaviour ok" "$work/$name.log" ||

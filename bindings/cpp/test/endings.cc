@@ -14,12 +14,11 @@ using test::collect;
 using test::openings;
 
 BEHAVIOUR(cancel_mid_prefill) {
-  llamabi::Options build;
-  build.max_seq_len = 8192;
-  build.max_batch_size = 1;
-  const llamabi::Model model(test::reference("mha-f32/meta"), build);
-  std::vector<Token> prompt(8000, 1);
-  for (std::size_t i = 1; i < prompt.size(); i++) prompt[i] = static_cast<Token>(3 + i * 7 % 500);
+  // Whole, it would take many seconds: `other` sees it under way, however late it gets a processor.
+  constexpr std::size_t length = 60000;
+  const auto model = test::demo_model(1, length + 1);
+  std::vector<Token> prompt(length);
+  for (std::size_t i = 0; i < length; i++) prompt[i] = static_cast<Token>(3 + i * i % 1000);
   const auto steps = model.timings().steps;
   llamabi::GenerateOptions o;
   o.cancel.emplace();
