@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 #![allow(dead_code)] // each benchmark uses its part
 
+use llamabi::backend::cpu::buf::Mem;
 #[cfg(target_arch = "x86_64")]
 use llamabi::backend::cpu::{amx::Amx, detect::Tier};
 use std::hint::black_box;
@@ -46,17 +47,34 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    /// Eight streams, prefetched 1 KiB ahead.
+    /// Asks for the line 1 KiB after `p`, into L1 or L2; `NONE` leaves it to the processor.
+    #[inline(always)]
+    fn prefetch<const INTO: i32>(p: *const i32) {
+        let p = p.wrapping_add(256).cast();
+        // SAFETY: any address may be prefetched.
+        unsafe {
+            match INTO {
+                _MM_HINT_T0 => _mm_prefetch::<_MM_HINT_T0>(p),
+                _MM_HINT_T1 => _mm_prefetch::<_MM_HINT_T1>(p),
+                _ => {}
+            }
+        }
+    }
+
+    /// No prefetch, in the place of a hint.
+    pub const NONE: i32 = -1;
+
+    /// Eight streams.
     #[target_feature(enable = "avx512f")]
-    pub fn read_512(data: &[u64]) -> u64 {
+    pub fn read_512<const INTO: i32>(data: &[i32]) -> i32 {
         let stride = data.len() / 8;
         let mut sum = [_mm512_setzero_si512(); 8];
-        for i in (0..stride - 7).step_by(8) {
+        for i in (0..stride - 15).step_by(16) {
             for (s, sum) in sum.iter_mut().enumerate() {
-                // SAFETY: `i + 8 <= stride`; any address may be prefetched.
+                // SAFETY: `i + 16 <= stride`.
                 unsafe {
                     let p = data.as_ptr().add(s * stride + i);
-                    _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(128).cast());
+                    prefetch::<INTO>(p);
                     *sum = _mm512_xor_si512(*sum, _mm512_loadu_si512(p.cast()));
                 }
             }
@@ -65,21 +83,21 @@ mod x86 {
         for s in &sum[1..] {
             all = _mm512_xor_si512(all, *s);
         }
-        _mm512_reduce_add_epi64(all) as u64
+        _mm512_reduce_add_epi32(all)
     }
 
     #[target_feature(enable = "avx2")]
-    pub fn read_256(data: &[u64]) -> u64 {
+    pub fn read_256<const INTO: i32>(data: &[i32]) -> i32 {
         let stride = data.len() / 8;
         let mut sum = [_mm256_setzero_si256(); 8];
-        for i in (0..stride - 7).step_by(8) {
+        for i in (0..stride - 15).step_by(16) {
             for (s, sum) in sum.iter_mut().enumerate() {
                 // SAFETY: as above.
                 unsafe {
                     let p = data.as_ptr().add(s * stride + i);
-                    _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(128).cast());
+                    prefetch::<INTO>(p);
                     let a = _mm256_loadu_si256(p.cast());
-                    let b = _mm256_loadu_si256(p.add(4).cast());
+                    let b = _mm256_loadu_si256(p.add(8).cast());
                     *sum = _mm256_xor_si256(*sum, _mm256_xor_si256(a, b));
                 }
             }
@@ -88,7 +106,7 @@ mod x86 {
         for s in &sum[1..] {
             all = _mm256_xor_si256(all, *s);
         }
-        _mm256_extract_epi64::<0>(all) as u64
+        _mm256_extract_epi32::<0>(all)
     }
 
     #[target_feature(enable = "avx512f")]
@@ -132,19 +150,37 @@ fn tile_products(amx: Amx, n: usize) -> f64 {
     n as f64 * 4.0 * 2.0 * (16 * 16 * 32) as f64
 }
 
-fn read(data: &[u64]) -> u64 {
+/// Ways to read. Which is the fastest depends on the machine: prefetched into L1, two cores of a
+/// Zen 4 read 38 GB/s, into L2 55, and 54 if nothing is prefetched.
+const WAYS: usize = 3;
+
+fn read(data: &[i32], way: usize) -> i32 {
     #[cfg(target_arch = "x86_64")]
     {
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1};
+        use x86::{NONE, read_256, read_512};
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: just detected.
-            return unsafe { x86::read_512(data) };
+            return unsafe {
+                match way {
+                    0 => read_512::<_MM_HINT_T0>(data),
+                    1 => read_512::<_MM_HINT_T1>(data),
+                    _ => read_512::<NONE>(data),
+                }
+            };
         }
         if is_x86_feature_detected!("avx2") {
             // SAFETY: just detected.
-            return unsafe { x86::read_256(data) };
+            return unsafe {
+                match way {
+                    0 => read_256::<_MM_HINT_T0>(data),
+                    1 => read_256::<_MM_HINT_T1>(data),
+                    _ => read_256::<NONE>(data),
+                }
+            };
         }
     }
-    data.iter().fold(0, |a, b| a ^ b)
+    data.iter().fold(way as i32, |a, b| a ^ b)
 }
 
 /// Multiply-adds: runs about `n` rounds and returns how many operations that were (a multiply-add
@@ -175,8 +211,8 @@ fn multiply_add(n: usize) -> f64 {
 /// alternate this with its cases.
 pub struct Limits {
     threads: usize,
-    /// Much more data than the last-level cache holds.
-    data: Vec<u64>,
+    /// Much more data than the last-level cache holds, in pages as large as those of weights.
+    data: Mem<i32>,
     /// Set if the tier has bfloat16 tiles; otherwise float32 multiply-adds are the peak.
     #[cfg(target_arch = "x86_64")]
     amx: Option<Amx>,
@@ -188,9 +224,11 @@ pub struct Limits {
 
 impl Limits {
     pub fn new(threads: usize) -> Limits {
+        let mut data = Mem::zeroed("what is read", (1 << 30) / 4).expect("memory");
+        data.fill(1);
         Limits {
             threads,
-            data: (0..(1 << 30) / 8).collect(),
+            data,
             #[cfg(target_arch = "x86_64")]
             amx: Tier::choose().expect("a tier").amx(),
             read: Vec::new(),
@@ -198,17 +236,21 @@ impl Limits {
         }
     }
 
-    /// Measures both once: the median over windows of some milliseconds.
+    /// Measures both once: the median over windows of some milliseconds. Of the ways to read, the
+    /// fastest counts.
     pub fn measure(&mut self) {
         let (threads, rounds) = (self.threads, 25);
-        let window = (64 << 20) / 8;
+        let window = (64 << 20) / 4;
         let windows = self.data.len() / window;
-        let time = seconds(threads, rounds, |thread, round| {
-            let w = (round * threads + thread) % windows;
-            black_box(read(&self.data[w * window..][..window]));
-        });
-        self.read
-            .push((threads * window * 8) as f64 / time[rounds / 2]);
+        let way = |way| {
+            let time = seconds(threads, rounds, |thread, round| {
+                let w = (round * threads + thread) % windows;
+                black_box(read(&self.data[w * window..][..window], way));
+            });
+            (threads * window * 4) as f64 / time[rounds / 2]
+        };
+        let fastest = (0..WAYS).map(way).fold(0.0, f64::max);
+        self.read.push(fastest);
         #[cfg(target_arch = "x86_64")]
         if let Some(amx) = self.amx {
             let n = 100_000;
@@ -231,7 +273,7 @@ impl Limits {
 
     /// Bytes that measuring itself keeps in memory.
     pub fn bytes(&self) -> u64 {
-        8 * self.data.len() as u64
+        4 * self.data.len() as u64
     }
 
     /// What the peak counts.

@@ -264,7 +264,7 @@ fn stream<W: Weights, S: Simd, const SIDE: usize, const WIDE: usize>(
     for (k, x) in x.iter().enumerate() {
         for b in 0..WIDE {
             for line in w[b][k].chunks(64 / size_of::<W::Bits>()) {
-                s.prefetch(&line[0], ahead);
+                s.prefetch_far(&line[0], ahead);
             }
             let columns = W::widen(s, &w[b][k]);
             for half in 0..2 {

@@ -166,7 +166,7 @@ fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
             let mut columns = [s.splat_i32(0); WIDE];
             for b in 0..WIDE {
                 if ahead > 0 {
-                    s.prefetch(&w[b][g][k], ahead);
+                    s.prefetch_far(&w[b][g][k], ahead);
                 }
                 columns[b] = s.load_i16(&w[b][g][k]);
             }

@@ -189,7 +189,7 @@ pub(super) fn first_of<E: Element>(
 #[inline(always)]
 fn fetch<S: Simd, E: Element>(s: S, tile: &[[E::Bits; 2 * LANES]]) {
     for line in tile.as_flattened().chunks(64 / size_of::<E::Bits>()) {
-        s.prefetch(&line[0], 0);
+        s.prefetch_far(&line[0], 0);
     }
 }
 

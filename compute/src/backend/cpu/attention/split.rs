@@ -76,7 +76,7 @@ impl<'a, E: Element> Ahead<'a, E> {
         for _ in 0..lines {
             for page in self.pages {
                 if let Some(at) = page.get(self.next) {
-                    s.prefetch_far(at);
+                    s.prefetch_far(at, 0);
                 }
             }
             self.next += (64 / size_of::<[E::Bits; 2 * LANES]>()).max(1);

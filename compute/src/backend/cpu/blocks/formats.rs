@@ -89,8 +89,8 @@ macro_rules! in_lines {
             &block.as_chunks().0[i]
         }
         #[inline(always)]
-        fn prefetch_line<S: Simd>(s: S, line: &[u16; LINE], ahead: usize, _: usize) {
-            s.prefetch(line, ahead);
+        fn prefetch_line<S: Simd>(s: S, line: &[u16; LINE], ahead: usize) {
+            s.prefetch_far(line, ahead);
         }
     };
 }
@@ -113,7 +113,7 @@ macro_rules! scaled {
         fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
             let first = codes_len($quant) / LANES;
             let scales: &[[u16; LANES]] = block.as_chunks().0;
-            s.prefetch(&scales[first + i * GROUP_K / $quant.group()], ahead);
+            s.prefetch_far(&scales[first + i * GROUP_K / $quant.group()], ahead);
         }
         #[inline(always)]
         fn accumulate<S: Simd>(

@@ -41,7 +41,6 @@ macro_rules! scales {
 macro_rules! minima {
     () => {
         const MINIMA: bool = true;
-        const NEAR: usize = 1;
         /// `d` and `dmin`, which all groups of a block share: they are converted once.
         type Common<S: Simd> = [S::F; 2];
         /// Scale and minimum.
@@ -71,10 +70,10 @@ macro_rules! minima {
         fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
             let scales = scales!(block);
             if i.is_multiple_of(2) {
-                s.prefetch(scale_line(scales, i / 2), ahead);
+                s.prefetch_far(scale_line(scales, i / 2), ahead);
             }
             if i == 0 {
-                s.prefetch(scale_line(scales, 4), ahead);
+                s.prefetch_far(scale_line(scales, 4), ahead);
             }
         }
         #[inline(always)]
@@ -104,7 +103,6 @@ macro_rules! minima {
 /// Implements the scales of formats with one for each 16 weights.
 macro_rules! sixteens {
     () => {
-        const NEAR: usize = 1;
         /// `d`.
         type Common<S: Simd> = S::F;
         type Scale<S: Simd> = S::F;
@@ -123,10 +121,10 @@ macro_rules! sixteens {
         fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: usize) {
             let scales = scales!(block);
             if i.is_multiple_of(4) {
-                s.prefetch(scale_line(scales, i / 4), ahead);
+                s.prefetch_far(scale_line(scales, i / 4), ahead);
             }
             if i == 0 {
-                s.prefetch(scale_line(scales, 4), ahead);
+                s.prefetch_far(scale_line(scales, 4), ahead);
             }
         }
         #[inline(always)]
@@ -204,10 +202,10 @@ macro_rules! in_planes {
             }
         }
         #[inline(always)]
-        fn prefetch_line<S: Simd>(s: S, line: Planed<'_>, ahead: usize, block: usize) {
-            s.prefetch(line.codes, ahead);
+        fn prefetch_line<S: Simd>(s: S, line: Planed<'_>, ahead: usize) {
+            s.prefetch_far(line.codes, ahead);
             if line.at == 0 {
-                s.prefetch(line.plane, block);
+                s.prefetch_far(line.plane, ahead);
             }
         }
         #[inline(always)]

@@ -240,9 +240,6 @@ pub trait Blocks: 'static {
     const UNIT: f32;
     /// How many blocks before its use a block is prefetched.
     const AHEAD: usize = 1;
-    /// How many groups before its use a line of codes is prefetched; 0: [`Blocks::AHEAD`] blocks. A
-    /// block of a K type is so large that one of each of eight strips fills L1.
-    const NEAR: usize = 0;
     /// The greatest integer to which an activation is converted.
     const TOP: f32 = 32767.0;
     /// Whether weights have minima.
@@ -307,9 +304,8 @@ pub trait Blocks: 'static {
     type Line<'a>: Copy;
     /// Line `i` of a block, counted over the [`Blocks::LINES`] of all its groups.
     fn line(block: &Self::Block, i: usize) -> Self::Line<'_>;
-    /// Prefetches the memory that lies `ahead` bytes after a line of codes, and `block` bytes after
-    /// a line of a plane.
-    fn prefetch_line<S: Simd>(s: S, line: Self::Line<'_>, ahead: usize, block: usize);
+    /// Prefetches the memory that lies `ahead` bytes after a line of codes and of its plane.
+    fn prefetch_line<S: Simd>(s: S, line: Self::Line<'_>, ahead: usize);
 
     /// What the scales of all spans of a block have in common.
     type Common<S: Simd>: Copy;

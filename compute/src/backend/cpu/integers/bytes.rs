@@ -5,7 +5,7 @@ use super::super::blocks::{BYTE_WORDS, Bytes};
 use super::super::element::Weights;
 use super::super::simd::Simd;
 use super::super::words::Panel;
-use super::integer::{Decoded, Groups, Integers, Sums, accumulate, lines_ahead, unrolled};
+use super::integer::{Decoded, Groups, Integers, Sums, accumulate, unrolled};
 use std::marker::PhantomData;
 
 /// int8 activations times weights of a format.
@@ -45,12 +45,10 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
         let each = BYTE_WORDS / Q::LINES;
         // Lines of a span.
         let lines = Q::LINES / Q::SPANS;
-        let of_lines = lines_ahead::<Q>(ahead);
         let mut common = [Q::common(s, w[0]); WIDE];
         unrolled!(WIDE, b => { common[b] = Q::common(s, w[b]); });
         for i in 0..Q::GROUPS * Q::SPANS {
             let (g, span) = (i / Q::SPANS, i % Q::SPANS);
-            let of_line = of_lines[usize::from(g + Q::NEAR >= Q::GROUPS)];
             let (words, units, offsets) = (&x.words[g], &x.scales[g], &x.offsets[g]);
             let mut dots = [[s.splat_i32(0); SIDE]; WIDE];
             for r in 0..SIDE {
@@ -61,7 +59,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                 let first = (span * lines + j) * each;
                 unrolled!(WIDE, b => {
                     let line = Q::line(w[b], i * lines + j);
-                    Q::prefetch_line(s, line, of_line, ahead);
+                    Q::prefetch_line(s, line, ahead);
                     let quads = Q::quads(s, line);
                     for (q, codes) in quads.into_iter().take(each).enumerate() {
                         for r in 0..SIDE {

@@ -25,17 +25,6 @@ pub struct Groups<'a> {
     pub count: usize,
 }
 
-/// The distances at which lines are prefetched: in all groups of a block but the last
-/// [`Blocks::NEAR`], and in these, whose lines ahead are those of the block `ahead`.
-#[inline(always)]
-pub fn lines_ahead<Q: Blocks>(ahead: usize) -> [usize; 2] {
-    let group = Q::LINES * size_of::<[u16; LINE]>();
-    match Q::NEAR {
-        0 => [ahead; 2],
-        near => [near * group, ahead + near * group - Q::GROUPS * group],
-    }
-}
-
 /// What a product of integers does with weights of one format.
 pub trait Integers {
     /// The format.

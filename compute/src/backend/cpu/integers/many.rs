@@ -137,7 +137,7 @@ fn decode<A: Integers, S: Simd, const WIDE: usize>(
             let block = &A::Q::blocks(strips[b])[block];
             for j in 0..A::Q::LINES {
                 let line = A::Q::line(block, g * A::Q::LINES + j);
-                A::Q::prefetch_line(s, line, ahead, ahead);
+                A::Q::prefetch_line(s, line, ahead);
                 let decoded = A::decode(s, codes, line);
                 for (line, to) in decoded.into_iter().zip(&mut lines[j * each..][..each]) {
                     s.store_i16(line, &mut to[b]);

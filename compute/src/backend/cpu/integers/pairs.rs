@@ -4,7 +4,7 @@ use super::super::blocks::{Blocks, WORDS};
 use super::super::element::Weights;
 use super::super::simd::Simd;
 use super::super::words::Panel;
-use super::integer::{Decoded, Groups, Integers, Sums, accumulate, lines_ahead, unrolled};
+use super::integer::{Decoded, Groups, Integers, Sums, accumulate, unrolled};
 use std::marker::PhantomData;
 
 /// int16 activations times weights of a format.
@@ -46,19 +46,17 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
         let each = WORDS / Q::LINES;
         // Lines of a span.
         let lines = Q::LINES / Q::SPANS;
-        let of_lines = lines_ahead::<Q>(ahead);
         let mut common = [Q::common(s, w[0]); WIDE];
         unrolled!(WIDE, b => { common[b] = Q::common(s, w[b]); });
         for i in 0..Q::GROUPS * Q::SPANS {
             let (g, span) = (i / Q::SPANS, i % Q::SPANS);
-            let of_line = of_lines[usize::from(g + Q::NEAR >= Q::GROUPS)];
             let (words, units, offsets) = (&x.words[g], &x.scales[g], &x.offsets[g]);
             let mut dots = [[Q::zero(s); SIDE]; WIDE];
             for j in 0..lines {
                 let first = (span * lines + j) * each;
                 unrolled!(WIDE, b => {
                     let line = Q::line(w[b], i * lines + j);
-                    Q::prefetch_line(s, line, of_line, ahead);
+                    Q::prefetch_line(s, line, ahead);
                     Q::add(s, table, line, words, first, &mut dots[b]);
                 });
             }

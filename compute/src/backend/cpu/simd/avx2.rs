@@ -520,6 +520,14 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn prefetch_far<T>(self, at: &T, bytes: usize) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe {
+            let p: *const T = at;
+            _mm_prefetch::<_MM_HINT_T1>(p.cast::<i8>().wrapping_add(bytes));
+        }
+    }
+    #[inline(always)]
     fn prefetch<T>(self, at: &T, bytes: usize) {
         // SAFETY: a prefetch of any address is allowed.
         unsafe {

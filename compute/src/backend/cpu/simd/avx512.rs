@@ -530,9 +530,12 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
-    fn prefetch_far<T>(self, at: &T) {
+    fn prefetch_far<T>(self, at: &T, bytes: usize) {
         // SAFETY: a prefetch of any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(at).cast()) }
+        unsafe {
+            let p: *const T = at;
+            _mm_prefetch::<_MM_HINT_T1>(p.cast::<i8>().wrapping_add(bytes));
+        }
     }
     #[inline(always)]
     fn prefetch<T>(self, at: &T, bytes: usize) {

@@ -182,10 +182,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Integral f32 from -128 to 127 -> i8.
     fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]);
 
-    /// Prefetches the cache line of `at` into L2.
+    /// Prefetches the cache line `bytes` after `at` into L2, as weights that a step reads once are.
+    /// Into L1, no more lines are on their way than L1 has buffers for misses: two cores of a Zen 4
+    /// then read 31 GB/s of the 54 that they read this way.
     #[inline(always)]
-    fn prefetch_far<T>(self, at: &T) {
-        self.prefetch(at, 0);
+    fn prefetch_far<T>(self, at: &T, bytes: usize) {
+        self.prefetch(at, bytes);
     }
 
     /// Prefetches the cache line `bytes` after `at`.
