@@ -45,12 +45,13 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
     many::scratch_len(max_rows).max(TASK_STRIPS * MAX_FEW * super::simd::LANES)
 }
 
-/// Most rows that count as few. To unpack eight bits up to three times costs less than to write
-/// what was unpacked and to read it again.
-fn few(quant: Quant) -> usize {
+/// Most rows that count as few, as int8 or as int16. To unpack weights for every eight rows costs
+/// less than to write what was unpacked and to read it again; by how much depends on the format.
+fn few(quant: Quant, bytes: bool) -> usize {
     match quant {
         Quant::Int8 | Quant::K8 => MAX_FEW,
-        _ => MAX_SIDE,
+        _ if bytes => 2 * MAX_SIDE,
+        _ => MAX_SIDE + MAX_SIDE / 2,
     }
 }
 
@@ -66,10 +67,11 @@ fn most_side(tier: Tier) -> usize {
 /// The form of `rows` rows of activations for weights of this format, as int8 or as int16, and how
 /// many lie side by side.
 pub(super) fn form(tier: Tier, quant: Quant, rows: usize, bytes: bool) -> (Form, usize) {
-    let many = rows > few(quant);
+    let many = rows > few(quant, bytes);
     let side = match many {
         true => many::side(tier),
-        false => rows.min(most_side(tier)),
+        // Panels of one size, as full as can be: the rows that fill the last one up take as long.
+        false => rows.div_ceil(rows.div_ceil(most_side(tier)).max(1)),
     };
     let form = match (bytes, many) {
         (true, many) => Form::Bytes(quant, many),
