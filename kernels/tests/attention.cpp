@@ -3,7 +3,7 @@
 
 namespace {
 
-// The kernel that computes prefill (in float32, with mma.sync, or for compute capability 9.0), or the
+// The kernel that computes prefill (in float32, with mma.sync, for compute capability 9.0), or the
 // one that computes decode.
 enum Way { Fma, Mma, Hopper, Decode };
 
@@ -409,6 +409,41 @@ void test_attend_large() {
     }
 }
 
+// Keys with small weights and large values: f16 has few exponents, yet the weights keep their bits.
+void test_attend_small() {
+    for (int type : {GPU_F16, GPU_INT8}) {
+        const uint32_t n = 201, dim = 32;
+        Attention test(type, 1, 1, dim, {{n - 1, 1, false}});
+        for (float &x : test.q) x *= 4;
+        test.qd.put(test.q);
+        std::vector<double> weight(n);
+        double sum = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            double dot = 0;
+            for (uint32_t d = 0; d < dim; d++) dot += test.q[d] * test.k[0][i * dim + d];
+            sum += weight[i] = exp(dot / sqrt((double)dim));
+        }
+        std::vector<uint8_t> bytes = test.vd.get<uint8_t>();
+        uint32_t small = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (weight[i] / sum < 1e-7 || weight[i] / sum > 2e-6) continue;
+            small++;
+            uint8_t *head = &bytes[test.pages[i / 16] * head_bytes(type, test.stride)];
+            const float unit = 400;
+            if (scaled(type)) memcpy(head + 16 * test.stride + i % 16 * 4, &unit, 4);
+            for (uint32_t d = 0; d < dim; d++) {
+                if (!scaled(type))
+                    store(
+                        type, head + (i % 16 * test.stride + d) * 2, d % 2 ? 50000.0f : -40000.0f);
+                test.v[0][i * dim + d] = cached(type, head, test.stride, i % 16, d);
+            }
+        }
+        CHECK(small > 5, "too few keys have small weights");
+        test.vd.put(bytes);
+        test.compare("attend", test.decode({0}, 1, 1), 0, false);
+    }
+}
+
 // The values of a later key do not reach a row, whatever they are, although both share a tile of keys;
 // nor do those before a row's window. A row that sees them gets what float32 gives.
 void test_attend_infinity() {
@@ -481,6 +516,7 @@ extern const Test ATTENTION[] = {
     {"attend_window", test_attend_window},
     {"attend_nan", test_attend_nan},
     {"attend_large", test_attend_large},
+    {"attend_small", test_attend_small},
     {"attend_infinity", test_attend_infinity},
     {nullptr, nullptr},
 };
