@@ -57,7 +57,8 @@ WITHOUT_GRAPHS = 3.5e-6
 # instructions: lane instructions to unpack and sum.
 # hopper: a Hopper, if a kernel for compute capability 9.0 does it.
 # attend: for attention of a prompt with such a kernel: flops of all blocks, and of the longest.
-Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None))
+# least: seconds that a block takes beside its bytes, because each thing waits for the one before.
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend least", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None, 0))
 # A product on compute capability 9.0.
 # share: of the speed that the largest tiles reach, by guess (smaller tiles need more from L2, and
 # one warpgroup alone waits for the products that it has begun).
@@ -219,14 +220,25 @@ def gemm(kernel, dtype, rows, cols, n):
 
 
 def attend(shape, kv, n, context):
-    """Attention of decode; rows beyond 32 take further launches."""
+    """Attention of decode, for caches of 16 and 8 bits; rows beyond 32 take further launches."""
+    # Instructions of a warp, counted in the SASS for sm_90a (benches/record/2026-11-25-gpu-attention-
+    # of-generated-rows.txt): 390 for each of a block's eight, with its share of what adds them up; for
+    # 32 keys 75 and 2.65 for each column, 4.9 where codes are unpacked; 1,840 for the block that joins
+    # splits, if there are several. `least` is about 5,700 cycles: four loads that follow one another,
+    # 300 instructions before the first copy, the products of the last page, the sum over the warps,
+    # the counter, the join.
     splits, launches = context // SPLIT + 1, []
     for first in range(0, n, ATTEND_ROWS):
         rows = min(n - first, ATTEND_ROWS)
         bytes_ = rows * kv_bytes(shape, kv, context + 1) / shape.n_layers
-        blocks = shape.n_kv_heads * splits * rows
-        keys = rows * (context + 1) * shape.n_heads * shape.head_dim
-        launches.append(Launch("attend", bytes_, 4 * keys, "vector", blocks, bytes_ / blocks, 0, keys * 3))
+        sets = shape.n_kv_heads * ceil(shape.n_heads / shape.n_kv_heads / 8)
+        blocks = sets * splits * rows
+        warps = rows * sets * ceil((context + 1) / 32)
+        joins = rows * sets if splits > 1 else 0
+        instructions = 8 * 390 * blocks + (75 + (4.9 if kv in SCALED else 2.65) * shape.head_dim) * warps + 1840 * joins
+        # 16 queries with 32 keys, and twice 8 heads of weights with 32 values.
+        flops = 64 * shape.head_dim * 32 * warps
+        launches.append(Launch("attend", bytes_, flops, "matrix", blocks, bytes_ / blocks, 0, 32 * instructions, least=3.3e-6))
     return launches
 
 
@@ -322,7 +334,7 @@ def kernel_seconds(machine, launch):
     return max(
         launch.bytes / machine.bandwidth,
         launch.flops / (rate * busy),
-        launch.serial * ceil(launch.blocks / machine.units) / machine.one,
+        launch.serial * ceil(launch.blocks / machine.units) / machine.one + launch.least,
         launch.cache / machine.cache,
         (launch.bytes + launch.again + times * launch.own) / machine.l2,
         launch.instructions / machine.lanes,

@@ -30,6 +30,8 @@ def geometry(kernel):
         return 128, 0
     if match := re.fullmatch(r"attend_prefill_\w+_(32|64|128)", kernel):
         return 128, 512 * int(match[1])
+    if match := re.fullmatch(r"attend_(f16|bf16|int8|fp8)", kernel):
+        return 256, (98304 if kernel.endswith("f16") else 65536) + 2048
     if kernel.startswith("attend"):
         return 128, 4160 + 96 * 128
     if "prefill" in kernel:

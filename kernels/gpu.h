@@ -14,8 +14,11 @@
 // | gemm_hopper.h, codes_hopper.h | its products of many rows: floats, quantised weights |
 // | attend_hopper.h | its prefill attention |
 // | keys.h | how attention reads the cache; rows that the tensor cores lose |
+// | attend_chunk.h | attention to a chunk of keys in float32 |
+// | attend_tensor.h | decode attention to a chunk of keys on tensor cores |
+// | attend_split.h | decode attention: what a block has, and how splits are joined |
 // | embed, prepare, qkv, append, attend, attend_prefill, | one op each, decode and prefill |
-// | matmul_add, ffn_up, logits (.cu) | |
+// | attend_prefill_fma, matmul_add, ffn_up, logits (.cu) | |
 // | adapt.cu | what adapters of requests add to products |
 // | sample.cu | from logits to a token |
 // | emu/ | the machine as C++; tests/ and test.sh prove the kernels on it |
@@ -148,6 +151,14 @@ DEVICE float load_fenced(const float *p) {
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
     return v;
 }
+DEVICE Words2 load_fenced8(const void *p) {
+    Words2 v;
+    asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];"
+        : "=r"(v.w[0]), "=r"(v.w[1])
+        : "l"(p)
+        : "memory");
+    return v;
+}
 DEVICE Words4 load_fenced16(const void *p) {
     Words4 v;
     asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -194,6 +205,13 @@ DEVICE uint32_t bytes_as_pair(uint32_t x, int i) {
 }
 DEVICE uint32_t lower_twice(uint32_t x) { return __byte_perm(x, 0, 0x1010u); }
 DEVICE uint32_t upper_twice(uint32_t x) { return __byte_perm(x, 0, 0x3232u); }
+// Bytes i and i + 2 of x, in the lower half and as 1024 + byte in two f16. i is 0 or 1.
+DEVICE uint32_t alternate_bytes(uint32_t x, int i) {
+    return __byte_perm(x, 0, i ? 0x4431u : 0x4420u);
+}
+DEVICE uint32_t alternate_as_pair(uint32_t x, int i) {
+    return __byte_perm(x, 0x64646464u, i ? 0x4341u : 0x4240u);
+}
 DEVICE uint32_t byte_of(uint32_t x, int i) { return __byte_perm(x, 0, 0x4440u + (uint32_t)i); }
 // 2^23 + byte `i` of x.
 DEVICE float byte_as_float(uint32_t x, int i) {
@@ -206,6 +224,15 @@ DEVICE void cp_async(void *to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
         "l"(from), "r"(valid ? 16 : 0)
+        : "memory");
+}
+// The same; `bits` are not zero where the copy is valid. To compare bits takes one instruction, to
+// turn them into a number of bytes three.
+DEVICE void cp_async_if(uint32_t bits, void *to, const void *from) {
+    asm volatile("{.reg .pred none; setp.eq.u32 none, %2, 0; "
+                 "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none;}" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from), "r"(bits)
         : "memory");
 }
 DEVICE void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -266,6 +293,17 @@ DEVICE float across_sum(float v, int width) {
 }
 
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { return atomicAdd(p, x); }
+// An addition that orders. A thread that adds sees what those who have added before had written,
+// or had seen, by then. With barriers before and after it, this holds for whole blocks. It is
+// cheaper than device_fence on both sides, which is sequentially consistent.
+DEVICE uint32_t atomic_add_ordered(uint32_t *p, uint32_t x) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+        : "=r"(before)
+        : "l"(p), "r"(x)
+        : "memory");
+    return before;
+}
 DEVICE void device_fence() { __threadfence(); }
 
 // Programmatic dependent launch. It takes effect where the machine code is for compute capability
@@ -381,6 +419,9 @@ template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
         body(f16());
 }
 
+DEVICE uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+DEVICE uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
 #include "hopper.h"
 #include "quant.h"
 
@@ -397,6 +438,9 @@ DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
 #include "gemm_hopper.h"
 #include "codes_hopper.h"
 #include "keys.h"
+#include "attend_chunk.h"
+#include "attend_split.h"
+#include "attend_tensor.h"
 #include "attend_hopper.h"
 
 #endif

@@ -41,6 +41,41 @@ template <class T> struct Eight<T, true> {
     DEVICE_MEMBER void unpack(float (&v)[8]) const { unpack8(v, raw, T()); }
 };
 
+// Attends with the query q to keys begin .. end - 1 in float32. A whole warp calls it. Each
+// `threads` neighbouring lanes do the same; lane `at` of them has columns 8 * at and on. `max`
+// becomes the largest score (times 1 / ln 2), `sum` the sum of the weights.
+template <class C> DEVICE void attend_exactly(const Keys<C> &keys, const float *q,
+    uint32_t head_dim, uint32_t at, uint32_t threads, uint32_t begin, uint32_t end, float scale,
+    float (&o)[8], float &max, float &sum) {
+    const uint32_t d0 = at * 8;
+    const bool has = d0 < keys.head_stride;
+    float own[8];
+    UNROLL
+    for (uint32_t e = 0; e < 8; e++) own[e] = d0 + e < head_dim ? q[d0 + e] : 0, o[e] = 0;
+    max = -INFINITY_F, sum = 0;
+    UNROLL_BY(1)
+    for (uint32_t key = begin; key < end; key++) {
+        Eight<C> raw[2] = {};
+        if (has) {
+            raw[0].load(keys.k + keys.at(key) + d0);
+            raw[1].load(keys.v + keys.at(key) + d0);
+        }
+        float k[8], v[8], s = 0;
+        raw[0].unpack(k);
+        raw[1].unpack(v);
+        UNROLL
+        for (int e = 0; e < 8; e++) s = fmaf(own[e], k[e], s);
+        s = group_sum(s, (int)threads) * keys.unit(keys.k, key, true) * scale * 1.44269504f;
+        const float larger = fmaxf(max, s), base = larger == -INFINITY_F ? 0 : larger,
+                    fade = exp2_fast(max - base), weight = exp2_fast(s - base),
+                    unit = weight * keys.unit(keys.v, key, true);
+        max = larger;
+        sum = fmaf(sum, fade, weight);
+        UNROLL
+        for (int e = 0; e < 8; e++) o[e] = fmaf(unit, v[e], o[e] * fade);
+    }
+}
+
 // Tensor cores multiply every weight of a tile by every value, also those of keys that a row does
 // not see: its weight is zero there, but 0 * infinity is NaN. So where the weights of a row are
 // numbers and its result is NaN, a value is not finite, and only the row's own keys can say what
@@ -54,34 +89,11 @@ template <class C>
 DEVICE void attend_again(const AttendPrefillParams &p, const AttendTile &tile, uint32_t j) {
     const uint32_t head = blockIdx.x, d0 = threadIdx.x % 32 * 8, n_keys = tile.position + j + 1;
     const int32_t row = p.rows[tile.first + j];
-    const bool has = d0 < p.head_stride;
     const Keys<C> keys(p.k_pages, p.v_pages, p.pages + tile.pages,
         head / (p.n_heads / p.n_kv_heads), p.n_kv_heads, p.head_stride);
-    float q[8], o[8] = {}, max = -INFINITY_F, sum = 0;
-    UNROLL
-    for (uint32_t e = 0; e < 8; e++)
-        q[e] = d0 + e < p.head_dim ? p.q[(size_t)row * p.q_stride + head * p.head_dim + d0 + e] : 0;
-    UNROLL_BY(1)
-    for (uint32_t key = first_key(n_keys, p.window); key < n_keys; key++) {
-        Eight<C> raw[2] = {};
-        if (has) {
-            raw[0].load(keys.k + keys.at(key) + d0);
-            raw[1].load(keys.v + keys.at(key) + d0);
-        }
-        float k[8], v[8], s = 0;
-        raw[0].unpack(k);
-        raw[1].unpack(v);
-        UNROLL
-        for (int e = 0; e < 8; e++) s = fmaf(q[e], k[e], s);
-        s = group_sum(s, 32) * keys.unit(keys.k, key, true) * p.scale * 1.44269504f;
-        const float larger = fmaxf(max, s), base = larger == -INFINITY_F ? 0 : larger,
-                    fade = exp2_fast(max - base), weight = exp2_fast(s - base),
-                    unit = weight * keys.unit(keys.v, key, true);
-        max = larger;
-        sum = fmaf(sum, fade, weight);
-        UNROLL
-        for (int e = 0; e < 8; e++) o[e] = fmaf(unit, v[e], o[e] * fade);
-    }
+    float o[8], max, sum;
+    attend_exactly(keys, p.q + (size_t)row * p.q_stride + head * p.head_dim, p.head_dim,
+        threadIdx.x % 32, 32, first_key(n_keys, p.window), n_keys, p.scale, o, max, sum);
     with_type(p.y_type, [&](auto type) {
         auto *y = (decltype(type) *)p.y + (size_t)row * p.y_stride;
         UNROLL

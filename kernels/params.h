@@ -105,8 +105,12 @@ enum {
     // failed in float32 is still seen to have failed.
     GPU_F16_FINITE = 11,
 
-    GPU_PAGE = 16,   // positions of a page
-    GPU_CHUNK = 256, // keys of one split in decode attention
+    GPU_PAGE = 16,            // positions of a page
+    GPU_CHUNK = 256,          // keys of one split in decode attention
+    GPU_ATTEND_HEADS = 8,     // most query heads in a block of attend_*
+    GPU_ATTEND_SLOTS = 98304, // most shared memory for keys and values in a block of attend_TYPE
+    GPU_ATTEND_OTHER = 2048,  // its shared memory for the scales of 8-bit caches
+    GPU_ATTEND_256 = 76800,   // its shared memory where head_stride is above 128
     GPU_MAX_HEAD_DIM = 256,
     GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16,int8,fp8}_*
     GPU_TILE_FMA = 4,      // rows of an AttendTile: attend_prefill_fma_*
@@ -277,17 +281,22 @@ typedef struct {
 } AppendParams;
 
 // ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Of the blocks for one row
-// and KV head, the last one to finish combines the splits. grid (n_kv_heads, max_splits, n_rows),
-// block 128, shared 4160 + 96 * head_stride. max_splits is at least ceil((largest position + 1) /
-// 256); splits beyond the end of a row's sequence and before its window do nothing. No key before the
-// window is read; this holds for all attention. The kernel's type is that of the KV cache.
+// and KV head, the last one to finish combines the splits. grid (n_kv_heads * ceil(group /
+// GPU_ATTEND_HEADS), max_splits, n_rows).
+//   attend_f32   block 128, shared 4160 + 96 * head_stride
+//   attend_TYPE  block 256, on tensor cores (attend_tensor.h). Shared, where head_stride is at most
+//                128: 512 * head_stride, rounded up to 64 or 128, * bytes of a number, but at most
+//                GPU_ATTEND_SLOTS; and GPU_ATTEND_OTHER. Above 128: GPU_ATTEND_256
+// max_splits is at least ceil((largest position + 1) / 256); splits beyond the end of a row's
+// sequence and before its window do nothing. No key before the window is read; this holds for all
+// attention. The kernel's type is that of the KV cache.
 typedef struct {
     void *y;        // [max_rows, y_stride] of y_type out, by rows[i]
     const float *q; // [max_rows, q_stride], by rows[i]
     const void *k_pages;
     const void *v_pages;
     float *partial; // [n_rows, n_heads, max_splits, head_stride + 4] scratch
-    // [n_rows, n_kv_heads] scratch: must be ZERO before the first launch; each launch leaves zeros
+    // [n_rows, grid.x] scratch: must be ZERO before the first launch; each launch leaves zeros
     uint32_t *counters;
     const int32_t *rows;       // [n_rows]
     const int32_t *positions;  // [max_rows], by rows[i]
@@ -298,7 +307,7 @@ typedef struct {
     float scale;     // 1 / sqrt(head_dim)
     uint32_t y_type; // GPU_F32, GPU_F16, GPU_BF16 or GPU_F16_FINITE: what the next product takes
     uint32_t window; // how many keys a row sees: its own and those before it; 0: all
-    uint32_t zero;
+    uint32_t group;  // n_heads / n_kv_heads
 } AttendParams;
 
 // Consecutive rows of one sequence: entries first .. first + n of `rows`, at consecutive positions
@@ -594,10 +603,9 @@ typedef struct {
     X(logits_##W, LogitsParams, 256)
 
 // Attention over a cache of type C: for all types; on tensor cores; with tensor maps.
-#define GPU_ATTENTION(X, C)                                                                        \
-    X(attend_##C, AttendParams, 128)                                                               \
-    X(attend_prefill_fma_##C, AttendPrefillParams, 128)
+#define GPU_ATTENTION(X, C) X(attend_prefill_fma_##C, AttendPrefillParams, 128)
 #define GPU_TENSOR_ATTENTION(X, C)                                                                 \
+    X(attend_##C, AttendParams, 256)                                                               \
     X(attend_prefill_##C##_32, AttendPrefillParams, 128)                                           \
     X(attend_prefill_##C##_64, AttendPrefillParams, 128)                                           \
     X(attend_prefill_##C##_128, AttendPrefillParams, 128)
@@ -673,6 +681,7 @@ typedef struct {
     X(append_bf16, AppendParams, 32)                                                               \
     X(append_int8, AppendParams, 32)                                                               \
     X(append_fp8, AppendParams, 32)                                                                \
+    X(attend_f32, AttendParams, 128)                                                               \
     GPU_ATTENTION(X, f32)                                                                          \
     GPU_ATTENTION(X, f16)                                                                          \
     GPU_ATTENTION(X, bf16)                                                                         \

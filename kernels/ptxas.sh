@@ -111,8 +111,10 @@ wanted() {
     attend_prefill_f16_* | attend_prefill_bf16_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
     attend_prefill_int8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 PRMT LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
     attend_prefill_fp8_*) echo 'LDG\.E[A-Z0-9._]*\.64 STS\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
-    attend_fp8 | attend_prefill_fma_fp8) echo 'LDG\.E[A-Z0-9._]*\.64' ;;
-    attend_int8 | attend_prefill_fma_int8) echo 'LDG\.E[A-Z0-9._]*\.64 PRMT' ;;
+    attend_prefill_fma_fp8) echo 'LDG\.E[A-Z0-9._]*\.64' ;;
+    attend_prefill_fma_int8) echo 'LDG\.E[A-Z0-9._]*\.64 PRMT' ;;
+    attend_f16 | attend_bf16 | attend_fp8) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
+    attend_int8) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 PRMT HFMA2 HMMA\.16816\.F32' ;;
     adapt_*) echo 'LDG\.E[A-Z0-9._]*\.128 FFMA' ;;
     attend_prefill_fma_*) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *_prefill_f32) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 FFMA' ;;

@@ -461,6 +461,18 @@ struct CachedF8 {
     uint8_t bits;
 };
 template <class T> constexpr bool SCALED = sizeof(T) == 1;
+// Two codes of a word as f16, exactly: those of bytes i and i + 1 (i is 0 or 2), or those of bytes
+// i and i + 2 (i is 0 or 1).
+DEVICE uint32_t neighbours_of(uint32_t x, int i, Cached8) {
+    return fma_pair(bytes_as_pair(x, i), 0x3c003c00, 0xe480e480);
+}
+DEVICE uint32_t neighbours_of(uint32_t x, int i, CachedF8) { return e4m3_pair(x >> 8 * i); }
+DEVICE uint32_t alternate_of(uint32_t x, int i, Cached8) {
+    return fma_pair(alternate_as_pair(x, i), 0x3c003c00, 0xe480e480);
+}
+DEVICE uint32_t alternate_of(uint32_t x, int i, CachedF8) {
+    return e4m3_pair(alternate_bytes(x, i));
+}
 // The distance from one KV head of a page to the next in numbers, scales included.
 template <class T> DEVICE size_t head_of_page(uint32_t head_stride) {
     return (size_t)GPU_PAGE * head_stride + (SCALED<T> ? GPU_PAGE * 4 : 0);

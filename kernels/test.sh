@@ -106,6 +106,10 @@ plants() {
 NO_BARRIER prepare - prepare twin says|other bits
 NO_BARRIER_GEMM matmul_add prefill_bf16 gemm twin says|other bits
 NO_BARRIER_ATTEND attend bf16 attend twin says|other bits
+NO_BARRIER_CHUNK attend_prefill_fma f32 attend_prefill_fma twin says|other bits
+WEAK_WAIT_ATTEND attend bf16 attend copies under way|twin says|other bits
+QUERIES_OVERWRITTEN attend bf16 attend twin says|other bits
+LOST_ATTEND attend bf16 attend_infinity key 9: row
 NO_WARP_SYNC ffn_up bf16 few twin says|other bits
 NO_BARRIER_FEW logits bf16 few twin says|other bits
 NO_BARRIER_SUMS matmul_add bf16 few twin says|other bits
@@ -181,13 +185,15 @@ END
 NO_BARRIER prepare - prepare data race
 NO_BARRIER_GEMM matmul_add prefill_bf16 gemm data race
 NO_BARRIER_ATTEND attend bf16 attend data race
+NO_BARRIER_CHUNK attend_prefill_fma f32 attend_prefill_fma data race
+QUERIES_OVERWRITTEN attend bf16 attend data race
 NO_WARP_SYNC ffn_up bf16 few data race
 NO_BARRIER_FEW logits bf16 few data race
 NO_BARRIER_SUMS matmul_add bf16 few data race
 NO_BARRIER_BATCH qkv batch_bf16 batch data race
 NO_BARRIER_SPLIT matmul_add batch_bf16 batch data race
 NO_BARRIER_ADAPT adapt - adapt_add data race
-NO_DEVICE_FENCE attend bf16|f16 attend data race
+NO_DEVICE_FENCE attend f32|bf16|f16 attend data race
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill data race
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper data race|a barrier that nobody has made
@@ -326,7 +332,7 @@ fi
 
 # What kernels may not contain: PTX, launches, shared memory that the launch does not size, other
 # headers.
-if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gemm.h kernels/gemv.h kernels/few.h kernels/batch.h kernels/*_hopper.h kernels/quant.h kernels/keys.h | grep -v '#include "gpu.h"'; then
+if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gemm.h kernels/gemv.h kernels/few.h kernels/batch.h kernels/*_hopper.h kernels/attend_*.h kernels/quant.h kernels/keys.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1
 fi

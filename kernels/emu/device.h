@@ -198,6 +198,12 @@ DEVICE uint32_t bytes_as_pair(uint32_t x, int i) {
 }
 DEVICE uint32_t lower_twice(uint32_t x) { return (x & 0xffff) | x << 16; }
 DEVICE uint32_t upper_twice(uint32_t x) { return x >> 16 | (x & 0xffff0000); }
+DEVICE uint32_t alternate_bytes(uint32_t x, int i) {
+    return (x >> 8 * i & 255) | (x >> (8 * i + 8) & 0xff00);
+}
+DEVICE uint32_t alternate_as_pair(uint32_t x, int i) {
+    return 0x64006400u | (x >> 8 * i & 0xff00ff);
+}
 DEVICE uint32_t byte_of(uint32_t x, int i) { return x >> 8 * i & 255; }
 DEVICE float byte_as_float(uint32_t x, int i) { return as_float(0x4b000000u | (x >> 8 * i & 255)); }
 DEVICE Words4 load_const(const void *p, EMU_LINE) {
@@ -210,6 +216,7 @@ DEVICE Words2 load_fresh8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words4 load_shared(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words2 load_shared8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words4 load_fenced16(const void *p, EMU_LINE) { return load_16(p, line); }
+DEVICE Words2 load_fenced8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE float load_fenced(const float *p) { return *p; }
 
 // The destination becomes NaN when the copy is issued, and gets its value only in the wait that
@@ -220,6 +227,9 @@ DEVICE void cp_async(void *to, const void *from, bool valid, EMU_LINE) {
         emu::fail(line, "cp.async with an address that is no multiple of 16");
     for (int i = 0; i < 4; i++) ((volatile uint32_t *)to)[i] = 0xffffffffu;
     emu::cp_push({to, from, valid});
+}
+DEVICE void cp_async_if(uint32_t bits, void *to, const void *from, EMU_LINE) {
+    cp_async(to, from, bits != 0, line);
 }
 DEVICE void cp_commit() { emu::cp_close(); }
 template <int N> DEVICE void cp_wait() {
@@ -277,6 +287,12 @@ DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST);
 }
 DEVICE void device_fence() { emu::device_fence(); }
+DEVICE uint32_t atomic_add_ordered(uint32_t *p, uint32_t x) {
+    emu::device_fence();
+    const uint32_t before = emu::atomic_add_global(p, x);
+    emu::device_fence();
+    return before;
+}
 
 DEVICE void start_next() {}
 DEVICE void wait_for_last(EMU_LINE) {

@@ -3,8 +3,9 @@
 
 namespace {
 
-// The kernel that computes prefill: in float32, with mma.sync, or for compute capability 9.0.
-enum Way { Fma, Mma, Hopper };
+// The kernel that computes prefill (in float32, with mma.sync, for compute capability 9.0), or the
+// one that computes decode.
+enum Way { Fma, Mma, Hopper, Decode };
 
 struct Span {
     uint32_t position, n;
@@ -96,17 +97,18 @@ struct Attention {
         uint32_t n = (uint32_t)rows.size();
         Buffer rd(rows), y((size_t)n_rows * pad32(q_dim) * size_of(y_type)),
             partial((size_t)n * heads * max_splits * (stride + 4) * 4);
-        std::vector<uint32_t> zeros(n * kv_heads, 0);
+        const uint32_t group = heads / kv_heads, sets = kv_heads * tiles(group, GPU_ATTEND_HEADS);
+        std::vector<uint32_t> zeros(n * sets, 0);
         Buffer counters(zeros);
         AttendParams p = {y.as<void>(), qd.as<float>(), kd.as<void>(), vd.as<void>(),
             partial.as<float>(), counters.as<uint32_t>(), rd.as<int32_t>(), pd.as<int32_t>(),
             rpd.as<uint32_t>(), pgd.as<uint32_t>(), n, heads, kv_heads, head_dim, stride,
             pad32(q_dim), pad32(q_dim), max_splits, 1 / sqrtf((float)head_dim), (uint32_t)y_type,
-            window, 0};
+            window, group};
         // Launches twice, because the second launch finds the counters as the first left them.
         for (int i = 0; i < 2; i++)
-            launch(std::string("attend_") + name_of(type), p, kv_heads, max_splits, n, 128,
-                4160 + 96 * stride, seed + (uint64_t)i * 100);
+            launch(std::string("attend_") + name_of(type), p, sets, max_splits, n,
+                attend_threads(type), attend_shared(type, stride), seed + (uint64_t)i * 100);
         CHECK(counters.get<uint32_t>() == zeros, "attend left a counter");
         return numbers(y);
     }
@@ -270,6 +272,13 @@ void test_attend() {
     decode(GPU_BF16, 1, 1, 20, {70}, 1);
     decode(GPU_F16, 1, 1, 256, {20}, 2);
     decode(GPU_BF16, 2, 2, 96, {64}, 1);
+    decode(GPU_BF16, 5, 1, 40, {90}, 1);
+    decode(GPU_F16, 3, 1, 80, {33, 288}, 2);
+    decode(GPU_F32, 9, 1, 80, {270}, 2);
+    decode(GPU_BF16, 2, 1, 16, {2500}, 10); // more splits than are joined at once
+    // More heads than a block has.
+    decode(GPU_BF16, 32, 2, 64, {300, 20}, 2);
+    decode(GPU_F16, 9, 1, 256, {290}, 2);
 }
 
 void prefill(int type, Way way, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
@@ -320,6 +329,7 @@ void test_attend_int8() {
     decode(GPU_INT8, 8, 1, 128, {33, 530}, 4);
     decode(GPU_INT8, 2, 2, 20, {70}, 1);
     decode(GPU_INT8, 1, 1, 256, {20}, 2);
+    decode(GPU_INT8, 11, 1, 256, {260, 40}, 2);
     prefill(GPU_INT8, Mma, 2, 1, 32, {{0, 65, true}});
     prefill(GPU_INT8, Mma, 1, 1, 128, {{130, 33, true}, {0, 9, true}});
     prefill(GPU_INT8, Mma, 4, 2, 50, {{3, 17, true}});
@@ -329,6 +339,7 @@ void test_attend_int8() {
 void test_attend_fp8() {
     decode(GPU_FP8, 4, 1, 64, {1, 17, 257}, 2);
     decode(GPU_FP8, 2, 2, 20, {70}, 1);
+    decode(GPU_FP8, 8, 1, 96, {300}, 2);
     prefill(GPU_FP8, Mma, 2, 1, 32, {{0, 65, true}});
     prefill(GPU_FP8, Mma, 1, 1, 128, {{130, 17, true}});
     prefill(GPU_FP8, Fma, 1, 1, 32, {{254, 5, true}});
@@ -398,6 +409,41 @@ void test_attend_large() {
     }
 }
 
+// Keys with small weights and large values: f16 has few exponents, yet the weights keep their bits.
+void test_attend_small() {
+    for (int type : {GPU_F16, GPU_INT8}) {
+        const uint32_t n = 201, dim = 32;
+        Attention test(type, 1, 1, dim, {{n - 1, 1, false}});
+        for (float &x : test.q) x *= 4;
+        test.qd.put(test.q);
+        std::vector<double> weight(n);
+        double sum = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            double dot = 0;
+            for (uint32_t d = 0; d < dim; d++) dot += test.q[d] * test.k[0][i * dim + d];
+            sum += weight[i] = exp(dot / sqrt((double)dim));
+        }
+        std::vector<uint8_t> bytes = test.vd.get<uint8_t>();
+        uint32_t small = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (weight[i] / sum < 1e-7 || weight[i] / sum > 2e-6) continue;
+            small++;
+            uint8_t *head = &bytes[test.pages[i / 16] * head_bytes(type, test.stride)];
+            const float unit = 400;
+            if (scaled(type)) memcpy(head + 16 * test.stride + i % 16 * 4, &unit, 4);
+            for (uint32_t d = 0; d < dim; d++) {
+                if (!scaled(type))
+                    store(
+                        type, head + (i % 16 * test.stride + d) * 2, d % 2 ? 50000.0f : -40000.0f);
+                test.v[0][i * dim + d] = cached(type, head, test.stride, i % 16, d);
+            }
+        }
+        CHECK(small > 5, "too few keys have small weights");
+        test.vd.put(bytes);
+        test.compare("attend", test.decode({0}, 1, 1), 0, false);
+    }
+}
+
 // The values of a later key do not reach a row, whatever they are, although both share a tile of keys;
 // nor do those before a row's window. A row that sees them gets what float32 gives.
 void test_attend_infinity() {
@@ -407,13 +453,21 @@ void test_attend_infinity() {
         uint32_t head_dim, position, n, key, window;
     };
     const float values[] = {INFINITY, -INFINITY, NAN};
-    for (const Case &c : {Case{GPU_BF16, Fma, 32, 0, 20, 9, 0},
-             Case{GPU_BF16, Mma, 32, 0, 70, 9, 0}, Case{GPU_F16, Mma, 96, 3, 40, 30, 0},
-             Case{GPU_INT8, Mma, 64, 5, 20, 21, 0}, Case{GPU_F16, Mma, 64, 61, 50, 70, 20},
-             Case{GPU_BF16, Hopper, 64, 0, 130, 70, 0}, Case{GPU_F16, Hopper, 128, 20, 70, 85, 0},
-             Case{GPU_BF16, Hopper, 32, 100, 60, 120, 30}}) {
+    for (const Case &c :
+        {Case{GPU_BF16, Decode, 32, 0, 20, 9, 0}, Case{GPU_F16, Decode, 96, 30, 40, 45, 20},
+            Case{GPU_INT8, Decode, 64, 5, 20, 21, 0}, Case{GPU_FP8, Decode, 256, 255, 9, 258, 0},
+            Case{GPU_F32, Decode, 16, 290, 3, 260, 0}, Case{GPU_BF16, Fma, 32, 0, 20, 9, 0},
+            Case{GPU_BF16, Mma, 32, 0, 70, 9, 0}, Case{GPU_F16, Mma, 96, 3, 40, 30, 0},
+            Case{GPU_INT8, Mma, 64, 5, 20, 21, 0}, Case{GPU_F16, Mma, 64, 61, 50, 70, 20},
+            Case{GPU_BF16, Hopper, 64, 0, 130, 70, 0}, Case{GPU_F16, Hopper, 128, 20, 70, 85, 0},
+            Case{GPU_BF16, Hopper, 32, 100, 60, 120, 30}}) {
         Attention test(c.type, 2, 1, c.head_dim, {{c.position, c.n, true}}, false, c.window);
-        const auto clean = test.prefill(c.way, 0, 1);
+        std::vector<int32_t> rows;
+        for (uint32_t i = 0; i < test.n_rows; i++) rows.push_back((int32_t)i);
+        auto run = [&](uint64_t seed) {
+            return c.way == Decode ? test.decode(rows, 2, seed) : test.prefill(c.way, 0, seed);
+        };
+        const auto clean = run(1);
         std::vector<uint8_t> bytes = test.vd.get<uint8_t>();
         uint8_t *head = &bytes[test.pages[c.key / 16] * head_bytes(c.type, test.stride)];
         if (scaled(c.type)) {
@@ -426,9 +480,10 @@ void test_attend_infinity() {
         for (uint32_t d = 0; d < c.head_dim; d++)
             test.v[0][c.key * c.head_dim + d] = cached(c.type, head, test.stride, c.key % 16, d);
         test.vd.put(bytes);
-        const char *name = c.way == Fma ? "float32" : c.way == Mma ? "mma" : "hopper";
-        const auto got = view_as<float>(on_schedules(
-            name, [&](uint64_t seed) { return bytes_of(test.prefill(c.way, 0, seed)); }));
+        static const char *const names[] = {"float32", "mma", "hopper", "decode"};
+        const char *name = names[c.way];
+        const auto got =
+            view_as<float>(on_schedules(name, [&](uint64_t seed) { return bytes_of(run(seed)); }));
         test.untouched(got);
         for (uint32_t row = 0; row < test.n_rows; row++) {
             const uint32_t position = c.position + row;
@@ -445,7 +500,7 @@ void test_attend_infinity() {
                     is, was);
             }
         }
-        test.rounds(got, [&] { return test.prefill(c.way, 0, 1); });
+        test.rounds(got, [&] { return run(1); });
     }
 }
 
@@ -461,6 +516,7 @@ extern const Test ATTENTION[] = {
     {"attend_window", test_attend_window},
     {"attend_nan", test_attend_nan},
     {"attend_large", test_attend_large},
+    {"attend_small", test_attend_small},
     {"attend_infinity", test_attend_infinity},
     {nullptr, nullptr},
 };

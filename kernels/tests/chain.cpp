@@ -164,8 +164,8 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
                 partial.as<float>(), counters.as<uint32_t>(), rows.as<int32_t>(),
                 positions.as<int32_t>(), row_pages.as<uint32_t>(), pages.as<uint32_t>(), padded,
                 n_heads, n_kv_heads, head_dim, head_dim, pad32(q_dim), pad32(q_dim), 1, 0.25f,
-                (uint32_t)(layer ? GPU_F16 : GPU_BF16), layer ? 2u : 0, 0},
-            n_kv_heads, 1, padded, 128, 4160 + 96 * head_dim);
+                (uint32_t)(layer ? GPU_F16 : GPU_BF16), layer ? 2u : 0, n_heads / n_kv_heads},
+            n_kv_heads, 1, padded, attend_threads(kv_type), attend_shared(kv_type, head_dim));
         MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr,
             rows.as<int32_t>(), scratch.as<void>(), padded, dim, q_dim, pad32(dim), pad32(q_dim),
             w[1].stride, splits, 0, 1, 0};

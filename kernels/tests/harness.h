@@ -309,6 +309,15 @@ struct Matrix {
     }
 };
 
+// How `attend` of this cache is launched: threads and shared memory of a block.
+inline unsigned attend_threads(int type) { return type == GPU_F32 ? 128 : 256; }
+inline size_t attend_shared(int type, uint32_t stride) {
+    if (type == GPU_F32) return 4160 + 96 * stride;
+    const size_t tiles = 512 * pad(stride, 64) * (scaled(type) ? 1 : 2), most = GPU_ATTEND_SLOTS;
+    if (stride > 128) return GPU_ATTEND_256;
+    return (tiles < most ? tiles : most) + GPU_ATTEND_OTHER;
+}
+
 // Random activations [rows, stride]. The padding is NaN, because no kernel may use it.
 inline std::vector<float> activations(uint32_t rows, uint32_t width, Random &random) {
     std::vector<float> x((size_t)rows * pad32(width), NAN);

@@ -4,8 +4,8 @@
 use super::adapters::Carriage;
 use super::device::{Device, Memory};
 use super::{
-    Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_rows, fresh_len, geometry, head_of_page, head_stride,
-    mat, medusa, most_decoded, ops, pad32, partial_len, sample, step, still_bytes,
+    Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_counters, fresh_len, geometry, head_of_page,
+    head_stride, mat, medusa, most_decoded, ops, pad32, partial_len, sample, step, still_bytes,
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{
@@ -80,7 +80,7 @@ impl<D: Device> Backend for Gpu<D> {
             fresh_len(shape, limits),
             // Nor whether a layer does not rotate.
             still_bytes(shape, limits) / 4,
-            attend_rows(limits) * shape.n_kv_heads,
+            attend_counters(shape, limits),
             step::bytes(limits.max_rows, limits.n_pages) / 4,
             sample::bytes(limits) / 4,
         ];

@@ -230,8 +230,15 @@ pub(super) fn append<D: Device>(d: &D, kv: Dtype, p: &AppendParams) -> Result<()
 }
 
 pub(super) fn attend<D: Device>(d: &D, kv: Dtype, p: &AttendParams) -> Result<()> {
-    let grid = [p.n_kv_heads, p.max_splits, p.n_rows];
-    let shared = 4160 + 96 * p.head_stride;
+    let heads = p.n_kv_heads * p.group.div_ceil(GPU_ATTEND_HEADS);
+    let grid = [heads, p.max_splits, p.n_rows];
+    let tiles = |columns: u32| 512 * columns * kv.size() as u32;
+    let shared = match p.head_stride {
+        stride if kv == Dtype::F32 => 4160 + 96 * stride,
+        ..=64 => tiles(64).min(GPU_ATTEND_SLOTS) + GPU_ATTEND_OTHER,
+        65..=128 => tiles(128).min(GPU_ATTEND_SLOTS) + GPU_ATTEND_OTHER,
+        _ => GPU_ATTEND_256,
+    };
     run_dependent(d, ATTEND.of(kv)?, blocks(grid, shared), p)
 }
 

@@ -135,6 +135,13 @@ fn attend_rows(limits: &Limits) -> usize {
     ATTEND_ROWS.min(limits.max_rows)
 }
 
+/// Number of counters of decode attention: `[attend_rows]` with one for each KV head and each eight
+/// query heads that share it.
+fn attend_counters(shape: &Shape, limits: &Limits) -> usize {
+    let heads = (shape.n_heads / shape.n_kv_heads).div_ceil(params::GPU_ATTEND_HEADS as usize);
+    attend_rows(limits) * shape.n_kv_heads * heads
+}
+
 /// The largest number of decode rows of a step. Each of them wants logits, so both limits hold.
 fn most_decoded(limits: &Limits) -> usize {
     limits.max_rows.min(limits.max_wanted)
@@ -265,7 +272,7 @@ pub struct Gpu<D: Device> {
     fresh: Option<Memory<D>>,
     still: Option<Still<D>>,
     medusa: Option<medusa::Medusa<D>>,
-    /// Counters of decode attention, `[attend_rows, n_kv_heads]`, zero between launches.
+    /// Counters of decode attention ([`attend_counters`]), zero between launches.
     counters: Memory<D>,
     answers: answer::Answers<D>,
     /// Number of rows of a step that may follow the loaded one: as many as the loaded one has, or 0
@@ -368,7 +375,7 @@ impl<D: Device> Gpu<D> {
             },
             still: None,
             medusa: None,
-            counters: Memory::zeroed(&device, what, 4 * attend_rows(limits) * shape.n_kv_heads)?,
+            counters: Memory::zeroed(&device, what, 4 * attend_counters(shape, limits))?,
             answers,
             follow: 0,
             quantiser: OnceLock::new(),

@@ -331,6 +331,7 @@ pub(super) fn attend<D: Device>(
         y_type: activations_code(wo.dtype),
         // 0 means that there is none; one that is too large for the kernel has no effect.
         window: layer.window.map_or(0, |n| u32::try_from(n).unwrap_or(0)),
+        group: (shape.n_heads / shape.n_kv_heads) as u32,
         ..AttendParams::default()
     };
     gpu.attend_decode(&decode, kv.dtype)?;

@@ -82,7 +82,7 @@ params! {
         y: u64, q: u64, k_pages: u64, v_pages: u64, partial: u64, counters: u64, rows: u64,
         positions: u64, row_pages: u64, pages: u64, n_rows: u32, n_heads: u32, n_kv_heads: u32,
         head_dim: u32, head_stride: u32, q_stride: u32, y_stride: u32, max_splits: u32, scale: f32,
-        y_type: u32, window: u32, zero: u32,
+        y_type: u32, window: u32, group: u32,
     }
     AttendPrefillParams {
         y: u64, q: u64, k_pages: u64, v_pages: u64, tiles: u64, rows: u64, pages: u64, n_tiles: u32,
