@@ -110,8 +110,11 @@ TEST(log_while_generating) {
   throws = false;
   CHECK(model.text_completion("Once", three).tokens.size() == 3 && lines.size() == 5);
 
-  // Out of next(), with the event that it took; the stream goes on.
-  auto stream = model.stream("Once", three);
+  // Out of next(), with the event that it took; the stream goes on. No token is drawn outside
+  // next(), so that the call which opens the stream hears no line, however long it takes.
+  auto waiting = three;
+  waiting.on_logits = [](const llamabi::Logits &) { return true; };
+  auto stream = model.stream("Once", waiting);
   throws = true;
   int tokens = 0, ends = 0, caught = 0;
   for (llama_status status = LLAMA_OK; status == LLAMA_OK;) {
