@@ -41,16 +41,15 @@ DEVICE uint32_t sum_apart(float (&v)[N]) {
     }
 }
 
-// Shared memory, in floats: [4][256] weights of keys | [4] max | [4] sum | [8] flags |
+// Shared memory, in floats: [4][256] weights of keys | [4] max | [4] sum |
 // [4][head_stride] queries | [4][head_stride] result | [4 warps][4][head_stride] partial results.
 struct Layout {
-    float *p, *max, *sum, *flags, *q, *o, *parts;
+    float *p, *max, *sum, *q, *o, *parts;
     DEVICE_MEMBER Layout(unsigned char *shared, uint32_t head_stride) {
         p = (float *)shared;
         max = p + CHUNK_QUERIES * GPU_CHUNK;
         sum = max + CHUNK_QUERIES;
-        flags = sum + CHUNK_QUERIES;
-        q = flags + 8;
+        q = sum + CHUNK_QUERIES;
         o = q + CHUNK_QUERIES * head_stride;
         parts = o + CHUNK_QUERIES * head_stride;
     }

@@ -52,7 +52,8 @@ struct Block {
     // Writes columns d .. d + N - 1 of a head's output.
     template <uint32_t N>
     DEVICE_MEMBER void put(uint32_t h, uint32_t d, const float (&o)[N], float sum) const {
-        // sum is at least 1: the largest weight of a split is 1.
+        // sum is at least 1, because the largest weight of a split is 1. If no score is a number,
+        // it may be 0 and its inverse infinite; the result is NaN then, as that of a division is.
         const float inverse = 1 / sum;
         float v[N];
         UNROLL

@@ -12,8 +12,10 @@
 // With one query head to a KV head, seven eighths of this are products with zeros. They are still
 // fewer instructions than float32 takes, whose sums must be brought together from 16 lanes.
 //
-// Two 16-bit numbers have 16 significant bits together (bf16) or 22 (f16). attend_prefill_* takes
-// queries and weights as one.
+// Two 16-bit numbers have 16 significant bits together (bf16) or 22 (f16). Of small numbers in f16
+// the lower one is subnormal, and together they are off by up to 2^-25: harmless in queries, not in
+// weights, which a power of two makes larger. A query beyond f16 becomes NaN, and its head is
+// computed once more in float32. attend_prefill_* takes queries and weights as one number.
 
 // The warps of a block, the keys of a warp, and the most query heads of a block.
 constexpr uint32_t ATTEND_WARPS = 8, WARP_KEYS = 32, HEADS = GPU_ATTEND_HEADS;
@@ -28,13 +30,13 @@ template <> struct TensorType<bf16> {
     static constexpr bool F16 = false;
 };
 
-// What a warp does. B: head_stride rounded up to 64, 128 or 256; columns from head_stride on
-// are zero.
+// What a warp does. B: head_stride rounded up to 64, 128 or 256; columns from head_stride on hold
+// zero bytes, which are finite numbers in every type, and nothing comes of them.
 //
 // The warp has its own part of shared memory, with SLOTS tiles. A tile has 16 keys or values (a
-// page) and up to 128 columns. All slots are filled at once, in the order in which tiles are
-// needed: those of the keys, then those of the values. A slot takes the next tile when its own has
-// been used.
+// page) and up to 128 columns. All slots are filled at the beginning (the last one when the queries
+// that lie there have been read), in the order in which tiles are needed: those of the keys, then
+// those of the values. A slot takes the next tile when its own has been used.
 template <class C, uint32_t B> struct Chunk {
     using T = typename TensorType<C>::type;
     static constexpr uint32_t PAGES = WARP_KEYS / GPU_PAGE, COLUMNS = B < 128 ? B : 128,
@@ -51,7 +53,12 @@ template <class C, uint32_t B> struct Chunk {
     static constexpr uint32_t WARP =
         (SLOTS * TILE > RESULTS ? SLOTS * TILE : RESULTS + 127) & ~127u;
 
-    static_assert(B < 256 || ATTEND_WARPS * WARP + GPU_ATTEND_OTHER + 32 * B == GPU_ATTEND_256);
+    // What the host asks for (params.h).
+    static constexpr uint32_t ALL = 512 * B * sizeof(C) / ATTEND_WARPS;
+    static_assert(B == 256 ? ATTEND_WARPS * WARP + GPU_ATTEND_OTHER + 32 * B == GPU_ATTEND_256
+                           : WARP == (ALL < MOST ? ALL : MOST));
+    // What a block may have on compute capability 8.6 and 8.9.
+    static_assert(GPU_ATTEND_SLOTS + GPU_ATTEND_OTHER <= 99 << 10);
 
     const Block &b;
     unsigned char *const shared;
@@ -115,8 +122,8 @@ template <class C, uint32_t B> struct Chunk {
             const uint32_t i = tile / HALVES % PAGES, half = tile % HALVES;
             const C *from = (const C *)(tile < TILES / 2 ? b.p.k_pages : b.p.v_pages) +
                             (i ? page[1] : page[0]) + half * COLUMNS;
-            // What is not seen may never have been written. It becomes zero, because 0 * NaN would
-            // be NaN.
+            // What is not seen may never have been written. Its bytes become zero, a finite number
+            // in every type, because 0 * NaN would be NaN.
             const uint32_t column = half * COLUMNS + lane % PIECES * (16 / sizeof(C)),
                            mask = column < b.p.head_stride ? seen >> lane / PIECES : 0;
             UNROLL

@@ -62,8 +62,8 @@ struct f16 {
 #define ALIGNED16     __align__(16)
 #define CONSTANT      static __constant__ const
 
-// A kernel of the list in params.h. At least two blocks must fit on an SM, so a thread has at most
-// 128 registers (256 threads) or 255 (128 threads).
+// A kernel of the list in params.h. The registers of two blocks must fit on an SM, so a thread has
+// at most 128 (256 threads) or 255 (128 threads).
 #define KERNEL(name) KERNEL_BY(name, 2)
 
 // A kernel of which one block runs on an SM, so a thread has up to 255 registers. It suits kernels
@@ -145,7 +145,7 @@ DEVICE Words2 load_const8(const void *p) {
     asm("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p));
     return v;
 }
-// Loads what other blocks of this launch wrote before a fence.
+// Loads what other blocks of this launch wrote before a fence or an ordered atomic.
 DEVICE float load_fenced(const float *p) {
     float v;
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
@@ -218,8 +218,8 @@ DEVICE float byte_as_float(uint32_t x, int i) {
     return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7650u + (uint32_t)i));
 }
 
-// Copies 16 bytes to shared memory asynchronously. The block sees them after cp_wait and a
-// block_sync. If `valid` is false, it writes zeros instead.
+// Copies 16 bytes to shared memory asynchronously. Others see them after its cp_wait
+// and a barrier of theirs and this thread. If `valid` is false, it writes zeros instead.
 DEVICE void cp_async(void *to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),

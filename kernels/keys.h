@@ -79,7 +79,7 @@ template <class C> DEVICE void attend_exactly(const Keys<C> &keys, const float *
 // Tensor cores multiply every weight of a tile by every value, also those of keys that a row does
 // not see: its weight is zero there, but 0 * infinity is NaN. So where the weights of a row are
 // numbers and its result is NaN, a value is not finite, and only the row's own keys can say what
-// the result is. The two functions below compute such a row once more, in float32, as `attend` does.
+// the result is. The two functions below compute such a row once more, by attend_exactly.
 // Where every value is finite this costs a comparison for each output. The row then rounds like one
 // of the float32 mode: its last bits may depend on the infinity that it does not see.
 

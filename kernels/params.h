@@ -280,10 +280,10 @@ typedef struct {
     uint32_t rope_first; // whether RoPE comes before the norms
 } AppendParams;
 
-// ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Of the blocks for one row
-// and KV head, the last one to finish combines the splits. grid (n_kv_heads * ceil(group /
-// GPU_ATTEND_HEADS), max_splits, n_rows).
-//   attend_f32   block 128, shared 4160 + 96 * head_stride
+// ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Of the blocks for one
+// row, KV head and set of GPU_ATTEND_HEADS query heads, the last one to finish combines the splits.
+// grid (n_kv_heads * ceil(group / GPU_ATTEND_HEADS), max_splits, n_rows).
+//   attend_f32   block 128, shared 4128 + 96 * head_stride
 //   attend_TYPE  block 256, on tensor cores (attend_tensor.h). Shared, where head_stride is at most
 //                128: 512 * head_stride, rounded up to 64 or 128, * bytes of a number, but at most
 //                GPU_ATTEND_SLOTS; and GPU_ATTEND_OTHER. Above 128: GPU_ATTEND_256
@@ -326,7 +326,7 @@ typedef struct {
 //
 // ---- attend_prefill_fma_{f32,f16,bf16,int8,fp8}: the same in float32 throughout, for any head_dim
 // up to 256. It is used for float32 weights, for float32 caches, and where head_dim is above 128.
-// grid (n_heads, n_tiles), block 128, shared 4160 + 96 * head_stride.
+// grid (n_heads, n_tiles), block 128, shared 4128 + 96 * head_stride.
 // The types of both kernels are that of the KV cache.
 typedef struct {
     void *y;        // [max_rows, y_stride] of y_type out, by rows[first + j]

@@ -185,7 +185,7 @@ struct Attention {
         uint32_t b = stride <= 32 ? 32 : stride <= 64 ? 64 : 128;
         std::string name = std::string("attend_prefill_") + (fma ? "fma_" : "") + name_of(type) +
                            (fma ? "" : "_" + std::to_string(b));
-        launch(name, p, heads, (unsigned)list.size(), 1, 128, fma ? 4160 + 96 * stride : 512 * b,
+        launch(name, p, heads, (unsigned)list.size(), 1, 128, fma ? 4128 + 96 * stride : 512 * b,
             seed);
         return permuted ? unpermuted(numbers(y), pad32(q_dim)) : numbers(y);
     }
@@ -444,6 +444,41 @@ void test_attend_small() {
     }
 }
 
+// A query that f16 does not hold gets what float32 gives, and the heads beside it keep their bits.
+void test_attend_beyond() {
+    for (int type : {GPU_F16, GPU_INT8, GPU_FP8}) {
+        const uint32_t dim = 32, n = 301, large = 2;
+        Attention test(type, 6, 1, dim, {{n - 1, 1, false}});
+        std::vector<uint8_t> bytes = test.kd.get<uint8_t>();
+        for (uint32_t i = 0; i < n; i++) {
+            uint8_t *head = &bytes[test.pages[i / 16] * head_bytes(type, test.stride)];
+            if (scaled(type)) {
+                float unit;
+                memcpy(&unit, head + 16 * test.stride + i % 16 * 4, 4);
+                unit *= 1e-5f;
+                memcpy(head + 16 * test.stride + i % 16 * 4, &unit, 4);
+            }
+            for (uint32_t d = 0; d < dim; d++) {
+                uint8_t *at = head + (i % 16 * test.stride + d) * size_of(type);
+                if (!scaled(type)) store(type, at, (float)widened(type, at) * 1e-5f);
+                test.k[0][i * dim + d] = cached(type, head, test.stride, i % 16, d);
+            }
+        }
+        test.kd.put(bytes);
+        const auto clean = test.decode({0}, 2, 1);
+        float most = 0;
+        for (uint32_t d = 0; d < dim; d++)
+            most = fmaxf(most, fabsf(test.q[large * dim + d] *= 1e5f));
+        CHECK(most > 65520, "no query is beyond f16");
+        test.qd.put(test.q);
+        const auto got = test.decode({0}, 2, 1);
+        test.compare("attend", got, 0, false);
+        for (uint32_t h = 0; h < test.heads; h++)
+            CHECK(h == large || same_bits(&got[h * dim], &clean[h * dim], dim),
+                "a head beside a large one changed");
+    }
+}
+
 // The values of a later key do not reach a row, whatever they are, although both share a tile of keys;
 // nor do those before a row's window. A row that sees them gets what float32 gives.
 void test_attend_infinity() {
@@ -517,6 +552,7 @@ extern const Test ATTENTION[] = {
     {"attend_nan", test_attend_nan},
     {"attend_large", test_attend_large},
     {"attend_small", test_attend_small},
+    {"attend_beyond", test_attend_beyond},
     {"attend_infinity", test_attend_infinity},
     {nullptr, nullptr},
 };

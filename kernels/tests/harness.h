@@ -312,7 +312,7 @@ struct Matrix {
 // How `attend` of this cache is launched: threads and shared memory of a block.
 inline unsigned attend_threads(int type) { return type == GPU_F32 ? 128 : 256; }
 inline size_t attend_shared(int type, uint32_t stride) {
-    if (type == GPU_F32) return 4160 + 96 * stride;
+    if (type == GPU_F32) return 4128 + 96 * stride;
     const size_t tiles = 512 * pad(stride, 64) * (scaled(type) ? 1 : 2), most = GPU_ATTEND_SLOTS;
     if (stride > 128) return GPU_ATTEND_256;
     return (tiles < most ? tiles : most) + GPU_ATTEND_OTHER;

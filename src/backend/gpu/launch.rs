@@ -234,8 +234,8 @@ pub(super) fn attend<D: Device>(d: &D, kv: Dtype, p: &AttendParams) -> Result<()
     let grid = [heads, p.max_splits, p.n_rows];
     let tiles = |columns: u32| 512 * columns * kv.size() as u32;
     let shared = match p.head_stride {
-        stride if kv == Dtype::F32 => 4160 + 96 * stride,
-        ..=64 => tiles(64).min(GPU_ATTEND_SLOTS) + GPU_ATTEND_OTHER,
+        stride if kv == Dtype::F32 => 4128 + 96 * stride,
+        ..=64 => tiles(64) + GPU_ATTEND_OTHER,
         65..=128 => tiles(128).min(GPU_ATTEND_SLOTS) + GPU_ATTEND_OTHER,
         _ => GPU_ATTEND_256,
     };
@@ -268,7 +268,7 @@ pub(super) fn attend_prefill_fma<D: Device>(
     kv: Dtype,
     p: &AttendPrefillParams,
 ) -> Result<()> {
-    let grid = blocks([p.n_heads, p.n_tiles, 1], 4160 + 96 * p.head_stride);
+    let grid = blocks([p.n_heads, p.n_tiles, 1], 4128 + 96 * p.head_stride);
     run(d, ATTEND_PREFILL_FMA.of(kv)?, grid, p)
 }
 
