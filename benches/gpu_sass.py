@@ -33,7 +33,7 @@ def geometry(kernel):
     if match := re.fullmatch(r"attend_(f16|bf16|int8|fp8)", kernel):
         return 256, (98304 if kernel.endswith("f16") else 65536) + 2048
     if kernel.startswith("attend"):
-        return 128, 4160 + 96 * 128
+        return 128, 4128 + 96 * 128
     if "prefill" in kernel:
         return 256, 20480 if kernel.endswith("f32") else 49152 if kernel.endswith("f16") else 66048
     if "_batch_" in kernel:

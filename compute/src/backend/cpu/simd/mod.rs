@@ -183,8 +183,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]);
 
     /// Prefetches the cache line `bytes` after `at` into L2, as weights that a step reads once are.
-    /// Into L1, no more lines are on their way than L1 has buffers for misses: two cores of a Zen 4
-    /// then read 31 GB/s of the 54 that they read this way.
+    /// Prefetched into L1, two cores of a Zen 4 read 31 GB/s of the 54 that they read this way,
+    /// presumably because no more lines can be on their way than L1 has buffers for misses.
     #[inline(always)]
     fn prefetch_far<T>(self, at: &T, bytes: usize) {
         self.prefetch(at, bytes);
