@@ -6,23 +6,28 @@
 // float32 (attend_chunk.h).
 #include "gpu.h"
 
-template <class C> DEVICE void attend(const AttendParams &p) {
+// Calls ATTEND with what the block attends to and its shared memory, unless it has nothing to do.
+template <void (*ATTEND)(const Block &, unsigned char *)>
+DEVICE void with_block(const AttendParams &p) {
     SHARED(shared);
     start_next();
     wait_for_last();
     const int32_t row = p.rows[blockIdx.z];
     if (row < 0) return;
     const Block b(p, row);
-    if (b.idle()) return;
+    if (!b.idle()) ATTEND(b, shared);
+}
+
+template <class C> DEVICE void attend(const Block &b, unsigned char *shared) {
     uint32_t warp_bytes, columns;
     auto run = [&](auto width) {
         using Of = Chunk<C, decltype(width)::value>;
         Of{b, shared}.run();
         warp_bytes = Of::WARP, columns = decltype(width)::value;
     };
-    if (p.head_stride <= 64)
+    if (b.p.head_stride <= 64)
         run(Count<64>());
-    else if (p.head_stride <= 128)
+    else if (b.p.head_stride <= 128)
         run(Count<128>());
     else
         run(Count<256>());
@@ -63,14 +68,7 @@ DEVICE void attend_floats(const Block &b, unsigned char *shared, uint32_t head) 
     }
     block_sync();
 }
-DEVICE void attend_floats(const AttendParams &p) {
-    SHARED(shared);
-    start_next();
-    wait_for_last();
-    const int32_t row = p.rows[blockIdx.z];
-    if (row < 0) return;
-    const Block b(p, row);
-    if (b.idle()) return;
+DEVICE void attend_floats(const Block &b, unsigned char *shared) {
     if (b.count == 1) {
         attend_floats<1>(b, shared, 0);
     } else {
@@ -80,8 +78,8 @@ DEVICE void attend_floats(const AttendParams &p) {
     }
     join<128>(b, shared);
 }
-KERNEL(attend_f32) { attend_floats(p); }
-KERNEL(attend_f16) { attend<f16>(p); }
-KERNEL(attend_bf16) { attend<bf16>(p); }
-KERNEL(attend_int8) { attend<Cached8>(p); }
-KERNEL(attend_fp8) { attend<CachedF8>(p); }
+KERNEL(attend_f32) { with_block<attend_floats>(p); }
+KERNEL(attend_f16) { with_block<attend<f16>>(p); }
+KERNEL(attend_bf16) { with_block<attend<bf16>>(p); }
+KERNEL(attend_int8) { with_block<attend<Cached8>>(p); }
+KERNEL(attend_fp8) { with_block<attend<CachedF8>>(p); }

@@ -146,11 +146,6 @@ DEVICE Words2 load_const8(const void *p) {
     return v;
 }
 // Loads what other blocks of this launch wrote before a fence or an ordered atomic.
-DEVICE float load_fenced(const float *p) {
-    float v;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
-    return v;
-}
 DEVICE Words2 load_fenced8(const void *p) {
     Words2 v;
     asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];"
@@ -284,11 +279,6 @@ DEVICE float group_sum(float v, int width) {
 }
 DEVICE float group_max(float v, int width) {
     for (int m = width / 2; m > 0; m /= 2) v = fmaxf(v, shuffle_xor(v, m));
-    return v;
-}
-// Sums over the lanes that have the same position in their group of `width` lanes.
-DEVICE float across_sum(float v, int width) {
-    for (int m = 16; m >= width; m /= 2) v += shuffle_xor(v, m);
     return v;
 }
 

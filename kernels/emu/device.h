@@ -44,7 +44,6 @@ enum class Op {
     ShuffleXor,
     GroupSum,
     GroupMax,
-    AcrossSum,
     Ballot,
     Ldmatrix,
     LdmatrixTrans,
@@ -217,7 +216,6 @@ DEVICE Words4 load_shared(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words2 load_shared8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words4 load_fenced16(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words2 load_fenced8(const void *p, EMU_LINE) { return load_8(p, line); }
-DEVICE float load_fenced(const float *p) { return *p; }
 
 // The destination becomes NaN when the copy is issued, and gets its value only in the wait that
 // guarantees it. So both errors show: issuing a copy while the destination is still being read (a
@@ -274,9 +272,6 @@ DEVICE float group_sum(float v, int width, EMU_LINE) {
 }
 DEVICE float group_max(float v, int width, EMU_LINE) {
     return emu::exchange(emu::Op::GroupMax, v, width, line);
-}
-DEVICE float across_sum(float v, int width, EMU_LINE) {
-    return emu::exchange(emu::Op::AcrossSum, v, width, line);
 }
 
 // Nothing else runs meanwhile: all threads of a launch are fibers of one OS thread. In global memory,

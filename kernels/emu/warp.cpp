@@ -129,8 +129,6 @@ float exchange(Op op, float v, int arg, int line) {
             butterfly(all, (unsigned)arg - 1, add);
         else if (op == Op::GroupMax)
             butterfly(all, (unsigned)arg - 1, max);
-        else if (op == Op::AcrossSum)
-            butterfly(all, 32 - (unsigned)arg, add);
         const unsigned mask = op == Op::ShuffleXor ? (unsigned)arg : 0;
         for (unsigned i = 0; i < 32; i++) w.result[parity][i] = all[i ^ mask];
     }

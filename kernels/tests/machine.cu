@@ -15,7 +15,6 @@ KERNEL(lanes) {
     out[2] = group_sum(v, 32);
     out[3] = group_sum(v, 4);
     out[4] = group_max(v, 8);
-    out[5] = across_sum(v, 4);
 }
 
 // One warp multiplies 16x16 by 16x8 with operands from ldmatrix. With ldmatrix_trans of the
