@@ -11,21 +11,25 @@
 //! shape that is used with a model of 1.1B, and computes all of it, but what it would say comes from
 //! a script that is right so often.
 //!
-//! **The rest** is in strategies.rs: beams beside a batch, samples of one prompt beside one, and
-//! masks of grammars.
+//! **The rest** is in strategies.rs (beams beside a batch, samples of one prompt beside one), steps.rs
+//! and masks.rs.
 //!
 //! | variable | |
 //! |---|---|
 //! | `BENCH_MODEL` (1b), `BENCH_DTYPE` (bf16) | as in benches/cpu.rs |
+//! | `BENCH_DRAFT` (160m) | the shape of the draft model: `160m:1` is its first layer |
+//! | `BENCH_TOKENS` | of each text, instead of 256 to 600 |
 //! | `BENCH_ROUNDS` (5), `BENCH_THREADS` (all) | |
-//! | `BENCH_ONLY` | cases whose name contains one of these words: `copy`, `nothing`, `full`, `draft`, `beams`, `samples`, `masks` |
+//! | `BENCH_ONLY` | cases whose name contains one of these words: `copy`, `nothing`, `full`, `draft`, `beams`, `samples`, `steps`, `masks` |
 //! | `BENCH_TOKENIZER` | a tokenizer's file, for `masks`: one of 128,000 ids is in PyPI's llama-models (0.3.0), `llama3/tokenizer.model` |
 //! | `BENCH_RECORD` | a file that gets the numbers as lines of JSON, too |
 
 mod limits;
+mod masks;
 mod model;
 mod record;
 mod shapes;
+mod steps;
 mod strategies;
 
 use llamabi::backend::Limits;
@@ -99,11 +103,14 @@ struct Script {
     text: Vec<Token>,
     prompt_len: usize,
     right: u64,
+    /// What it has computed: rows of prompts, other rows, and the seconds that both took.
+    computed: [f64; 3],
 }
 
 /// A model that takes its time, and answers from a script; of one sequence.
 struct Scripted {
     run: Box<dyn Run>,
+    threads: usize,
     script: Arc<Mutex<Script>>,
     picks: Vec<Pick>,
     next: Vec<usize>,
@@ -117,10 +124,17 @@ impl Run for Scripted {
             let wanted = rows.filter(|(row, _)| step.wanted.contains(&(*row as u32)));
             self.next.extend(wanted.map(|(_, next)| next));
         }
-        self.run.submit(step)
+        let start = clock(self.threads);
+        self.run.submit(step)?;
+        self.run.collect()?;
+        let computed = &mut self.script.lock().unwrap().computed;
+        for span in &step.spans {
+            computed[usize::from(span.kind == RowKind::Decode)] += span.rows.len() as f64;
+        }
+        computed[2] += clock(self.threads) - start;
+        Ok(())
     }
     fn collect(&mut self) -> Result<Answer<'_>> {
-        self.run.collect()?;
         let script = self.script.lock().unwrap();
         self.picks.clear();
         for next in &self.next {
@@ -194,6 +208,15 @@ impl Bench {
             vocab_size,
             ..self.shape
         };
+        let run = runner(shape, self.dtype, self.threads);
+        Self::engine_of(run, draft, tokenizer)
+    }
+
+    fn engine_of(
+        run: Box<dyn Run>,
+        draft: Option<Box<dyn Run>>,
+        tokenizer: Arc<dyn Tokenizer>,
+    ) -> Engine {
         let options = EngineOptions {
             max_batch_size: SLOTS,
             seed: 1,
@@ -206,7 +229,6 @@ impl Bench {
             eos_ids: vec![tokenizer.eos_id()],
         };
         let log = Arc::new(Log::new(None));
-        let run = runner(shape, self.dtype, self.threads);
         Engine::with_draft(run, draft, tokenizer, options, log).unwrap()
     }
 
@@ -297,6 +319,14 @@ fn run(
     (tokens, (n - case.batch) as f64 / seconds)
 }
 
+/// The shape that a variable names.
+fn named(variable_name: &str, default: &str) -> (String, Shape) {
+    let name = variable(variable_name, default);
+    let shape = shapes::named(&name);
+    let shape = shape.unwrap_or_else(|| panic!("{variable_name}={name}: no such shape"));
+    (name, shape)
+}
+
 /// A model in memory.
 fn runner(shape: Shape, dtype: Dtype, threads: usize) -> Box<dyn Run> {
     let limits = Limits {
@@ -341,10 +371,11 @@ fn runner(shape: Shape, dtype: Dtype, threads: usize) -> Box<dyn Run> {
 fn draft_model(bench: &Bench, script: &Arc<Mutex<Script>>) -> Box<dyn Run> {
     let small = Shape {
         vocab_size: bench.shape.vocab_size,
-        ..shapes::llama_160m()
+        ..named("BENCH_DRAFT", "160m").1
     };
     Box::new(Scripted {
         run: runner(small, bench.dtype, bench.threads),
+        threads: bench.threads,
         script: script.clone(),
         picks: Vec::new(),
         next: Vec::new(),
@@ -379,8 +410,11 @@ fn speculate(bench: &mut Bench, engine: &Engine, script: &Arc<Mutex<Script>>, ca
             text: want[0].clone(),
             prompt_len: PROMPT,
             right,
+            ..Script::default()
         };
     }
+    let computed = || script.lock().unwrap().computed;
+    let computed_before = computed();
     let before = engine.timings();
     // Tokens per second without drafts, and with.
     let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
@@ -401,11 +435,14 @@ fn speculate(bench: &mut Bench, engine: &Engine, script: &Arc<Mutex<Script>>, ca
     let each = |now: u64, then: u64| (now - then) / bench.rounds as u64;
     let drafted = each(drafted_tokens, before.drafted_tokens);
     let accepted = each(accepted_tokens, before.accepted_tokens);
+    let (now, n) = (computed(), bench.rounds as f64);
+    let [prompts, others, seconds] = [0, 1, 2].map(|i| (now[i] - computed_before[i]) / n);
     let [off, on] = [median(&rates[0]), median(&rates[1])];
     let ratio = median(&ratios);
     let rounded: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.3}")).collect();
     let said = format!(
-        "{off:.1} tok/s, with drafts {on:.1}: {ratio:.3}x ({}); {drafted} drafted, {accepted} taken",
+        "{off:.1} tok/s, with drafts {on:.1}: {ratio:.3}x ({}); {drafted} drafted, {accepted} taken; \
+         the draft model: {prompts:.0} rows of prompts and {others:.0} others, {seconds:.3} s",
         rounded.join(" ")
     );
     let figures = [
@@ -416,15 +453,16 @@ fn speculate(bench: &mut Bench, engine: &Engine, script: &Arc<Mutex<Script>>, ca
         ("ratio", ratio),
         ("drafted", drafted as f64),
         ("accepted", accepted as f64),
+        ("draft_prompt_rows", prompts),
+        ("draft_rows", others),
+        ("draft_seconds", seconds),
     ];
     bench.say(&case.name, &said, &figures);
 }
 
 fn main() {
-    let (model, weights) = (
-        variable("BENCH_MODEL", "1b"),
-        variable("BENCH_DTYPE", "bf16"),
-    );
+    let (model, shape) = named("BENCH_MODEL", "1b");
+    let weights = variable("BENCH_DTYPE", "bf16");
     let all = [
         Dtype::F32,
         Dtype::F16,
@@ -434,8 +472,6 @@ fn main() {
     ];
     let dtype = all.into_iter().find(|dtype| dtype.name() == weights);
     let dtype = dtype.unwrap_or_else(|| panic!("BENCH_DTYPE={weights}: no such format"));
-    let shape = shapes::named(&model);
-    let shape = shape.unwrap_or_else(|| panic!("BENCH_MODEL={model}: no such shape"));
     let case = |name: &str, batch, tokens, guesses| Case {
         name: format!("{name}, batch {batch}"),
         batch,
@@ -448,6 +484,7 @@ fn main() {
         case("nothing repeats", 1, 512, Guesses::Own),
         case("nothing repeats", 4, 512, Guesses::Own),
         case("nothing repeats, full", SLOTS, 512, Guesses::Own),
+        case("nothing repeats, AUTO", 1, 512, Guesses::Auto),
         case("nothing repeats, AUTO, full", SLOTS, 512, Guesses::Auto),
         case("a draft model, 9 of 10 right", 1, 256, Guesses::Draft(9)),
         case("a draft model, 7 of 10 right", 1, 256, Guesses::Draft(7)),
@@ -457,6 +494,9 @@ fn main() {
     let only = variable("BENCH_ONLY", "");
     let wanted = |name: &str| only.is_empty() || only.split(' ').any(|word| name.contains(word));
     cases.retain(|case| wanted(&case.name));
+    for case in &mut cases {
+        case.tokens = number("BENCH_TOKENS", case.tokens);
+    }
     let mut bench = Bench {
         shape,
         dtype,
@@ -489,8 +529,11 @@ fn main() {
             strategies::samples(&mut bench, &engine);
         }
     }
+    if wanted("steps") {
+        steps::steps(&mut bench);
+    }
     if wanted("masks") {
-        strategies::masks(&mut bench);
+        masks::masks(&mut bench);
     }
     record::append(&bench.lines);
 }

@@ -1,12 +1,9 @@
-//! What beams, samples of one prompt and grammars cost: parts of benches/decoding.rs.
+//! What beams and samples of one prompt cost: parts of benches/decoding.rs.
 
-use super::{Bench, Letters, PROMPT, clock, median, variable};
+use super::{Bench, Letters, PROMPT, clock, median};
+use llamabi::Token;
 use llamabi::engine::{Engine, Event, GenerateOptions, Next, Prompt, Request};
-use llamabi::grammar::{Cursor, Grammar, Grammars, Source};
-use llamabi::tokenizer;
-use llamabi::{Result, Token};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Steps of a beam search.
 const STEPS: usize = 256;
@@ -16,46 +13,34 @@ const BEAMS: usize = 4;
 const LONG_PROMPT: usize = 1000;
 const SAMPLES: usize = 8;
 
-/// Tokens of a text that follows a grammar.
-const CONSTRAINED: usize = 1000;
-
-const SCHEMA: &str = r#"{"type":"array","minItems":100,"items":{"type":"object","properties":{
-    "name":{"type":"string","maxLength":40},"age":{"type":"integer","minimum":0,"maximum":150},
-    "tags":{"type":"array","items":{"type":"string","maxLength":20},"maxItems":5},
-    "kind":{"enum":["red","green","blue"]},"size":{"type":"number","minimum":0,"maximum":100},
-    "born":{"type":"string","format":"date"}},
-    "required":["name","age","tags","kind","size","born"],"additionalProperties":false},
-    "x-guidance":{"whitespace_flexible":false}}"#;
-
-const REGEX: &str = r"([A-Z][a-z]+( [a-z]+)*[.!?]\n)+";
-
-const LARK: &str = r#"
-start: (statement "\n")+
-statement: NAME " = " sum ";" | "return " sum ";"
-sum: product ((" + " | " - ") product)*
-product: value ((" * " | " / ") value)*
-value: NAME | NUMBER | "(" sum ")" | NAME "(" sum (", " sum)* ")"
-NAME: /[a-z][a-z0-9_]{0,15}/
-NUMBER: /[0-9]{1,8}(\.[0-9]{1,4})?/
-"#;
-
 /// What one call gave.
-struct Done {
+pub struct Done {
     /// Seconds until each of its sequences had a token, and until all were over.
     first: f64,
     all: f64,
-    tokens: Vec<Vec<Token>>,
+    pub tokens: Vec<Vec<Token>>,
 }
 
-fn generate(
+pub fn generate(
     engine: &Engine,
     threads: usize,
     prompt: Vec<Token>,
     n: usize,
     options: &GenerateOptions,
 ) -> Done {
+    generate_from(engine, threads, vec![prompt], n, options)
+}
+
+pub fn generate_from(
+    engine: &Engine,
+    threads: usize,
+    prompts: Vec<Vec<Token>>,
+    n: usize,
+    options: &GenerateOptions,
+) -> Done {
     let limits = engine.request_limits();
-    let request = Request::new(vec![Prompt::Tokens(prompt)], options.clone(), &limits).unwrap();
+    let prompts = prompts.into_iter().map(Prompt::Tokens).collect();
+    let request = Request::new(prompts, options.clone(), &limits).unwrap();
     let start = clock(threads);
     let stream = engine.submit(request).unwrap();
     let (mut tokens, mut first) = (vec![Vec::new(); n], 0.0);
@@ -76,7 +61,7 @@ fn generate(
     Done { first, all, tokens }
 }
 
-fn prompt(n: usize, seed: usize) -> Vec<Token> {
+pub fn prompt(n: usize, seed: usize) -> Vec<Token> {
     let token = |p: usize| 3 + ((p * 7919 + seed * 104_729) % 31_000) as Token;
     (0..n).map(token).collect()
 }
@@ -164,101 +149,6 @@ pub fn samples(bench: &mut Bench, engine: &Engine) {
         &said,
         &[("one_ms", one), ("ms", eight), ("ratio", ratio)],
     );
-}
-
-/// Microseconds of each mask of a text.
-fn mask_times(grammar: &Arc<Grammar>, tokens: &[Token]) -> Result<Vec<f64>> {
-    let mut cursor = Cursor::new(grammar);
-    let mut mask = vec![0; grammar.mask_words()];
-    let mut times = Vec::new();
-    for &token in tokens {
-        let start = Instant::now();
-        cursor.mask(&mut mask)?;
-        times.push(start.elapsed().as_secs_f64() * 1e6);
-        assert!(cursor.take(token)?);
-    }
-    Ok(times)
-}
-
-/// Masks of three grammars over the tokenizer that `BENCH_TOKENIZER` names: what they take alone,
-/// token by token of a text, and how long the engine waits for them while it makes that text.
-pub fn masks(bench: &mut Bench) {
-    let path = variable("BENCH_TOKENIZER", "");
-    if path.is_empty() {
-        println!("masks: not measured, since BENCH_TOKENIZER names no file of a tokenizer");
-        return;
-    }
-    let tokenizer = tokenizer::open(path.as_ref()).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let n_ids = tokenizer.vocab_size();
-    let engine = bench.engine(None, n_ids, tokenizer.clone());
-    let grammars = Grammars::new(n_ids, vec![tokenizer.eos_id()]);
-    let start = Instant::now();
-    grammars.compile(&*tokenizer, Source::Json).unwrap();
-    println!(
-        "{n_ids} ids; the first grammar takes {:.0} ms",
-        start.elapsed().as_secs_f64() * 1e3
-    );
-    for (name, source) in [
-        ("schema", Source::JsonSchema(SCHEMA)),
-        ("regex", Source::Regex(REGEX)),
-        ("Lark", Source::Lark(LARK)),
-    ] {
-        let start = Instant::now();
-        let grammar = Arc::new(grammars.compile(&*tokenizer, source).unwrap());
-        let compiled = start.elapsed().as_secs_f64() * 1e3;
-        let options = GenerateOptions {
-            grammar: Some(grammar.clone()),
-            temperature: 1.0,
-            top_p: 1.0,
-            seed: 7,
-            min_gen_len: CONSTRAINED,
-            max_gen_len: Some(CONSTRAINED),
-            ..GenerateOptions::default()
-        };
-        let mut text = Vec::new();
-        // Somebody uses the grammar all the time: else it forgets what it has learnt, if that is
-        // much.
-        let _kept = Cursor::new(&grammar);
-        for run in ["first", "second"] {
-            let before = engine.timings();
-            let done = generate(&engine, bench.threads, prompt(PROMPT, 0), 1, &options);
-            let now = engine.timings();
-            let masks = (now.masks - before.masks) as f64;
-            let mask_us = (now.mask_ms - before.mask_ms) * 1e3 / masks;
-            let decode_ms = now.decode_ms - before.decode_ms;
-            let waited = (now.mask_wait_ms - before.mask_wait_ms) / decode_ms;
-            let tokens = done.tokens[0].len();
-            let step = decode_ms / tokens as f64;
-            assert_eq!(tokens, CONSTRAINED, "the text of the {name} has ended");
-            let said = format!(
-                "{run} run: mean {mask_us:.1} us, waited {:.2} % of {step:.1} ms a step",
-                100.0 * waited
-            );
-            let figures = [("mask_us", mask_us), ("waited", waited), ("step_ms", step)];
-            bench.say(&format!("masks of a {name}, {run} run"), &said, &figures);
-            assert!(text.is_empty() || text == done.tokens[0]);
-            text = done.tokens.into_iter().next().unwrap();
-        }
-        let anew = Arc::new(grammars.compile(&*tokenizer, source).unwrap());
-        let _kept = Cursor::new(&anew);
-        for run in ["first", "second"] {
-            let mut times = mask_times(&anew, &text).unwrap();
-            times.sort_by(f64::total_cmp);
-            let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
-            let (middle, late, last) = (at(0.5), at(0.99), at(1.0));
-            let mean = times.iter().sum::<f64>() / times.len() as f64;
-            let said = format!(
-                "{run} pass: median {middle:.1} us, mean {mean:.1}, 99 of 100 {late:.0}, \
-                 most {last:.0}; compiled in {compiled:.1} ms"
-            );
-            let figures = [("median_us", middle), ("mean_us", mean), ("p99_us", late)];
-            bench.say(
-                &format!("masks of a {name}, alone, {run} pass"),
-                &said,
-                &figures,
-            );
-        }
-    }
 }
 
 /// An engine without a draft model, whose tokens are letters.

@@ -10,6 +10,8 @@
 //! | `cursor` | how far one text has come |
 //! | `scout` | the texts that a grammar leaves no choice about |
 //! | `parser` | one parser, and the memory of all of them |
+//! | `walker` | masks: of a state of the lexer's what hangs on that alone, the second time by heart |
+//! | `tree` | the bytes of all tokens |
 //! | `numbers` | which numbers of a JSON Schema the parser would not take as they are |
 //! | `dialect` | what of a JSON Schema the parser would pass over |
 //! | `quiet` | the hook for panics, which is not to print the parser's |
@@ -28,7 +30,9 @@ mod parser;
 mod quiet;
 mod scout;
 mod source;
+mod tree;
 mod vocabulary;
+mod walker;
 
 pub use cursor::Cursor;
 pub use scout::Scout;
@@ -156,7 +160,8 @@ impl Grammar {
         let compile = |space| -> Result<Parser> {
             let parser = vocabulary.factory.create_parser(source.behind(space));
             let parser = parser.map_err(|e| Error::Grammar(sentence(&e.to_string())))?;
-            let parser = Parser::new(parser, bytes, account);
+            let walker = vocabulary.walker();
+            let parser = Parser::new(parser, walker, bytes, account);
             parser.settle()?;
             Ok(parser)
         };
@@ -174,6 +179,13 @@ impl Grammar {
             working: Mutex::default(),
             prototype: Mutex::new(parser),
         })
+    }
+
+    /// Bytes of what the parser that sequences clone knows by heart.
+    #[cfg(test)]
+    fn learnt_bytes(&self) -> usize {
+        let working = lock(&self.working);
+        working.parser.as_ref().map_or(0, Parser::learnt_bytes)
     }
 
     /// A parser that shares nothing with any other.

@@ -4,6 +4,7 @@
 //! clones of a parser, and the rows of one text. Both grow with what a stranger's grammar and the
 //! model make of them, so both are counted in the [`Account`] of their handle.
 
+use super::walker::Walker;
 use crate::{Error, Result, Token};
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
@@ -76,6 +77,8 @@ impl Drop for Held {
 pub(super) struct Parser {
     /// Or why it can do nothing any more.
     state: std::result::Result<TokenParser, String>,
+    /// What makes the masks, with the lexer's states.
+    walker: Arc<Walker>,
     lexer: Arc<Held>,
     rows: Held,
     /// Items that the tokens of the text have made.
@@ -89,6 +92,7 @@ impl Clone for Parser {
         rows.set(self.rows.bytes());
         Self {
             state: self.state.clone(),
+            walker: self.walker.clone(),
             lexer: self.lexer.clone(),
             rows,
             items: self.items,
@@ -98,7 +102,14 @@ impl Clone for Parser {
 
 impl Parser {
     /// At the beginning of a text, for a grammar whose source has so many bytes.
-    pub fn new(mut parser: TokenParser, source_bytes: usize, account: &Arc<Account>) -> Self {
+    pub fn new(
+        mut parser: TokenParser,
+        walker: Walker,
+        source_bytes: usize,
+        account: &Arc<Account>,
+    ) -> Self {
+        let walker = Arc::new(walker);
+        parser.bias_computer = walker.clone();
         if parser.is_fresh() {
             parser.start_without_prompt();
         }
@@ -106,6 +117,7 @@ impl Parser {
         rows.set(source_bytes * RULE_BYTES);
         Self {
             state: Ok(parser),
+            walker,
             lexer: Arc::new(Held::new(account)),
             rows,
             items: 0,
@@ -114,12 +126,15 @@ impl Parser {
 
     /// The same place, with a lexer of its own.
     pub fn apart(&self) -> Self {
+        let walker = Arc::new(self.walker.apart());
+        let deep_clone = |parser: &TokenParser| {
+            let mut own = parser.deep_clone();
+            own.bias_computer = walker.clone();
+            own
+        };
         Self {
-            state: self
-                .state
-                .as_ref()
-                .map(TokenParser::deep_clone)
-                .map_err(Clone::clone),
+            state: self.state.as_ref().map(deep_clone).map_err(Clone::clone),
+            walker,
             lexer: Arc::new(Held::new(&self.rows.account)),
             rows: Held::new(&self.rows.account),
             items: self.items,
@@ -210,6 +225,11 @@ impl Parser {
         self.state.as_ref().err().map(String::as_str)
     }
 
+    #[cfg(test)]
+    pub fn learnt_bytes(&self) -> usize {
+        self.walker.bytes()
+    }
+
     /// Counts what the parser has by now.
     ///
     /// [`Error::NoMemory`] where that is more than its share and all parsers of the handle together
@@ -218,7 +238,8 @@ impl Parser {
         let Ok(parser) = &self.state else {
             return Ok(());
         };
-        self.lexer.set(parser.parser.lexer_stats().num_bytes);
+        self.lexer
+            .set(parser.parser.lexer_stats().num_bytes + self.walker.bytes());
         self.rows
             .set(self.rows.bytes().max(self.items * ITEM_BYTES));
         let account = &self.rows.account;

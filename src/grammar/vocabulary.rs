@@ -1,6 +1,8 @@
 //! A tokenizer as the parser needs it: the bytes of every token in a tree.
 
 use super::source::Space;
+use super::tree::Tree;
+use super::walker::Walker;
 use crate::error::panic_text;
 use crate::tokenizer::{Piece, Tokenizer};
 use crate::{Error, Result, Token};
@@ -25,6 +27,7 @@ const MAX_LEXER_WORK: u64 = 250_000;
 /// when the first grammar is made.
 pub struct Vocabulary {
     pub(super) factory: ParserFactory,
+    tree: Arc<Tree>,
     /// Ids of the tokenizer.
     pub(super) n_tokens: usize,
     /// Words of a mask over all ids of the model.
@@ -69,6 +72,11 @@ impl Vocabulary {
             let sentence = format!("this tokenizer cannot be used with grammars: {why}");
             Err(Error::Unsupported(sentence))
         })
+    }
+
+    /// What makes the masks of a parser.
+    pub(super) fn walker(&self) -> Walker {
+        Walker::new(self.tree.clone(), self.factory.slicer())
     }
 
     /// What is in front of a language that may or may not begin with a space itself. The text
@@ -122,6 +130,7 @@ fn build(tokenizer: &dyn Tokenizer, vocab_size: usize, eos_ids: &[Token]) -> Res
     }
     let info = TokRxInfo::new(words.len() as u32, ends[0]);
     let trie = TokTrie::from(&info, &words).with_eos_tokens(&ends);
+    let tree = Arc::new(Tree::new(&trie));
     let slices = SlicedBiasComputer::general_slices();
     let caps = InferenceCapabilities::default();
     let factory = ParserFactory::new(&(Arc::new(Trie(trie)) as _), caps, &slices);
@@ -132,6 +141,7 @@ fn build(tokenizer: &dyn Tokenizer, vocab_size: usize, eos_ids: &[Token]) -> Res
     factory.limits_mut().verbose_errors = false;
     Ok(Vocabulary {
         factory,
+        tree,
         n_tokens,
         mask_words: vocab_size.div_ceil(32),
         drops_space,
