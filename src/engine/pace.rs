@@ -15,8 +15,12 @@ const FIRST_ROWS: usize = 64;
 
 /// What a row more costs where nothing is known of it, as a share of a step.
 const ROW_SHARE: f64 = 0.02;
-/// Drafts that are all right must make tokens this much faster, or none are asked for.
+/// Drafts that are as good as [`LIKELY`] must make tokens this much faster, or none are asked for.
 const WORTH_A_TRY: f64 = 1.1;
+/// How often each draft of a good model is right, if those before it are. With drafts that are all
+/// right, two models of one size seemed worth a try whenever a step was held up by something else,
+/// and with 8 sequences such a try cost a third of the time of 200 tokens.
+const LIKELY: f64 = 0.8;
 /// What was measured so many steps ago is not known any more: sequences have become longer, and
 /// the machine has other things to do.
 const FORGOTTEN: u64 = 1000;
@@ -123,15 +127,16 @@ impl Pace {
         self.by_rows.iter().any(|at| at.times > 1)
     }
 
-    /// Whether drafts of which each takes a step of `guesses` could pay for so many sequences, if all
-    /// of them were right. Until both have been measured, they could: the two have no common unit
-    /// before.
+    /// Whether drafts of which each takes a step of `guesses` could pay for so many sequences, if they
+    /// were those of a good model. Until both have been measured, they could: the two have no common
+    /// unit before.
     pub fn could_gain(&self, guesses: &Pace, sequences: usize) -> bool {
         let n = sequences.max(1);
         let drafting = guesses.decode_seconds(n);
         let rate = |k: usize| {
             let seconds = self.decode_seconds(n * (k + 1)) + k as f64 * drafting;
-            (k + 1) as f64 / seconds
+            let tokens: f64 = (0..=k as i32).map(|place| LIKELY.powi(place)).sum();
+            tokens / seconds
         };
         let is_known = self.knows_decodes() && guesses.knows_decodes();
         !is_known || (1..=MAX_DRAFTS).any(|k| rate(k) > WORTH_A_TRY * rate(0))
@@ -209,6 +214,29 @@ mod tests {
         let mut pace = Pace::new(None, 100, 32).unwrap();
         pace.observe(1, 0, 0.0);
         assert_eq!(pace.prompt_rows(4, 264), 260);
+    }
+
+    #[test]
+    fn a_draft_model_must_be_small_where_rows_cost() {
+        let pace = |known: &[(usize, f64)]| {
+            let mut pace = Pace::new(None, 100, 64).unwrap();
+            for &(rows, seconds) in known.iter().chain(known) {
+                pace.observe(0, rows, seconds);
+            }
+            pace
+        };
+        // A row more costs little beside one, and much beside 8.
+        let model = pace(&[(1, 66.0), (4, 70.0), (8, 110.0), (16, 180.0)]);
+        let small = pace(&[(1, 10.0), (8, 17.0)]);
+        let as_large = pace(&[(1, 66.0), (8, 110.0)]);
+        assert!(model.could_gain(&small, 1));
+        assert!(!model.could_gain(&small, 8));
+        assert!(!model.could_gain(&as_large, 1) && !model.could_gain(&as_large, 8));
+        // Of which nothing is known.
+        assert!(model.could_gain(&pace(&[]), 8));
+        // Where the whole step is reading weights, it may pay for many.
+        let reading = pace(&[(8, 100.0), (16, 102.0), (64, 110.0)]);
+        assert!(reading.could_gain(&pace(&[(8, 5.0)]), 8));
     }
 
     #[test]
