@@ -47,9 +47,9 @@ fn mask_times(grammar: &Arc<Grammar>, tokens: &[Token]) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Masks of grammars over the tokenizer that `BENCH_TOKENIZER` names: what they take alone, token by
-/// token of a text, and how long the engine waits for them while it makes a text of tokens that are
-/// drawn at random.
+/// Masks of grammars over the tokenizer that `BENCH_TOKENIZER` names: what they take alone, token
+/// by token of a text, and how long the engine waits for them while it makes a text of tokens that
+/// are drawn at random.
 pub fn masks(bench: &mut Bench) {
     let path = variable("BENCH_TOKENIZER", "");
     if path.is_empty() {

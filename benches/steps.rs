@@ -85,7 +85,8 @@ impl Run for AtOnce {
     }
 }
 
-/// Plain greedy decoding of a model that takes no time, by the time of a step: its reader's included.
+/// Plain greedy decoding of a model that takes no time, by the time of a step, the reader's
+/// included.
 pub fn steps(bench: &mut Bench) {
     let options = GenerateOptions {
         temperature: 0.0,

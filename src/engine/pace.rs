@@ -127,9 +127,9 @@ impl Pace {
         self.by_rows.iter().any(|at| at.times > 1)
     }
 
-    /// Whether drafts of which each takes a step of `guesses` could pay for so many sequences, if they
-    /// were those of a good model. Until both have been measured, they could: the two have no common
-    /// unit before.
+    /// Whether drafts of which each takes a step of `guesses` could pay for so many sequences, if
+    /// they were those of a good model. Until both have been measured, they could: the two have no
+    /// common unit before.
     pub fn could_gain(&self, guesses: &Pace, sequences: usize) -> bool {
         let n = sequences.max(1);
         let drafting = guesses.decode_seconds(n);

@@ -1,16 +1,16 @@
 //! Computes masks, and learns which tokens a state of the lexer decides on its own.
 //!
-//! What a token is hangs first on the state of the lexer at its first byte. The lexer takes all of
-//! its bytes within one lexeme: then the token is allowed, whatever the rules of the grammar say. Or
-//! the lexer refuses one of them: then it is not. Or a lexeme ends within the token, and only then
-//! the rules are asked. The same is true from any node of the tree of tokens on, in the state that
+//! What a token is hangs first on the state of the lexer at its first byte. The lexer takes all
+//! bytes within one lexeme: then the token is allowed, whatever the rules of the grammar say. Or the
+//! lexer refuses one of them: then it is not. Or a lexeme ends within the token, and only then the
+//! rules are asked. The same is true from any node of the tree of tokens on, in the state that
 //! the lexer has there. So for a node and a state the first two are found once, and where lexemes
 //! end: [`Learnt`].
 //!
 //! What the rules say to the end of a lexeme hangs on them, on which lexemes it may be, which the
-//! state knows, and on the byte behind it, if that was needed to see the end. The bytes of the lexeme
-//! do not count. So the rules are asked once for all tokens that come to such an end; and where they
-//! allow it, the parser is behind all of these in the same place: [`End`].
+//! state knows, and on the byte behind it, if that was needed to see the end. The bytes of the
+//! lexeme do not count. So the rules are asked once for all tokens that come to such an end; and
+//! where they allow it, the parser is behind all of these in the same place: [`End`].
 //!
 //! In a program, behind `total`, that is: 34,000 tokens are allowed that go on with the name; the
 //! rules are asked about some 40 bytes behind names; behind a `(`, if they allow it, 30,000 tokens
@@ -37,6 +37,9 @@ const FEW_BELOW: u32 = 32;
 /// Most bytes of what is learnt. Where there is more, it begins anew: what is of use now comes
 /// back soon.
 const MOST_BYTES: usize = if cfg!(test) { 100_000 } else { 4 << 20 };
+
+/// A place that was met.
+const PLACE_BYTES: usize = 64;
 
 /// What makes the masks of all parsers that share a lexer. The states are numbered by that lexer.
 pub(super) struct Walker {
@@ -160,7 +163,7 @@ impl Walker {
             let before = recognizer.stats_mut().trie_nodes_walked;
             let mask = self.slicer.compute_bias(recognizer, &[]);
             if recognizer.stats_mut().trie_nodes_walked - before > FEW_NODES {
-                known.insert(place, None);
+                self.keep(&mut known, place, None);
             }
             return mask;
         };
@@ -182,14 +185,20 @@ impl Walker {
             return Some(learnt.clone());
         }
         let learnt = Arc::new(self.learn(recognizer, place));
-        let mut bytes = self.bytes() + learnt.bytes();
+        self.keep(known, place, Some(learnt.clone()));
+        Some(learnt)
+    }
+
+    /// Keeps what is known of a place, or that it was met.
+    fn keep(&self, known: &mut Known, place: (Option<u32>, StateID), learnt: Option<Arc<Learnt>>) {
+        let more = PLACE_BYTES + learnt.as_ref().map_or(0, |learnt| learnt.bytes());
+        let mut bytes = self.bytes() + more;
         if bytes > MOST_BYTES {
             known.clear();
-            bytes = learnt.bytes();
+            bytes = more;
         }
         self.bytes.store(bytes, Relaxed);
-        known.insert(place, Some(learnt.clone()));
-        Some(learnt)
+        known.insert(place, learnt);
     }
 
     /// The nodes below one, and its depth.
@@ -375,7 +384,7 @@ impl Walker {
             if let Some(learnt) = self.look_up(recognizer, known, place) {
                 return self.walk(recognizer, known, &learnt, mask);
             }
-            known.entry(place).or_insert(None);
+            self.keep(known, place, None);
         }
         let (mut at, last, base) = self.below(Some(node));
         let (mut depth, mut walked) = (base, 0);
