@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-$(nproc)}
-common=(-std=c++17 -march=native -fPIC -Wall -Wextra -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
+common=(-std=c++17 -march=native -fPIC -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi -fno-strict-aliasing -ffp-contract=off)
 kernels=(kernels/*.cu)
 log() { printf '%s\n' "$*"; }
 

@@ -1,6 +1,7 @@
 // Device memory with guards around it, and what a dependent launch sees of it (emu_strict).
 #include "machine.h"
 
+#include <array>
 #include <map>
 #include <mutex>
 
@@ -46,9 +47,13 @@ unsigned char *allocate(size_t size) {
 }
 
 bool intact(const unsigned char *raw, size_t size) {
-    for (size_t i = 0; i < GUARDED; i++)
-        if (raw[i] != 0xff || raw[GUARDED + size + i] != 0xff) return false;
-    return true;
+    static const auto guard = [] {
+        std::array<unsigned char, GUARD> all;
+        all.fill(0xff);
+        return all;
+    }();
+    return !memcmp(raw, guard.data(), GUARDED) &&
+           !memcmp(raw + GUARDED + size, guard.data(), GUARDED);
 }
 
 bool all_intact(size_t &damaged) {

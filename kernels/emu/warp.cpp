@@ -2,6 +2,8 @@
 // matrix fragments; and waiting for copies.
 #include "machine.h"
 
+#include <utility>
+
 namespace emu {
 
 void open(Machine &m, Barrier &b) {
@@ -57,16 +59,44 @@ struct Lane {
     void wait(int line) { wait_at(m, w.barrier, 32, line); }
 };
 
+// The values of 16 lanes. The compiler makes vector instructions of operations on them, which it
+// does not of loops over lanes whose numbers differ in one bit. (-Wno-psabi in test.sh: functions
+// that take such vectors have another ABI where a machine has no AVX-512.)
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+
+// As fmaxf of two numbers, where 0 is greater than -0 and NaN is less than any number.
+Floats maximum(Floats a, Floats b) {
+    const Floats greater = ((a > b) | (b != b)) ? a : b;
+    return a == b ? (Floats)((Ints)a & (Ints)b) : greater;
+}
+
+template <int BIT, int... LANE> Floats swap(Floats v, std::integer_sequence<int, LANE...>) {
+    return __builtin_shufflevector(v, v, (LANE ^ BIT)...);
+}
+template <int BIT> Floats partners(Floats v) {
+    return swap<BIT>(v, std::make_integer_sequence<int, 16>());
+}
+
 // A butterfly over the bits of `mask`, from the highest: for each bit, every lane combines its
-// value with that of the lane whose number differs in this bit. Addition commutes, so all lanes of
-// a group get the same bits.
-template <class F> void butterfly(float (&v)[32], unsigned mask, F f) {
-    for (unsigned bit = 16; bit; bit /= 2) {
-        if (!(mask & bit)) continue;
-        float u[32];
-        for (unsigned i = 0; i < 32; i++) u[i] = f(v[i], v[i ^ bit]);
-        memcpy(v, u, sizeof v);
-    }
+// value with that of the lane whose number differs in this bit. `f` commutes, so all lanes of a
+// group get the same bits.
+template <class F> void butterfly(float (&lanes)[32], unsigned mask, F f) {
+    Floats low, high;
+    memcpy(&low, lanes, sizeof low);
+    memcpy(&high, lanes + 16, sizeof high);
+    if (mask & 16) low = high = f(low, high);
+    auto both = [&](unsigned bit, Floats (*other)(Floats)) {
+        if (!(mask & bit)) return;
+        low = f(low, other(low));
+        high = f(high, other(high));
+    };
+    both(8, partners<8>);
+    both(4, partners<4>);
+    both(2, partners<2>);
+    both(1, partners<1>);
+    memcpy(lanes, &low, sizeof low);
+    memcpy(lanes + 16, &high, sizeof high);
 }
 
 } // namespace
@@ -123,12 +153,11 @@ float exchange(Op op, float v, int arg, int line) {
             if ((int)other != arg)
                 fail(
                     line, "lanes of a warp disagree about an argument: %d and %d", arg, (int)other);
-        auto add = [](float a, float b) { return a + b; };
-        auto max = [](float a, float b) { return fmaxf(a, b); };
+        auto add = [](Floats a, Floats b) { return a + b; };
         if (op == Op::GroupSum)
             butterfly(all, (unsigned)arg - 1, add);
         else if (op == Op::GroupMax)
-            butterfly(all, (unsigned)arg - 1, max);
+            butterfly(all, (unsigned)arg - 1, maximum);
         const unsigned mask = op == Op::ShuffleXor ? (unsigned)arg : 0;
         for (unsigned i = 0; i < 32; i++) w.result[parity][i] = all[i ^ mask];
     }
