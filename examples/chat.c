@@ -96,22 +96,33 @@ static char *read_line(void) {
   }
 }
 
-/* Drop the oldest exchanges until the conversation leaves room for an answer. */
+/* The tokens of the conversation without its oldest `dropped` messages; the system's stays. */
+static llama_status count(
+    const llama_t *model, size_t first, size_t dropped, size_t *n, llama_error *err) {
+  const llama_message covered = msgs[dropped];
+  llama_status status;
+  if (first > 0) msgs[dropped] = msgs[0];
+  status = llama_encode_dialog(model, msgs + dropped, n_msgs - dropped, NULL, 0, n, err);
+  msgs[dropped] = covered;
+  return status;
+}
+
+/* Drop the oldest exchanges until the conversation leaves room for an answer. A message that has no
+   room by itself drops nothing: it is refused, and the conversation goes on without it. */
 static int make_room(const llama_t *model, size_t first, uint32_t max_seq_len) {
   size_t dropped = 0, n;
   llama_error err;
   err.struct_size = sizeof err;
-  while (llama_encode_dialog(model, msgs, n_msgs, NULL, 0, &n, &err) == LLAMA_OK &&
-         n + max_seq_len / 4 > max_seq_len) {
-    if (n_msgs < first + 3) {
+  while (count(model, first, dropped, &n, &err) == LLAMA_OK && n + max_seq_len / 4 > max_seq_len) {
+    if (n_msgs < dropped + first + 3) {
       if (n < max_seq_len) break; /* a long question; the answer will be short */
       printf("[that is %lu tokens, the model has room for %lu]\n", (unsigned long)n,
           (unsigned long)max_seq_len);
       return 0;
     }
-    forget(first, 2);
     dropped += 2;
   }
+  forget(first, dropped);
   if (dropped > 0)
     printf("[the conversation no longer fits, its oldest %lu messages are forgotten]\n",
         (unsigned long)dropped);
