@@ -242,6 +242,27 @@ def attend(shape, kv, n, context):
     return launches
 
 
+SLICE = 4032  # ids of a block of the sampler
+
+
+def sample(shape, rows, draws=False):
+    """The choice of tokens: of the largest logits; with `draws`, by temperature and top-p."""
+    # Instructions of a warp, counted in the SASS for sm_90a (benches/record/2026-11-25-gpu-
+    # sampler.txt): 440 in sample_max; in sample_draw 1,070, and 2,340 in the last block of a row.
+    # `least` is what four warps of a scheduler issue, and what they wait for: 4,800 cycles for a
+    # block of sample_max (row, logits, reduction, counter, join); 8,200 for one of sample_draw, of
+    # which one runs on a multiprocessor at a time; 15,000 for the last one of a row.
+    slices = ceil(shape.vocab_size / SLICE)
+    blocks, bytes_ = rows * slices, rows * shape.vocab_size * 4
+    largest = Launch("sample_max", bytes_, blocks=blocks, serial=4 * SLICE, instructions=32 * 16 * 440 * blocks, least=2.7e-6)
+    if not draws:
+        return [largest]
+    # Sums by bucket are written once and read twice.
+    instructions = 32 * 16 * (1070 * blocks + 2340 * rows)
+    return [largest, Launch("sample_draw", bytes_, blocks=blocks, serial=4 * SLICE, instructions=instructions, again=3 * 2048 * blocks,
+                            least=4.7e-6 * ceil(blocks / 132) + 8.5e-6)]
+
+
 def adapted(product, rows, cols, parts, batch, rank, up=False):
     """A product of decode with what the adapters of its rows add: each row has one of its own, of
     this rank in all parts. Numbers of 16 bits; A is read before the product, B behind it."""
@@ -251,9 +272,10 @@ def adapted(product, rows, cols, parts, batch, rank, up=False):
             Launch("adapt_up" if up else "adapt_out", b + sums, blocks=batch * ceil(rows / (2 if up else 1) / 256), again=sums)]
 
 
-def decode(shape, dtype, kv, batch, context, rank=0):
+def decode(shape, dtype, kv, batch, context, rank=0, draws=False):
     """Launches of a step in which `batch` sequences of `context` tokens get one more token each.
-    With `rank`, each of them has an adapter of its own that changes all matrices."""
+    With `rank`, each of them has an adapter of its own that changes all matrices. `draws` is as for
+    `sample`."""
     n, m = bucket(batch), matrices(shape)
 
     def product(kernel, matrix, parts):
@@ -266,8 +288,7 @@ def decode(shape, dtype, kv, batch, context, rank=0):
     layer += attend(shape, kv, n, context)
     layer += product("matmul_add", "wo", 1) + product("ffn_up", "ffn_up", 2) + product("matmul_add", "w2", 1)
     head = few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, n)
-    sample = Launch("sample", batch * shape.vocab_size * 4, 0, "", batch, shape.vocab_size * 4)
-    return [Launch("embed", batch * shape.dim * 8), *layer * shape.n_layers, *head, sample]
+    return [Launch("embed", batch * shape.dim * 8), *layer * shape.n_layers, *head, *sample(shape, batch, draws)]
 
 
 def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
@@ -299,8 +320,7 @@ def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
               gemm("matmul_add_prefill", dtype, *m["w2"], n)]
     launches = [Launch("embed", n * shape.dim * 8), *layer * shape.n_layers]
     if last:
-        launches += [*few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, wanted),
-                     Launch("sample", shape.vocab_size * 4, 0, "", 1, shape.vocab_size * 4)]
+        launches += [*few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, wanted), *sample(shape, wanted)]
     return launches
 
 
@@ -370,6 +390,12 @@ def main():
                 kernel, took = slowest(H100, launches)[0]
                 print(f"{name} {dtype:<5} batch {batch:<8}{len(launches):>8}{must / 1e9:>9.2f}{1e3 * fast:>14.3f}{1e3 * slow:>11.3f}"
                       f"{batch / fast:>11.0f}{100 * must / H100.bandwidth / fast:>12.0f} %{'':<19}{kernel} {100 * took / fast:.0f} %")
+    print("\ndecode, context 512 (graphs), ms: greedy, and temperature 0.6 with top-p 0.9")
+    for name in SHAPES:
+        for dtype in ("bf16", "int8", "fp8", "int4"):
+            for batch in (1, 8, 32, 64):
+                greedy, drawn = (seconds(m, decode(SHAPES[name], dtype, "bf16", batch, 512, draws=draws), follows=True) for draws in (False, True))
+                print(f"{name} {dtype:<5} batch {batch:<8}{1e3 * greedy:>8.3f}{1e3 * drawn:>8.3f}{100 * (drawn / greedy - 1):>8.1f} % slower")
     print("\ndecode, one stream, by context (graphs): tokens/s")
     contexts = (0, 512, 2048, 4096, 8192)
     print(" " * 10 + "".join(f"{context:>8}" for context in contexts))

@@ -22,8 +22,8 @@ def geometry(kernel):
         return 288, 98352 if kernel.endswith("f16") else 66112
     if "_hopper_" in kernel:
         return 384, 196672 if kernel.endswith("f16") else 131648
-    if kernel == "sample":
-        return 512, 16896
+    if kernel in ("sample_max", "sample_draw"):
+        return 512, 272 if kernel == "sample_max" else 45248
     if kernel.startswith("append"):
         return 32, 0
     if kernel.startswith("embed"):

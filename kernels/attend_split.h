@@ -82,21 +82,14 @@ template <uint32_t THREADS> DEVICE void join(const Block &b, unsigned char *shar
     if (b.n_splits() == 1) return;
     const uint32_t t = threadIdx.x, n_splits = b.n_splits(), stride = b.p.head_stride;
     uint32_t *const flag = (uint32_t *)shared;
-    if (t == 0) {
-        // The barrier before and the one below extend the order of this thread to the block.
 #ifdef PLANT_COUNTED_EARLY
-        *b.counter() = b.counted + 1;
-        const bool is_last = b.counted == n_splits - 1;
-#elif defined(PLANT_NO_DEVICE_FENCE)
-        const bool is_last = atomic_add(b.counter(), 1) == n_splits - 1;
-#else
-        const bool is_last = atomic_add_ordered(b.counter(), 1) == n_splits - 1;
-#endif
-        if (is_last) *b.counter() = 0;
-        *flag = is_last;
-    }
+    if (t == 0) *b.counter() = b.counted + 1 == n_splits ? 0 : b.counted + 1;
+    if (t == 0) *flag = b.counted + 1 == n_splits;
     block_sync();
     if (*flag == 0) return;
+#else
+    if (!is_last_block(b.counter(), n_splits, flag)) return;
+#endif
     constexpr uint32_t AT_ONCE = 8; // splits whose loads are in flight together
     UNROLL_BY(1)
     for (uint32_t i = t; i < b.count * (stride / 4); i += THREADS) {

@@ -20,6 +20,7 @@
 // | embed, prepare, qkv, append, attend, attend_prefill, | one op each, decode and prefill |
 // | attend_prefill_fma, matmul_add, ffn_up, logits (.cu) | |
 // | adapt.cu | what adapters of requests add to products |
+// | choice.h | how a token is chosen among the logits of a row |
 // | sample.cu | from logits to a token |
 // | emu/ | the machine as C++; tests/ and test.sh prove the kernels on it |
 // | ptxas.sh | compiles the kernels for every architecture and checks the machine code |
@@ -146,6 +147,11 @@ DEVICE Words2 load_const8(const void *p) {
     return v;
 }
 // Loads what other blocks of this launch wrote before a fence or an ordered atomic.
+DEVICE uint32_t load_fenced(const void *p) {
+    uint32_t v;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
 DEVICE Words2 load_fenced8(const void *p) {
     Words2 v;
     asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];"
@@ -270,6 +276,7 @@ DEVICE void named_sync(int id, int threads) {
 }
 DEVICE void warp_sync() { __syncwarp(); }
 DEVICE float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+DEVICE uint32_t shuffle_xor(uint32_t v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEVICE uint32_t warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 // Reduces over each aligned group of `width` lanes (a power of two). Every lane of a group gets the
 // same bits.
@@ -412,6 +419,28 @@ template <class Body> DEVICE void with_type(uint32_t type, const Body &body) {
 DEVICE uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 DEVICE uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
+// Returns in all threads of a block whether it is the last of `n` blocks to call this; then it sees
+// what the others had written before, and the counter is zero again. Follows a block_sync. `flag` is
+// in shared memory.
+DEVICE bool is_last_block(uint32_t *counter, uint32_t n, uint32_t *flag) {
+    if (threadIdx.x == 0) {
+        // The barrier before and the one below extend the order of this thread to the block.
+#ifdef PLANT_NO_DEVICE_FENCE
+        const bool is_last = atomic_add(counter, 1) == n - 1;
+#else
+        const bool is_last = atomic_add_ordered(counter, 1) == n - 1;
+#endif
+#ifndef PLANT_COUNTER_LEFT
+        if (is_last) *counter = 0;
+#endif
+        *flag = is_last;
+    }
+#ifndef PLANT_NO_BARRIER_LAST
+    block_sync();
+#endif
+    return *flag != 0;
+}
+
 #include "hopper.h"
 #include "quant.h"
 
@@ -432,5 +461,6 @@ DEVICE void prefetch_row(const float *row, uint32_t stride, uint32_t at) {
 #include "attend_split.h"
 #include "attend_tensor.h"
 #include "attend_hopper.h"
+#include "choice.h"
 
 #endif

@@ -71,8 +71,8 @@
 //
 // Some launches may start before the previous launch has ended
 // (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; see wait_for_last in gpu.h): prepare,
-// qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, sample, and adapt_in,
-// adapt_out and adapt_up, also for prompts. No other kernel calls wait_for_last, so no other kernel
+// qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, sample_max, sample_draw,
+// and adapt_in, adapt_out and adapt_up, also for prompts. No other kernel calls wait_for_last, so no other kernel
 // may be launched in this way.
 //
 // More than 49152 bytes of shared memory must be asked for (cuFuncSetAttribute,
@@ -118,19 +118,24 @@ enum {
 
     GPU_DRAW = -1,
     GPU_NO_ROW = -2,
-    GPU_MAX_TOP = 128,             // most alternatives that sample finds
-    GPU_SAMPLE_SHARED = 16896,     // shared memory of sample
-    GPU_BLOCK_K = 256,             // columns in a block of quantised weights
-    GPU_TABLE_BYTES = 512,         // shared memory for the tables in which codes are looked up
-    GPU_FEW_ROWS = 8,              // most rows of a product that applies norm and rounding itself
-    GPU_FEW_SHARED = 5120,         // its shared memory, besides what the rows take
-    GPU_BATCH_ROWS = 64,           // most activation rows in a block of OP_batch_TYPE
-    GPU_BATCH_PAIRS = 64,          // pairs of weight rows in a block of OP_batch_TYPE
-    GPU_BATCH_SHARED = 4096,       // shared memory of its stages, for every 8 activation rows
-    GPU_BATCH_SHARED_CODES = 8192, // the same for quantised weights, if R < 64
-    GPU_BATCH_LEVEL = 4096,        // one level of waiting sums, for every 8 activation rows
-    GPU_SPLIT_BELOW = 96,          // a product with fewer blocks is split along K
-    GPU_MAX_RANK = 256,            // most ranks of an adapter
+    GPU_MAX_TOP = 128,           // most alternatives that sample finds
+    GPU_SLICE = 4032,            // ids of a slice, which a block of sample_max or sample_draw has
+    GPU_SAMPLE_SLICE = 5152,     // bytes of a SampleSlice
+    GPU_MOST_SLICES = 2048,      // most slices of a row
+    GPU_BUCKETS = 256,           // parts of the range of logits in which sample_draw sums masses
+    GPU_SAMPLE_MAX_SHARED = 272, // shared memory of sample_max
+    GPU_SAMPLE_DRAW_SHARED = 45248, // shared memory of sample_draw
+    GPU_BLOCK_K = 256,              // columns in a block of quantised weights
+    GPU_TABLE_BYTES = 512,          // shared memory for the tables in which codes are looked up
+    GPU_FEW_ROWS = 8,               // most rows of a product that applies norm and rounding itself
+    GPU_FEW_SHARED = 5120,          // its shared memory, besides what the rows take
+    GPU_BATCH_ROWS = 64,            // most activation rows in a block of OP_batch_TYPE
+    GPU_BATCH_PAIRS = 64,           // pairs of weight rows in a block of OP_batch_TYPE
+    GPU_BATCH_SHARED = 4096,        // shared memory of its stages, for every 8 activation rows
+    GPU_BATCH_SHARED_CODES = 8192,  // the same for quantised weights, if R < 64
+    GPU_BATCH_LEVEL = 4096,         // one level of waiting sums, for every 8 activation rows
+    GPU_SPLIT_BELOW = 96,           // a product with fewer blocks is split along K
+    GPU_MAX_RANK = 256,             // most ranks of an adapter
     GPU_THIN = 768,          // numbers that adapt_in leaves for a row: GPU_MAX_RANK of each part
     GPU_ADAPT_ROWS = 8,      // rows of a block of adapt_*_prefill
     GPU_ADAPT_SHARED = 1280, // shared memory of adapt_in
@@ -556,8 +561,28 @@ typedef struct {
     uint32_t low, high; // the sum of the masses of all raw logits at temperature 1
 } SampleOut;
 
-// ---- sample: picks tokens from the logits of wanted rows. The host's sampler picks the same ones.
-// grid (n_rows), block 512, shared GPU_SAMPLE_SHARED.
+// What the blocks of a slice leave for the row's other blocks: sample_max the first four numbers,
+// sample_draw the others. Scratch.
+typedef struct {
+    // The best token that may be drawn, after the penalty; ~0 where there is none. Ranks are in
+    // descending order of logits, as choice.rs has them.
+    uint32_t rank, id;
+    float max;          // the largest raw logit
+    float sum;          // of the finite logits of the tokens that may be drawn, roughly
+    uint32_t low, high; // the sum of the masses of raw logits at temperature 1
+    uint32_t zeros[2];
+    // By bucket: the sums of masses, and of those that min-p keeps, as the sums of what mass_parts
+    // of choice.rs makes of them (low, high); and the number of tokens that have a share.
+    uint32_t masses[2 * GPU_BUCKETS], kept[2 * GPU_BUCKETS], counts[GPU_BUCKETS];
+} SampleSlice;
+
+// ---- sample_max, then sample_draw: pick tokens from the logits of wanted rows. The host's sampler
+// picks the same ones. sample_max finds the largest logits, which is all that rows without a
+// temperature need, unless they are scored; sample_draw does the other rows and need not be launched
+// where there are none. The last block of a row to finish joins what the blocks of its slices have
+// left. vocab_size is at most GPU_MOST_SLICES * GPU_SLICE.
+// grid (ceil(vocab_size / GPU_SLICE), n_rows), block 512, shared GPU_SAMPLE_MAX_SHARED,
+// GPU_SAMPLE_DRAW_SHARED.
 typedef struct {
     uint32_t *out;         // [n_rows, out_stride]: SampleOut, then its pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
@@ -567,6 +592,10 @@ typedef struct {
     uint32_t *histories;
     // [n_rows]: the tokens again, for a step that follows this one; embedding skips rows with -1
     int32_t *next;
+    SampleSlice *slices; // [rows that are no padding, grid.x] scratch
+    // [rows that are no padding] scratch: must be ZERO before the first launch; each launch leaves
+    // zeros
+    uint32_t *counters;
     uint32_t n_rows, vocab_size, stride, history_stride, out_stride;
     float halvings, high, low, inverse; // for temperature 1
     uint32_t zero;
@@ -693,6 +722,7 @@ typedef struct {
     GPU_TENSOR_ATTENTION(X, fp8)                                                                   \
     GPU_HOPPER_ATTENTION(X, f16)                                                                   \
     GPU_HOPPER_ATTENTION(X, bf16)                                                                  \
-    X(sample, SampleParams, 512)
+    X(sample_max, SampleParams, 512)                                                               \
+    X(sample_draw, SampleParams, 512)
 
 #endif

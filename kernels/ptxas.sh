@@ -137,7 +137,7 @@ wanted() {
     *_int4 | *_k[456]) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
     *_fp8) echo 'LDG\.E[A-Z0-9._]*\.128 HMMA\.16816\.F32' ;;
     *_nf4) echo 'LDG\.E[A-Z0-9._]*\.128 LDG\.E[A-Z0-9._]*\.64 LDS$ PRMT HMMA\.16816\.F32' ;;
-    sample) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
+    sample_max | sample_draw) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *) echo 'LDG\.E[A-Z0-9._]*\.128 HMMA\.16816\.F32' ;;
   esac
 }

@@ -1,296 +1,271 @@
 // From logits to a token: penalty, temperature, top-k, top-p, min-p, draw; log probabilities and
 // alternatives.
 //
-// One block works on one row, in several passes, without sorting. Candidates are ordered by rank
-// (descending logit); equal logits are ordered by ascending id. Top-k and top-p ask the same
-// question: at which rank does a running sum of weights exceed a bound? `select` answers it by
-// radix selection on the 32 bits of the rank. A tie at the bound and the draw ask the question by
-// ascending id instead of rank. `find` answers that one: it cuts the range of ids into sixteen
-// parts, picks one of them, and repeats this until one id is left.
+// A row is cut into slices of GPU_SLICE ids, with a block for each. `sample_max` finds the largest
+// logit. Masses are relative to it, so they take a launch of their own: the blocks of `sample_draw`
+// sum them in buckets of the distance to the largest logit, and leave the sums. The last block of a
+// row to finish goes on alone, with these sums, and hardly needs the logits again.
 //
-// Weights are integers, so any order of additions gives the same sum. Therefore
-// src/engine/sampler/, which works in another way, picks the same token.
-// compute/src/backend/choice.rs has the arithmetic of both; the functions here repeat it operation
-// for operation.
+// Candidates are ordered by rank (descending logit); equal logits are ordered by ascending id. Top-k
+// and top-p ask the same question: at which rank does a running sum of weights exceed a bound? The
+// sums name the bucket; `gather` collects the tokens of that bucket; and `select` answers by radix
+// selection on the 32 bits of their ranks. A tie at the bound and the draw ask the question by
+// ascending id instead of rank. There, sums name the slice, and `find_in` finds the id in it.
 //
-// All threads add to sums in shared memory atomically. A 64-bit sum consists of two 32-bit words; a
-// carry from the low word is added to the high one.
+// Sums of integers do not depend on their order, so neither buckets nor slices can be seen in a
+// result. choice.h has what these kernels are made of.
 #include "gpu.h"
 
-struct Sum {
-    uint32_t low, high;
+using namespace choice;
+
+// What a block of sample_draw sums of its slice. The sums stay within 32 bits, because a slice has
+// less than 4096 ids.
+struct Histogram {
+    uint32_t high[GPU_BUCKETS], low[GPU_BUCKETS];
+    uint32_t kept_high[GPU_BUCKETS], kept_low[GPU_BUCKETS];
+    uint32_t count[GPU_BUCKETS];
 };
-
-struct Scratch {
-    Sum bins[2048]; // the histogram of `select`; or the alternatives as {id, rank}
-    Sum groups[32]; // sums of groups of bins
-    Sum parts[16];  // the sums of `find`, one for each warp
-    float maxima[16];
-    uint32_t count;
-};
-static_assert(sizeof(Scratch) <= GPU_SAMPLE_SHARED, "the launch gives this much");
-
-// ---- the arithmetic of compute/src/backend/choice.rs
-
-struct Scale {
-    float halvings, high, low, inverse;
-};
-
-DEVICE float share(const Scale &s, float value, float max) {
-    const float ROUND = 12582912.0f, distance = value - max, halvings = distance * s.halvings;
-    const float back = distance - value, lost = (value - (distance - back)) - (max + back);
-    const float rounded = halvings + ROUND, n = rounded - ROUND;
-    const float r = (((distance - n * s.high) - n * s.low) + lost) * s.inverse;
-    float p = 1.0f / 5040.0f;
-    p = p * r + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    const float scaled = as_float(as_bits(p) + (as_bits(rounded) << 23));
-    return halvings > -40.0f ? scaled : 0.0f;
-}
-DEVICE uint64_t mass(const Scale &s, float value, float max) {
-    const float ROUND = 8388608.0f, ROUND_SIGNED = 12582912.0f;
-    const float scaled = share(s, value, max) * 1048576.0f, rounded = scaled + ROUND;
-    const float rest = (scaled - (rounded - ROUND)) * 524288.0f + ROUND_SIGNED;
-    const int32_t low = (int32_t)(as_bits(rest) - as_bits(ROUND_SIGNED));
-    return ((uint64_t)(as_bits(rounded) - as_bits(ROUND)) << 19) + (uint64_t)(int64_t)low;
-}
-DEVICE uint32_t rank_of(float value) {
-    const uint32_t bits = as_bits(value);
-    return bits >> 31 ? bits : bits ^ 0x7fffffffu;
-}
-DEVICE float value_of(uint32_t rank) { return as_float(rank >> 31 ? rank : rank ^ 0x7fffffffu); }
-// Replaces a number that is not finite by -inf, and negative zero by zero.
-DEVICE float clean(float v) {
-    return (as_bits(v) & 0x7f800000u) == 0x7f800000u ? -INFINITY_F : v + 0.0f;
-}
-DEVICE float penalised(float v, float penalty) {
-    const float most = as_float(0x7f7fffffu);
-    const float w = v > 0 ? v / penalty : v * penalty;
-    return v == -INFINITY_F ? v : fminf(fmaxf(w, -most), most) + 0.0f;
-}
-// The bound of the nucleus (top-p): a token belongs to it if the mass before the token is at most
-// this.
-DEVICE uint64_t nucleus(uint32_t top_p, uint64_t total) {
-    return (total >> 32) * top_p + ((total & 0xffffffffu) * top_p >> 32);
-}
-DEVICE uint64_t target_of(uint32_t draw, uint64_t total) {
-    return (total >> 24) * draw + ((total & 0xffffffu) * draw >> 24);
-}
-
-// ---- sums in shared memory
-
-DEVICE void add(Sum *s, uint64_t v) {
-    const uint32_t low = (uint32_t)v;
-#ifdef PLANT_NOT_ATOMIC
-    const uint32_t before = s->low;
-    s->low = before + low;
-#else
-    const uint32_t before = atomic_add(&s->low, low);
-#endif
-    const uint32_t high = (uint32_t)(v >> 32) + ((uint32_t)(before + low) < low ? 1 : 0);
-    if (high) atomic_add(&s->high, high);
-}
-DEVICE uint64_t read(const Sum &s) { return (uint64_t)s.high << 32 | s.low; }
-DEVICE uint64_t total_of(const Sum *s, uint32_t n) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += read(s[i]);
-    return sum;
-}
-// Returns the index of the sum, of n, at which the running sum exceeds `target`. Subtracts the sums
-// before it from `target`.
-DEVICE uint32_t walk(const Sum *s, uint32_t n, uint64_t &target) {
-    uint32_t i = 0;
-    for (; i + 1 < n; i++) {
-        const uint64_t v = read(s[i]);
-        if (target < v) break;
-        target -= v;
-    }
-    return i;
-}
-DEVICE void clear(Sum *s, uint32_t n) {
-    for (uint32_t i = threadIdx.x; i < n; i += 512) s[i] = Sum{0, 0};
-}
-
-// ---- passes over a row
-
-struct Row {
-    const float *logits;
-    const uint32_t *history; // or null
-    float penalty;
-    uint32_t n;
-};
-
-// Calls f(id, value) for ids first .. end. `count` threads share the ids; this thread is number
-// `at`.
-template <class F>
-DEVICE void each(const Row &row, uint32_t first, uint32_t end, uint32_t at, uint32_t count, F f) {
-    constexpr int AHEAD = 3; // loads in flight; with four, registers spill
-    for (uint32_t i = first / 4 * 4 + 4 * at; i < end; i += AHEAD * 4 * count) {
-        Words4 w[AHEAD];
-        uint32_t seen[AHEAD];
-        UNROLL for (int u = 0; u < AHEAD; u++) {
-            const uint32_t from = i + u * 4 * count < end ? i + u * 4 * count : i;
-            w[u] = load_fresh(row.logits + from);
-            seen[u] = row.history ? row.history[from / 32] >> from % 32 : 0;
-        }
-        UNROLL for (int u = 0; u < AHEAD; u++) {
-            UNROLL for (int j = 0; j < 4; j++) {
-                const uint32_t id = i + u * 4 * count + j;
-                if (id < first || id >= end) continue;
-                const float v = clean(as_float(w[u].w[j]));
-                f(id, seen[u] >> j & 1 ? penalised(v, row.penalty) : v);
-            }
-        }
-    }
-}
-template <class F> DEVICE void each(const Row &row, F f) {
-    each(row, 0, row.n, threadIdx.x, 512, f);
-}
-
-DEVICE float maximum(Scratch *s, const Row &row) {
-    float max = -INFINITY_F;
-    each(row, [&](uint32_t, float v) { max = fmaxf(max, v); });
-    max = group_max(max, 32);
-    if (threadIdx.x % 32 == 0) s->maxima[threadIdx.x / 32] = max;
-    block_sync();
-    for (int i = 0; i < 16; i++) max = fmaxf(max, s->maxima[i]);
-    block_sync();
-    return max;
-}
-
-struct Selected {
-    bool found;    // the sum of all weights is more than the target
-    uint32_t rank; // the first rank at which the running sum exceeds the target
-    uint64_t rest; // the target minus the weights of better ranks
-    uint64_t at;   // the total weight of that rank
-};
-
-// Finds the rank at which the running sum of weights, best rank first, exceeds aim(sum of all
-// weights).
-template <class W, class Aim>
-DEVICE Selected select(Scratch *s, const Row &row, W weight, Aim aim) {
-    Selected found = {true, 0, 0, 0};
-    for (int shift = 21; shift >= 0;) {
-        const int bits = shift == 0 ? 10 : 11;
-        const uint32_t n = 1u << bits;
-        clear(s->bins, n);
-        block_sync();
-        each(row, [&](uint32_t, float v) {
-            const uint32_t rank = rank_of(v), prefix = shift == 21 ? 0 : rank >> (shift + bits);
-            if (prefix != found.rank) return;
-            const uint64_t w = weight(v);
-            if (w) add(&s->bins[rank >> shift & (n - 1)], w);
-        });
-#ifndef PLANT_NO_BARRIER_SELECT
-        block_sync();
-#endif
-        const uint32_t t = threadIdx.x, group = n / 32;
-        if (t < 32) {
-            uint64_t sum = 0;
-            // Each thread begins at another place of its group, so that the 32 threads read from
-            // different banks.
-            for (uint32_t i = 0; i < group; i++) sum += read(s->bins[t * group + (i + t) % group]);
-            s->groups[t] = Sum{(uint32_t)sum, (uint32_t)(sum >> 32)};
-        }
-        block_sync();
-        if (shift == 21) {
-            const uint64_t total = total_of(s->groups, 32);
-            found.rest = aim(total);
-            if (found.rest >= total) {
-                found.found = false;
-                block_sync();
-                return found;
-            }
-        }
-        const uint32_t which = walk(s->groups, 32, found.rest);
-        const uint32_t bin = which * group + walk(&s->bins[which * group], group, found.rest);
-        found.rank = found.rank << bits | bin;
-        found.at = read(s->bins[bin]);
-#ifndef PLANT_CLEARED_EARLY
-        block_sync();
-#endif
-        shift = shift == 21 ? 10 : shift - 10;
-    }
-    return found;
-}
-
-// Finds the id at which the running sum of weights, by ascending id, exceeds aim(sum of all
-// weights). The aim must be less than that sum. Returns -1 where all weights are 0.
-template <class W, class Aim> DEVICE int32_t find(Scratch *s, const Row &row, W weight, Aim aim) {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint32_t first = 0, n = row.n;
-    uint64_t target = 0;
-    for (bool begun = false;; begun = true) {
-        // Long parts have a multiple of 128 ids, which a warp loads at once.
-        uint32_t part = (n + 15) / 16;
-        if (part > 128) part = (part + 127) / 128 * 128;
-        clear(s->parts, 16);
-        block_sync();
-        const uint32_t from = first + warp * part,
-                       end = first + n < from + part ? first + n : from + part;
-        uint64_t sum = 0;
-        if (from < end)
-            each(row, from, end, lane, 32, [&](uint32_t id, float v) { sum += weight(id, v); });
-        if (sum) add(&s->parts[warp], sum);
-        block_sync();
-        if (!begun) {
-            const uint64_t total = total_of(s->parts, 16);
-            if (total == 0) return -1;
-            target = aim(total);
-        }
-        const uint32_t which = walk(s->parts, 16, target);
-        first += which * part;
-        n = n - which * part < part ? n - which * part : part;
-        block_sync();
-        if (n == 1) return (int32_t)first;
-    }
-}
-
-// Returns the n-th id that has this rank, by ascending id.
-DEVICE uint32_t last_of(Scratch *s, const Row &row, uint32_t rank, uint64_t n) {
-    return (uint32_t)find(
-        s, row, [&](uint32_t, float v) { return (uint64_t)(rank_of(v) == rank); },
-        [&](uint64_t) { return n - 1; });
-}
+static_assert(sizeof(Histogram) <= sizeof(Scratch::bins) && GPU_SLICE < 4096, "they fit");
+static_assert(THREADS == 2 * GPU_BUCKETS, "two threads for each bucket");
 
 // ---- what is wanted of a row
 
 const uint32_t ANY = 0xffffffffu;
 
-DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row) {
-    const float max = maximum(s, row);
-    if (max == -INFINITY_F) return -1;
-    if (c.halvings == 0) {
-        return find(
-            s, row, [&](uint32_t, float v) { return (uint64_t)(v == max); },
-            [](uint64_t) { return 0; });
+DEVICE bool is_last_of_row(const SampleParams &p, uint32_t *flag) {
+#ifndef PLANT_NO_BARRIER_LEFT
+    block_sync();
+#endif
+    return is_last_block(p.counters + blockIdx.y, gridDim.x, flag);
+}
+
+// The row's token is known. One thread does this.
+DEVICE void finish(const SampleParams &p, const SampleRow &c, int32_t token) {
+    SampleOut *out = (SampleOut *)(p.out + (size_t)blockIdx.y * p.out_stride);
+    out->token = token;
+    p.next[blockIdx.y] = token;
+    if (c.scored)
+        out->logit = token < 0 ? -INFINITY_F
+                               : clean(p.logits[(size_t)blockIdx.y * p.stride + (uint32_t)token]);
+    // Sets the token's bit for a step that follows. Only the last block of the row gets here, and all
+    // of its threads have read the history, because a barrier comes before.
+    if (c.given == GPU_DRAW && c.history != GPU_NO_HISTORY && token >= 0)
+        p.histories[(size_t)c.history * p.history_stride + (uint32_t)token / 32] |= 1u
+                                                                                    << token % 32;
+}
+
+// The best of two tokens as {rank, id}, of which the smaller one is better.
+DEVICE uint64_t better(uint64_t a, uint64_t b) { return a < b ? a : b; }
+DEVICE uint64_t warp_best(uint64_t v) {
+    for (int m = 1; m < 32; m *= 2) v = better(v, shuffle_long(v, m));
+    return v;
+}
+// The token of {rank, id}; -1 if there is none that is possible.
+DEVICE int32_t token_of(uint64_t best) {
+    return (uint32_t)(best >> 32) < rank_of(-INFINITY_F) ? (int32_t)(uint32_t)best : -1;
+}
+
+DEVICE Row drawn_row(const SampleParams &p, const SampleRow &c) {
+    return {p.logits + (size_t)blockIdx.y * p.stride,
+        c.history == GPU_NO_HISTORY ? nullptr : p.histories + (size_t)c.history * p.history_stride,
+        c.penalty, c.n_tokens};
+}
+DEVICE bool is_drawn(const SampleRow &c) { return c.given == GPU_DRAW && c.halvings != 0; }
+
+KERNEL(sample_max) {
+    struct Shared {
+        uint64_t best[N_WARPS];
+        float max[N_WARPS], sum[N_WARPS];
+        uint32_t is_last;
+    };
+    static_assert(sizeof(Shared) <= GPU_SAMPLE_MAX_SHARED, "the launch gives this much");
+    SHARED(shared);
+    Shared *s = (Shared *)shared;
+    start_next();
+    wait_for_last();
+    const SampleRow &c = p.rows[blockIdx.y];
+    const uint32_t t = threadIdx.x, lane = t % 32;
+    if (c.given == GPU_NO_ROW) return;
+    if (c.given != GPU_DRAW && !c.scored) {
+        if (blockIdx.x == 0 && t == 0) finish(p, c, c.given);
+        return;
     }
+    const Row row = drawn_row(p, c);
+    const uint32_t first = blockIdx.x * GPU_SLICE, end = smaller(first + GPU_SLICE, p.vocab_size);
+    float max = -INFINITY_F, top = max, sum = 0;
+    uint32_t id_of_top = ~0u;
+    each_raw<2>(row, first, end, t, THREADS, [&](uint32_t id, float v, bool seen) {
+        max = fmaxf(max, v);
+        if (id >= row.n) return;
+        if (seen) v = penalised(v, row.penalty);
+        if (v > top) top = v, id_of_top = id; // a thread's ids ascend
+        if (v > -INFINITY_F) sum += v;
+    });
+    uint64_t best = warp_best((uint64_t)rank_of(top) << 32 | id_of_top);
+    max = group_max(max, 32);
+    sum = group_sum(sum, 32);
+    if (lane == 0) s->best[t / 32] = best, s->max[t / 32] = max, s->sum[t / 32] = sum;
+#ifndef PLANT_NO_BARRIER_MAX
+    block_sync();
+#endif
+    SampleSlice *const slices = p.slices + (size_t)blockIdx.y * gridDim.x;
+    if (t < 32) {
+        best = warp_best(lane < N_WARPS ? s->best[lane] : ~0ull);
+        max = group_max(lane < N_WARPS ? s->max[lane] : -INFINITY_F, 32);
+        sum = group_sum(lane < N_WARPS ? s->sum[lane] : 0, 32);
+        if (lane == 0)
+            store16(&slices[blockIdx.x],
+                Words4{{(uint32_t)(best >> 32), (uint32_t)best, as_bits(max), as_bits(sum)}});
+    }
+    if (c.scored || c.halvings != 0) return; // sample_draw goes on
+    if (!is_last_of_row(p, &s->is_last) || t >= 32) return;
+    best = ~0ull;
+    for (uint32_t i = lane; i < gridDim.x; i += 32) {
+        const Words2 of = load_fenced8(&slices[i]);
+        best = better(best, (uint64_t)of.w[0] << 32 | of.w[1]);
+    }
+    best = warp_best(best);
+    if (lane == 0) finish(p, c, token_of(best));
+}
+
+// What sample_max has found of a row.
+struct Facts {
+    uint64_t best;
+    float max; // the largest raw logit
+    float sum;
+};
+// Each warp reads them for itself, all in the same order.
+DEVICE Facts facts_of(const SampleSlice *slices) {
+    Facts f = {~0ull, -INFINITY_F, 0};
+    for (uint32_t i = threadIdx.x % 32; i < gridDim.x; i += 32) {
+        const Words4 w = load_fresh(&slices[i]);
+        f.best = better(f.best, (uint64_t)w.w[0] << 32 | w.w[1]);
+        f.max = fmaxf(f.max, as_float(w.w[2]));
+        f.sum += as_float(w.w[3]);
+    }
+    return {warp_best(f.best), group_max(f.max, 32), group_sum(f.sum, 32)};
+}
+
+// The distance of a logit from the largest one, in GPU_BUCKETS steps.
+struct Buckets {
+    float max, halvings, steps;
+
+    // Most logits lie within twice the distance of their mean from the largest one, or so far away
+    // that they have no share. A coarser or finer cut would give the same tokens.
+    DEVICE_MEMBER Buckets(const SampleRow &c, const Facts &f)
+        : max(value_of((uint32_t)(f.best >> 32))), halvings(c.halvings) {
+        const float range = 2 * (max - f.sum / (float)c.n_tokens) * halvings;
+        steps = GPU_BUCKETS / fmaxf(fminf(range, 40.0f), 1e-6f);
+    }
+    // A value that has no share is in bucket GPU_BUCKETS. Each operation keeps the order, so a bucket
+    // has consecutive ranks.
+    DEVICE_MEMBER uint32_t of(float v) const {
+        const float away = (v - max) * halvings;
+        return away > -40.0f ? (uint32_t)fminf(-away * steps, GPU_BUCKETS - 1)
+                             : (uint32_t)GPU_BUCKETS;
+    }
+};
+
+// Sums the masses of the block's slice by buckets.
+DEVICE void sum_slice(
+    Scratch *s, const SampleRow &c, const Row &row, const Buckets &buckets, SampleSlice *slice) {
+    Histogram *h = (Histogram *)s->bins;
     const Scale scale = {c.halvings, c.high, c.low, c.inverse};
-    // The last candidate: its rank, and among the ids of that rank the last that is kept.
-    uint32_t worst = ANY, last = ANY;
-    if (c.top_k) {
-        // Values that are too far below the largest one have no mass, so they need not be counted.
-        const auto counted = [&](float v) {
-            return (uint64_t)((v - max) * scale.halvings > -40.0f);
-        };
-        const Selected k = select(s, row, counted, [&](uint64_t) { return (uint64_t)c.top_k - 1; });
-        if (k.found) worst = k.rank;
+    const uint64_t least = (uint64_t)c.min_high << 32 | c.min_low;
+    const uint32_t t = threadIdx.x;
+    clear(s->bins, (sizeof(Histogram) + 7) / 8);
+#ifndef PLANT_NO_BARRIER_SLICE
+    block_sync();
+#endif
+    each_of<2>(row, blockIdx.x, t, THREADS, [&](uint32_t, float v) {
+        const uint32_t at = buckets.of(v);
+        if (at == GPU_BUCKETS) return;
+        const Parts p = mass_parts(scale, v, buckets.max);
+#ifdef PLANT_NOT_ATOMIC_SLICE
+        h->high[at] += p.high;
+#else
+        atomic_add(&h->high[at], p.high);
+#endif
+        atomic_add(&h->low[at], p.low);
+        if (c.top_k) atomic_add(&h->count[at], 1);
+        if (least > 1 && whole(p.high, p.low) >= least)
+            atomic_add(&h->kept_high[at], p.high), atomic_add(&h->kept_low[at], p.low);
+    });
+#ifndef PLANT_NO_BARRIER_SUMMED
+    block_sync();
+#endif
+    if (t < GPU_BUCKETS) {
+        store8(&slice->masses[2 * t], Words2{{h->low[t], h->high[t]}});
+        slice->counts[t] = h->count[t];
+    } else {
+        const uint32_t b = t - GPU_BUCKETS;
+        store8(&slice->kept[2 * b], Words2{{h->kept_low[b], h->kept_high[b]}});
     }
-    if (c.top_p != ANY) {
-        const auto weight = [&](float v) { return rank_of(v) <= worst ? mass(scale, v, max) : 0; };
-        const Selected p =
-            select(s, row, weight, [&](uint64_t total) { return nucleus(c.top_p, total); });
-        if (p.found) {
-            // A token of this rank is kept as long as the mass before it is at most the bound.
-            const uint64_t each_has = mass(scale, value_of(p.rank), max), n = p.rest / each_has + 1;
-            worst = p.rank;
-            if (n * each_has < p.at) last = last_of(s, row, p.rank, n);
+}
+
+DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row, const Buckets &buckets,
+    const SampleSlice *slices) {
+    const uint32_t t = threadIdx.x, lane = t % 32, n_slices = slices_of(row.n);
+    const Scale scale = {c.halvings, c.high, c.low, c.inverse};
+    const float max = buckets.max;
+    uint64_t sum = 0;
+    UNROLL_BY(8)
+    for (uint32_t i = 0; i < n_slices; i++)
+        if (t < GPU_BUCKETS) {
+            const Words2 w = load_fenced8(&slices[i].masses[2 * t]);
+            sum += whole(w.w[1], w.w[0]);
+        } else if (c.top_k) {
+            sum += load_fenced(&slices[i].counts[t - GPU_BUCKETS]);
         }
+    (t < GPU_BUCKETS ? &s->masses[t] : &s->counts[t - GPU_BUCKETS])[0] = sum_of(sum);
+    // The bucket of the last candidate; its rank; and among the ids of that rank the last one that is
+    // kept. All tokens of better buckets are kept.
+    uint32_t bucket = GPU_BUCKETS, worst = ANY, last = ANY;
+    const auto in = [&](uint32_t, float v) { return buckets.of(v) == bucket; };
+    const auto has = [&](uint32_t i) {
+        const Words2 w = load_fenced8(&slices[i].masses[2 * bucket]);
+        return w.w[0] | w.w[1] | load_fenced(&slices[i].counts[bucket]);
+    };
+    const Members<decltype(in)> members = {s, row, in};
+    // First top-k, then top-p, of the tokens that top-k keeps.
+    UNROLL_BY(1)
+    for (int by_mass = 0; by_mass < 2; by_mass++) {
+        if (by_mass ? c.top_p == ANY : c.top_k == 0) continue;
+        const auto weight = [&](float v) {
+            return !by_mass ? 1 : rank_of(v) <= worst ? mass(scale, v, max) : (uint64_t)0;
+        };
+        Sum *const sums = by_mass ? s->masses : s->counts;
+        if (bucket < GPU_BUCKETS) {
+            // Of the bucket's tokens, those that top-k keeps.
+            if (t == 0) sums[bucket] = Sum{0, 0};
+#ifndef PLANT_NO_BARRIER_KEPT
+            block_sync();
+#endif
+            uint64_t of = 0;
+            members([&](uint32_t, float v) { of += weight(v); });
+            if (of) add(&sums[bucket], of);
+        }
+        const auto aim = [&](uint64_t total) {
+            return by_mass ? nucleus(c.top_p, total) : (uint64_t)c.top_k - 1;
+        };
+        if (!pick(s, sums, smaller(bucket + 1, GPU_BUCKETS), aim)) continue;
+        const Picked found = s->picked;
+        if (found.at != bucket) {
+            bucket = found.at;
+            // The values of the bucket, and some more: far beyond what rounding does to them. The
+            // last bucket has no end.
+            const float step = 1 / (buckets.steps * buckets.halvings),
+                        slack = fabsf(max) * 1e-6f + 1e-30f;
+            const float least = max - (float)(bucket + 1) * step * 1.00001f - slack,
+                        most = max - (float)bucket * step * 0.99999f + slack;
+            gather(s, row, has, in, bucket == GPU_BUCKETS - 1 ? -INFINITY_F : least, most);
+        }
+        const Selected k = select_listed(s, members, weight, found.rest);
+        worst = k.rank;
+        // A token of this rank is kept as long as the mass before it is at most the bound.
+        const uint64_t each_has = by_mass ? mass(scale, value_of(k.rank), max) : k.at,
+                       n = each_has ? k.rest / each_has + 1 : 1;
+        if (n * each_has < k.at) last = last_of(s, row, k.rank, n);
     }
     const uint64_t least = (uint64_t)c.min_high << 32 | c.min_low;
     const auto kept = [&](uint32_t id, float v) {
@@ -299,83 +274,136 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row) {
         const uint64_t m = mass(scale, v, max);
         return m >= least ? m : 0;
     };
-    return find(s, row, kept, [&](uint64_t total) { return target_of(c.draw, total); });
+    // The masses that are kept of each slice.
+    for (uint32_t i = t / 32; i < n_slices; i += N_WARPS) {
+        const uint32_t *from = least > 1 ? slices[i].kept : slices[i].masses;
+        sum = 0;
+        UNROLL
+        for (uint32_t u = 0; u < GPU_BUCKETS; u += 64) {
+            const uint32_t b = u + 2 * lane;
+            if (b >= bucket) continue;
+            const Words4 w = load_fenced16(from + 2 * b);
+            sum += whole(w.w[1], w.w[0]) + (b + 1 < bucket ? whole(w.w[3], w.w[2]) : 0);
+        }
+        sum = warp_total(sum);
+        if (lane == 0) s->bins[i] = sum_of(sum);
+    }
+    if (bucket < GPU_BUCKETS) {
+#ifndef PLANT_NO_BARRIER_SLICES
+        block_sync();
+#endif
+        members([&](uint32_t id, float v) {
+            const uint64_t m = kept(id, v);
+            if (m) add(&s->bins[id / GPU_SLICE], m);
+        });
+    }
+    if (!pick(s, s->bins, n_slices, [&](uint64_t total) { return target_of(c.draw, total); }))
+        return -1;
+    const Picked found = s->picked;
+    return find_in(s, row, found.at, kept, [&](uint64_t) { return found.rest; });
 }
 
 // Writes the n best ids and their logits, in order.
-DEVICE void alternatives(Scratch *s, uint32_t *out, uint32_t n, const Row &row) {
-    const Selected k = select(
-        s, row, [](float) { return (uint64_t)1; }, [&](uint64_t) { return (uint64_t)n - 1; });
-    const uint32_t last = k.rest + 1 < k.at ? last_of(s, row, k.rank, k.rest + 1) : ANY;
-    if (threadIdx.x == 0) s->count = 0;
+DEVICE void alternatives(
+    Scratch *s, uint32_t *out, uint32_t n, const Row &row, const SampleSlice *slices) {
+    const uint32_t t = threadIdx.x, n_slices = slices_of(row.n);
+    const auto best_of = [&](uint32_t i) {
+        return rank_of(as_float(load_fenced16(&slices[i]).w[2]));
+    };
+    // If there are at least n slices, the n best tokens are at least as good as the n-th of the best
+    // tokens of slices.
+    if (t == 0) s->chosen = ANY;
+    for (uint32_t i = t; i < n_slices; i += THREADS) s->bins[i] = Sum{i, best_of(i)};
+#ifndef PLANT_NO_BARRIER_BOUND
     block_sync();
-    each(row, [&](uint32_t id, float v) {
-        const uint32_t rank = rank_of(v);
-        if (rank < k.rank || (rank == k.rank && id <= last))
-            s->bins[atomic_add(&s->count, 1)] = Sum{id, rank};
-    });
+#endif
+    for (uint32_t i = t; i < n_slices; i += THREADS)
+        if (place_of(s->bins, n_slices, s->bins[i]) == n - 1) s->chosen = s->bins[i].high;
+#ifndef PLANT_NO_BARRIER_BOUNDED
     block_sync();
-    // The threads found them in any order. Compared as 64-bit numbers (rank, then id), they sort
-    // correctly.
-    for (uint32_t i = threadIdx.x; i < n; i += 512) {
-        const Sum mine = s->bins[i];
-        uint32_t place = 0;
-        for (uint32_t j = 0; j < n; j++) place += read(s->bins[j]) < read(mine) ? 1 : 0;
+#endif
+    uint32_t worst = s->chosen, last = ANY;
+    UNROLL_BY(1)
+    for (bool exact = false;; exact = true) {
+        gather(
+            s, row, [&](uint32_t i) { return (uint32_t)(best_of(i) <= worst); },
+            [&](uint32_t id, float v) {
+                const uint32_t rank = rank_of(v);
+                return rank < worst || (rank == worst && id <= last);
+            },
+            value_of(worst), INFINITY_F);
+        if (s->count <= LIST || exact) break;
+        const Selected k = select(
+            s, [&](auto f) { each<1>(row, 0, row.n, t, THREADS, f); },
+            [](float) { return (uint64_t)1; }, [&](uint64_t) { return (uint64_t)n - 1; });
+        worst = k.rank;
+        last = last_of(s, row, k.rank, k.rest + 1);
+    }
+    const uint32_t found = s->count;
+    for (uint32_t i = t; i < found; i += THREADS) {
+        const Sum mine = s->list[i];
+        const uint32_t place = place_of(s->list, found, mine);
+        if (place >= n) continue;
         out[2 * place] = mine.low;
         out[2 * place + 1] = as_bits(value_of(mine.high));
     }
     block_sync();
 }
 
-KERNEL(sample) {
+// One block to a multiprocessor: with 64 registers, the sums of `draw` would spill.
+KERNEL_WIDE(sample_draw) {
     SHARED(shared);
     Scratch *s = (Scratch *)shared;
     start_next();
     wait_for_last();
-    const SampleRow &c = p.rows[blockIdx.x];
-    if (c.given == GPU_NO_ROW) return;
-    uint32_t *words = p.out + (size_t)blockIdx.x * p.out_stride;
-    SampleOut *out = (SampleOut *)words;
-    const Row raw = {p.logits + (size_t)blockIdx.x * p.stride, nullptr, 1, p.vocab_size};
-    bool possible = true;
+    const SampleRow &c = p.rows[blockIdx.y];
+    if (c.given == GPU_NO_ROW || !(c.scored || is_drawn(c))) return;
+    const uint32_t t = threadIdx.x;
+    SampleSlice *const slices = p.slices + (size_t)blockIdx.y * gridDim.x, *const slice =
+                                                                               slices + blockIdx.x;
+    const Facts facts = facts_of(slices);
+    const Row raw = {p.logits + (size_t)blockIdx.y * p.stride, nullptr, 1, p.vocab_size},
+              row = drawn_row(p, c);
+    const bool possible = facts.max != -INFINITY_F;
+    int32_t token = c.given == GPU_DRAW ? token_of(facts.best) : possible ? c.given : -1;
+    // Whether the token is to be drawn among several.
+    const bool open = is_drawn(c) && token >= 0;
+    const Buckets buckets(c, facts);
     if (c.scored) {
         const Scale one = {p.halvings, p.high, p.low, p.inverse};
-        const float max = maximum(s, raw);
-        possible = max != -INFINITY_F;
         uint64_t sum = 0;
-        clear(s->parts, 1);
+        if (possible)
+            each_of<2>(raw, blockIdx.x, t, THREADS,
+                [&](uint32_t, float v) { sum += mass(one, v, facts.max); });
+        sum = warp_total(sum);
+        if (t % 32 == 0) s->warps[t / 32] = sum_of(sum);
+#ifndef PLANT_NO_BARRIER_TOTAL
         block_sync();
-        if (possible) {
-            each(raw, [&](uint32_t, float v) { sum += mass(one, v, max); });
-            add(s->parts, sum);
+#endif
+        if (t < 32) {
+            sum = warp_total(t < N_WARPS ? read(s->warps[t]) : 0);
+            if (t == 0) store8(&slice->low, Words2{{(uint32_t)sum, (uint32_t)(sum >> 32)}});
         }
-        block_sync();
-        if (threadIdx.x == 0) {
-            out->max = max;
-            out->low = s->parts->low;
-            out->high = s->parts->high;
+    }
+    if (open) sum_slice(s, c, row, buckets, slice);
+    if (!is_last_of_row(p, &s->is_last)) return;
+    if (c.scored) {
+        uint32_t *const words = p.out + (size_t)blockIdx.y * p.out_stride;
+        SampleOut *const out = (SampleOut *)words;
+        if (t < 32) {
+            uint64_t sum = 0;
+            for (uint32_t i = t; i < gridDim.x; i += 32) {
+                const Words2 w = load_fenced8(&slices[i].low);
+                sum += (uint64_t)w.w[1] << 32 | w.w[0];
+            }
+            sum = warp_total(sum);
+            if (t == 0) {
+                out->max = facts.max;
+                out->low = (uint32_t)sum, out->high = (uint32_t)(sum >> 32);
+            }
         }
-        block_sync();
-        if (c.n_top) alternatives(s, words + sizeof(SampleOut) / 4, c.n_top, raw);
+        if (c.n_top) alternatives(s, words + sizeof(SampleOut) / 4, c.n_top, raw, slices);
     }
-    int32_t token = c.given;
-    if (token == GPU_DRAW) {
-        const Row row = {raw.logits,
-            c.history == GPU_NO_HISTORY ? nullptr
-                                        : p.histories + (size_t)c.history * p.history_stride,
-            c.penalty, c.n_tokens};
-        token = draw(s, c, row);
-    } else if (!possible) {
-        token = -1;
-    }
-    if (threadIdx.x == 0) {
-        out->token = token;
-        p.next[blockIdx.x] = token;
-        if (c.scored) out->logit = token < 0 ? -INFINITY_F : clean(raw.logits[token]);
-        // Sets the token's bit for a step that follows. All threads have read the history:
-        // `draw` ends with a barrier.
-        if (c.given == GPU_DRAW && c.history != GPU_NO_HISTORY && token >= 0)
-            p.histories[(size_t)c.history * p.history_stride + (uint32_t)token / 32] |=
-                1u << token % 32;
-    }
+    if (open) token = draw(s, c, row, buckets, slices);
+    if (t == 0) finish(p, c, token);
 }

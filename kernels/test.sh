@@ -124,8 +124,25 @@ WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill twin says|other bits
 COUNTED_EARLY attend bf16 attend twin says|other bits|left a counter
 SHARED_BOUNDS prepare - prepare twin says|other bits
+COUNTER_LEFT attend bf16 attend left a counter
+COUNTER_LEFT sample - sample left a counter
+NO_BARRIER_LEFT sample - sample_together twin says
+NO_BARRIER_LAST sample - sample a thread exited while|twin says|other bits
+NO_BARRIER_PICK sample - sample twin says|other bits
+NO_BARRIER_WARPS sample - sample divergent barrier|twin says|other bits
+NO_BARRIER_PICKED sample - sample divergent barrier|twin says|other bits
+NO_BARRIER_LIST sample - sample twin says|other bits
 NO_BARRIER_SELECT sample - sample twin says|other bits
-SUMS_BY_ROW qkv epilogue library twin says|other bits
+NO_BARRIER_CHOSEN sample - sample twin says|other bits
+NO_BARRIER_SLICE sample - sample twin says|other bits
+NO_BARRIER_SUMMED sample - sample twin says|other bits
+NO_BARRIER_KEPT sample - sample twin says|other bits
+NO_BARRIER_SLICES sample - sample twin says|other bits
+NO_BARRIER_BOUND sample - sample twin says|other bits
+NO_BARRIER_TOTAL sample - sample twin says|other bits
+NO_BARRIER_FLAGS sample - sample twin says|other bits
+NO_BARRIER_FEW_LISTED sample - sample divergent barrier|twin says|other bits
+NO_BARRIER_FEW_PICKED sample - sample divergent barrier|twin says|other bitsSUMS_BY_ROW qkv epilogue library twin says|other bits
 UP_AT_STRIDE ffn_up epilogue_bf16 library twin says
 E4M3_BIAS matmul_add fp8 fp8 twin says
 PLANE matmul_add k6 k_types twin says
@@ -138,7 +155,7 @@ NO_WAIT matmul_add bf16 chain matmul_add_.*no thread waits
 NO_WAIT ffn_up bf16 chain ffn_up_.*no thread waits
 NO_WAIT adapt in_bf16 chain adapt_in_.*no thread waits
 NO_WAIT logits bf16 chain logits_.*no thread waits
-NO_WAIT sample - chain sample.*no thread waits
+NO_WAIT sample - chain sample_max.*no thread waits
 NO_FENCE matmul_add hopper_bf16 hopper made by a store that no async_fence has made visible
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper a barrier that nobody has made
 NO_EXPECT matmul_add hopper_bf16 hopper that does not expect them
@@ -201,8 +218,25 @@ FREED_EARLY matmul_add hopper_bf16 hopper data race|overwrites what a product of
 NOT_EMPTY matmul_add hopper_bf16 hopper data race|more arrivals than|overwrites what a product of warpgroup . still reads
 NO_BARRIER_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper data race
 NO_BARRIER_CODES matmul_add hopper_int8 codes data race|a product reads what threads have stored
-CLEARED_EARLY sample - sample data race
 NOT_ATOMIC sample - sample data race
+NOT_ATOMIC_SLICE sample - sample data race
+NO_BARRIER_PICK sample - sample data race
+NO_BARRIER_WARPS sample - sample data race
+NO_BARRIER_PICKED sample - sample data race
+NO_BARRIER_LIST sample - sample data race
+NO_BARRIER_SELECT sample - sample data race
+NO_BARRIER_CHOSEN sample - sample data race|twin says
+NO_BARRIER_MAX sample - sample data race
+NO_BARRIER_SLICE sample - sample data race
+NO_BARRIER_SUMMED sample - sample data race|twin says
+NO_BARRIER_KEPT sample - sample data race
+NO_BARRIER_SLICES sample - sample data race
+NO_BARRIER_BOUND sample - sample data race
+NO_BARRIER_BOUNDED sample - sample data race
+NO_BARRIER_TOTAL sample - sample data race
+NO_BARRIER_FLAGS sample - sample data race|twin says
+NO_BARRIER_FEW_LISTED sample - sample data race
+NO_BARRIER_FEW_PICKED sample - sample data race
 END
       ;;
   esac
@@ -332,7 +366,7 @@ fi
 
 # What kernels may not contain: PTX, launches, shared memory that the launch does not size, other
 # headers.
-if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gemm.h kernels/gemv.h kernels/few.h kernels/batch.h kernels/*_hopper.h kernels/attend_*.h kernels/quant.h kernels/keys.h | grep -v '#include "gpu.h"'; then
+if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gemm.h kernels/gemv.h kernels/few.h kernels/batch.h kernels/*_hopper.h kernels/attend_*.h kernels/quant.h kernels/keys.h kernels/choice.h | grep -v '#include "gpu.h"'; then
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1
 fi

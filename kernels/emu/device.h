@@ -214,6 +214,7 @@ DEVICE Words4 load_fresh(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words2 load_fresh8(const void *p, EMU_LINE) { return load_8(p, line); }
 DEVICE Words4 load_shared(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words2 load_shared8(const void *p, EMU_LINE) { return load_8(p, line); }
+DEVICE uint32_t load_fenced(const void *p) { return *(const uint32_t *)p; }
 DEVICE Words4 load_fenced16(const void *p, EMU_LINE) { return load_16(p, line); }
 DEVICE Words2 load_fenced8(const void *p, EMU_LINE) { return load_8(p, line); }
 
@@ -265,6 +266,9 @@ DEVICE void named_sync(int id, int threads, EMU_LINE) {
 DEVICE void warp_sync(EMU_LINE) { emu::warp_barrier(line); }
 DEVICE float shuffle_xor(float v, int mask, EMU_LINE) {
     return emu::exchange(emu::Op::ShuffleXor, v, mask, line);
+}
+DEVICE uint32_t shuffle_xor(uint32_t v, int mask, EMU_LINE) {
+    return as_bits(emu::exchange(emu::Op::ShuffleXor, as_float(v), mask, line));
 }
 DEVICE uint32_t warp_ballot(bool v, EMU_LINE) { return emu::ballot(v, line); }
 DEVICE float group_sum(float v, int width, EMU_LINE) {

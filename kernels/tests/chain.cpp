@@ -42,7 +42,7 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     std::vector<SampleRow> all(padded, row);
     all[n].given = GPU_NO_ROW;
     const Buffer choices(all);
-    Buffer out(std::vector<uint32_t>(n * out_stride));
+    Buffer out(std::vector<uint32_t>(n * out_stride)), slices(n * sizeof(SampleSlice));
     std::vector<Buffer> caches;
     std::vector<Matrix> weights;
     std::vector<uint8_t> earlier(page_count * page_bytes);
@@ -203,11 +203,11 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         rows.as<int32_t>(), nullptr, padded, vocab, dim, pad32(dim), head.stride, pad32(vocab),
         1e-5f, 0};
     product("logits_", head, vocab / 2, false, last, last.x, last.x_stride, &norm);
-    run("sample",
-        SampleParams{out.as<uint32_t>(), logits.as<float>(), choices.as<SampleRow>(), nullptr,
-            tokens.as<int32_t>(), padded, vocab, pad32(vocab), 3, out_stride, 1.44269502f,
-            0.693145752f, 1.42860677e-6f, 1, 0},
-        padded, 1, 1, 512, GPU_SAMPLE_SHARED);
+    const SampleParams picks = {out.as<uint32_t>(), logits.as<float>(), choices.as<SampleRow>(),
+        nullptr, tokens.as<int32_t>(), slices.as<SampleSlice>(), counters.as<uint32_t>(), padded,
+        vocab, pad32(vocab), 3, out_stride, 1.44269502f, 0.693145752f, 1.42860677e-6f, 1, 0};
+    run("sample_max", picks, 1, padded, 1, 512, GPU_SAMPLE_MAX_SHARED);
+    run("sample_draw", picks, 1, padded, 1, 512, GPU_SAMPLE_DRAW_SHARED);
     emu_strict(0);
     std::vector<uint8_t> bits = out.get<uint8_t>(), stream = x.get<uint8_t>();
     bits.insert(bits.end(), stream.begin(), stream.end());

@@ -117,6 +117,17 @@ Result twin(const std::vector<float> &logits, const std::vector<bool> &earlier, 
     return r;
 }
 
+// Launches both kernels. Checks that they leave the counters as they were.
+void pick(SampleParams p, uint32_t n_rows, uint64_t seed) {
+    const uint32_t slices = tiles(p.vocab_size, GPU_SLICE);
+    Buffer sums((size_t)n_rows * slices * sizeof(SampleSlice)),
+        counters(std::vector<uint32_t>(n_rows, 0));
+    p.slices = sums.as<SampleSlice>(), p.counters = counters.as<uint32_t>();
+    launch("sample_max", p, slices, n_rows, 1, 512, GPU_SAMPLE_MAX_SHARED, seed);
+    launch("sample_draw", p, slices, n_rows, 1, 512, GPU_SAMPLE_DRAW_SHARED, seed);
+    for (uint32_t left : counters.get<uint32_t>()) CHECK(left == 0, "sample left a counter");
+}
+
 const char *const KINDS[] = {
     "normal", "equal", "ties", "impossible", "one", "none", "wide", "zeros", "peak"};
 
@@ -164,9 +175,10 @@ void sampling() {
                 penalties[] = {1.3f, 0.5f, 2, 1e-38f};
     const double top_ps[] = {0, 1e-6, 0.3, 0.5, 0.9, 0.9, 0.9999}, min_ps[] = {1e-20, 0.05, 0.3, 1};
     size_t drawn = 0;
-    for (uint32_t n : {1u, 2u, 31u, 129u, 513u, 1000u, 5003u}) {
+    // More ids than the list of a bucket has room for, and several slices.
+    for (uint32_t n : {1u, 2u, 31u, 129u, 513u, 1000u, 3500u, 5003u, 12100u}) {
         for (int kind = 0; kind < 9; kind++) {
-            if (n > 1000 && kind != 0 && kind != 2) continue;
+            if (n > 1000 && kind > 2 && kind != 8) continue;
             const uint32_t n_rows = n > 1000 ? 8 : 4, stride = pad32(n),
                            history_stride = stride / 32, out_stride = 5 + 2 * GPU_MAX_TOP;
             std::vector<float> logits;
@@ -226,15 +238,14 @@ void sampling() {
             Buffer logits_d(logits), rows_d(rows);
             const uint32_t grid = (uint32_t)rows.size();
             const Scale one = scale_of(1);
-            auto bytes = on_schedules("sample", [&](uint64_t seed) {
+            auto bytes = on_schedules("sample_draw", [&](uint64_t seed) {
                 Buffer out((size_t)grid * out_stride * 4), next((size_t)grid * 4),
                     histories_d(histories);
-                launch("sample",
-                    SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows_d.as<SampleRow>(),
-                        histories_d.as<uint32_t>(), next.as<int32_t>(), grid, n, stride,
-                        history_stride, out_stride, one.halvings, one.high, one.low, one.inverse,
-                        0},
-                    grid, 1, 1, 512, GPU_SAMPLE_SHARED, seed);
+                pick({out.as<uint32_t>(), logits_d.as<float>(), rows_d.as<SampleRow>(),
+                         histories_d.as<uint32_t>(), next.as<int32_t>(), nullptr, nullptr, grid, n,
+                         stride, history_stride, out_stride, one.halvings, one.high, one.low,
+                         one.inverse, 0},
+                    grid, seed);
                 auto all = out.get<uint8_t>(), tokens = next.get<uint8_t>(),
                      marked = histories_d.get<uint8_t>();
                 all.insert(all.end(), tokens.begin(), tokens.end());
@@ -311,6 +322,9 @@ void edges() {
         // All tokens that tie with the last one are kept.
         {{2, 1, 1, 1, 0}, 2, UINT_MAX, most, 3},
         {{0.0f, -0.0f, -1}, 1, UINT_MAX, most, 1},
+        // The last token is farther from the best than twice the mean is, and in the last bucket.
+        {{0, 0, 0, 0, 0, 0, 0, -1}, 8, UINT_MAX, most, 7},
+        {{0, 0, 0, 0, 0, 0, 0, -1}, 7, UINT_MAX, most, 6},
     };
     const Scale one = scale_of(1);
     for (const Edge &e : edges) {
@@ -320,16 +334,41 @@ void edges() {
         Buffer out(20), next(4), logits_d(logits),
             rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_HISTORY, 1, one.halvings, one.high,
                 one.low, one.inverse, e.top_k, e.top_p, 1, 0, e.draw, 0, 0, 0}});
-        launch("sample",
-            SampleParams{out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr,
-                next.as<int32_t>(), 1, n, 32, 1, 5, one.halvings, one.high, one.low, one.inverse,
-                0},
-            1, 1, 1, 512, GPU_SAMPLE_SHARED, 3);
+        pick({out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr,
+                 next.as<int32_t>(), nullptr, nullptr, 1, n, 32, 1, 5, one.halvings, one.high,
+                 one.low, one.inverse, 0},
+            1, 3);
         int32_t token = out.get<int32_t>()[0];
         CHECK(token == e.token, "edge %d: token %d, not %d", (int)(&e - edges), token, e.token);
     }
 }
 
+// The three blocks of a row side by side, on many schedules: the last one must not look before the
+// others have left everything.
+void together() {
+    Random random{3};
+    const uint32_t n = 3 * GPU_SLICE, most = 1u << 24;
+    const std::vector<float> logits = logits_of(0, n, random);
+    const Scale one = scale_of(1);
+    const Buffer logits_d(logits);
+    for (uint64_t seed = 1; seed <= (schedules() > 1 ? 60 : 2); seed++) {
+        const uint32_t draw = random.below(most);
+        Strategy s = {};
+        s.temperature = 1, s.top_p = UINT_MAX, s.least = 1, s.draw = draw, s.n_tokens = n;
+        s.given = GPU_DRAW;
+        Buffer out(20), next(4),
+            rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_HISTORY, 1, one.halvings, one.high,
+                one.low, one.inverse, 0, UINT_MAX, 1, 0, draw, 0, 0, 0}});
+        pick({out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr,
+                 next.as<int32_t>(), nullptr, nullptr, 1, n, n, 1, 5, one.halvings, one.high,
+                 one.low, one.inverse, 0},
+            1, seed);
+        const int32_t token = out.get<int32_t>()[0], want = twin(logits, {}, s).token;
+        CHECK(token == want, "schedule %d: token %d, twin says %d", (int)seed, token, want);
+    }
+}
+
 } // namespace
 
-extern const Test SAMPLING[] = {{"sample", sampling}, {"sample_edges", edges}, {nullptr, nullptr}};
+extern const Test SAMPLING[] = {{"sample", sampling}, {"sample_edges", edges},
+    {"sample_together", together}, {nullptr, nullptr}};

@@ -27,7 +27,8 @@ impl<D: Device> Gpu<D> {
         self.follow = 0;
         self.step.load(step)?;
         self.load_adapters(step)?;
-        self.chooser.load(step, self.step.n_wanted_padded)?;
+        self.chooser.load(step, self.step.choices_mut())?;
+        self.step.copy(step.follows)?;
         // A step may follow if every row is a decode row whose token is chosen on the device.
         if self.device.runs_ahead() && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
             self.follow = rows;
@@ -81,7 +82,7 @@ impl<D: Device> Backend for Gpu<D> {
             // Nor whether a layer does not rotate.
             still_bytes(shape, limits) / 4,
             attend_counters(shape, limits),
-            step::bytes(limits.max_rows, limits.n_pages) / 4,
+            step::bytes(limits) / 4,
             sample::bytes(limits) / 4,
         ];
         let split = geometry::scratch_bytes(shape, step::bucket(most_decoded(limits)));

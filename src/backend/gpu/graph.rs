@@ -1,9 +1,9 @@
 //! Decode steps as CUDA graphs. The launches of each form of step are recorded once; after that,
 //! one call repeats them.
 //!
-//! If a step has decode rows only, its launches depend on four things, which are its form: the
+//! If a step has decode rows only, its launches depend on five things, which are its form: the
 //! number of rows (a bucket), the number of chunks of keys for which attention has blocks, the kind
-//! of answer, and the highest rank of the rows' adapters (a power of two, or 0 if there are none). Kernels read everything else from buffers at fixed addresses, which are filled
+//! of answer, whether a row needs more than its largest logit, and the highest rank of the rows' adapters (a power of two, or 0 if there are none). Kernels read everything else from buffers at fixed addresses, which are filled
 //! before the launches. The number of chunks is rounded up to a power of two, so that a growing
 //! sequence passes through few forms. Blocks for chunks that a row does not have end at once; there
 //! are at most as many of them as other blocks.
@@ -36,6 +36,8 @@ struct Form {
     splits: usize,
     /// Number of words in a row's answer; 0 if the answer is logits.
     answer: usize,
+    /// [`super::sample::Chooser::draws`].
+    draws: bool,
     /// [`super::adapters::Adapters::decode`].
     rank: u32,
 }
@@ -121,6 +123,7 @@ impl<D: Device> Gpu<D> {
                 0 => 0,
                 _ => self.chooser.out_stride,
             },
+            draws: self.chooser.draws,
             rank: self.adapters.decode,
         };
         if self.graphs.find(form).is_none() {

@@ -48,7 +48,8 @@ const FFN_UP_BATCH: Family = Family::new("ffn_up_batch_*");
 const FFN_UP_PREFILL: Family = Family::new("ffn_up_prefill_*");
 const LOGITS: Family = Family::new("logits_*");
 const LOGITS_BATCH: Family = Family::new("logits_batch_*");
-const SAMPLE: Kernel = Kernel::named("sample");
+const SAMPLE_MAX: Kernel = Kernel::named("sample_max");
+const SAMPLE_DRAW: Kernel = Kernel::named("sample_draw");
 const SILU_ADD: Kernel = Kernel::named("silu_add");
 const QKV_EPILOGUE: Kernel = Kernel::named("qkv_epilogue");
 const FFN_UP_EPILOGUE: Family = Family::new("ffn_up_epilogue_*");
@@ -397,6 +398,12 @@ pub(super) fn adapt_up<D: Device>(d: &D, of: (Dtype, RowKind), p: &AdaptUpParams
     adapt(d, &ADAPT_UP, of, [across, p.n_rows, 0], p)
 }
 
-pub(super) fn sample<D: Device>(d: &D, p: &SampleParams) -> Result<()> {
-    run_dependent(d, SAMPLE, blocks([p.n_rows, 1, 1], GPU_SAMPLE_SHARED), p)
+/// `draws`: whether there are rows for `sample_draw`.
+pub(super) fn sample<D: Device>(d: &D, p: &SampleParams, draws: bool) -> Result<()> {
+    let grid = [p.vocab_size.div_ceil(GPU_SLICE), p.n_rows, 1];
+    run_dependent(d, SAMPLE_MAX, blocks(grid, GPU_SAMPLE_MAX_SHARED), p)?;
+    match draws {
+        true => run_dependent(d, SAMPLE_DRAW, blocks(grid, GPU_SAMPLE_DRAW_SHARED), p),
+        false => Ok(()),
+    }
 }

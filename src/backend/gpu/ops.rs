@@ -511,6 +511,7 @@ pub(super) fn logits<D: Device>(
         splits: 1,
     };
     launch::logits(&*gpu.device, head.dtype, &params)?;
-    let next = gpu.step.tokens();
-    gpu.chooser.launch(&gpu.device, out.at(), out_stride, next)
+    let (rows, next) = (gpu.step.choices(), gpu.step.tokens());
+    gpu.chooser
+        .launch(&gpu.device, rows, out.at(), out_stride, next)
 }

@@ -132,9 +132,9 @@ params! {
     /// A row's answer.
     SampleOut { token: i32, logit: f32, max: f32, low: u32, high: u32 }
     SampleParams {
-        out: u64, logits: u64, rows: u64, histories: u64, next: u64, n_rows: u32, vocab_size: u32,
-        stride: u32, history_stride: u32, out_stride: u32, halvings: f32, high: f32, low: f32,
-        inverse: f32, zero: u32,
+        out: u64, logits: u64, rows: u64, histories: u64, next: u64, slices: u64, counters: u64,
+        n_rows: u32, vocab_size: u32, stride: u32, history_stride: u32, out_stride: u32,
+        halvings: f32, high: f32, low: f32, inverse: f32, zero: u32,
     }
 }
 

@@ -4,7 +4,7 @@
 use super::device::{Device, Memory};
 use super::launch;
 use super::params::*;
-use super::step::bucket;
+use super::step::CHOICE;
 use crate::backend::choice::{ALL, Choice, Pick, Scale};
 use crate::backend::{Limits, Step};
 use crate::{Error, Result, Token, reserve};
@@ -14,8 +14,7 @@ use std::sync::Arc;
 /// instead, and so does a step with a choice that only the host can make.
 const MAX_TOP: usize = GPU_MAX_TOP as usize;
 
-/// `ROW`: words of a [`SampleRow`]. `OUT`: words of a row's answer before its alternatives.
-const ROW: usize = size_of::<SampleRow>() / 4;
+/// Words of a row's answer before its alternatives.
 const OUT: usize = size_of::<SampleOut>() / 4;
 
 /// Words of a history: a bit for each token id.
@@ -28,25 +27,28 @@ pub(super) fn out_len() -> usize {
     OUT + 2 * MAX_TOP
 }
 
+/// Slices of a row of logits.
+fn slices(vocab_size: usize) -> usize {
+    vocab_size.div_ceil(GPU_SLICE as usize)
+}
+
 /// Bytes of the buffers on the device.
 pub(super) fn bytes(limits: &Limits) -> usize {
-    let row = history_len(limits.vocab_size) + out_len();
-    let rows = bucket(limits.max_wanted).saturating_mul(4 * ROW);
-    limits
-        .max_wanted
-        .saturating_mul(4 * row)
-        .saturating_add(rows)
+    let slices = slices(limits.vocab_size).saturating_mul(GPU_SAMPLE_SLICE as usize);
+    let row = 4 * (history_len(limits.vocab_size) + out_len() + 1);
+    limits.max_wanted.saturating_mul(slices.saturating_add(row))
 }
 
 /// Buffers for the choices of a step and their outcome.
 pub(super) struct Chooser<D: Device> {
-    /// `[max_wanted and padding, ROW]`.
-    rows: Memory<D>,
     /// `[max_wanted, history_len]`.
     histories: Memory<D>,
+    /// `[max_wanted, slices]`: what the blocks of a row tell one another.
+    slices: Memory<D>,
+    /// `[max_wanted]`: how many of them have done so; zero between launches.
+    counters: Memory<D>,
     /// `[max_wanted, out_len]`.
     pub out: Memory<D>,
-    host_rows: Vec<u32>,
     host_histories: Vec<u32>,
     /// For each row of the loaded step, the number of its history. A step that follows must use the
     /// same.
@@ -56,6 +58,8 @@ pub(super) struct Chooser<D: Device> {
     pub n_rows: usize,
     /// The same with padding.
     n_padded: usize,
+    /// Whether a row needs more than its largest logit.
+    pub draws: bool,
     /// Number of words from one row's answer to the next row's.
     pub out_stride: usize,
     /// For each row: whether it is scored, and how many alternatives it wants.
@@ -68,24 +72,23 @@ pub(super) struct Chooser<D: Device> {
 impl<D: Device> Chooser<D> {
     pub fn new(device: &Arc<D>, limits: &Limits) -> Result<Self> {
         let (n, vocab_size, what) = (limits.max_wanted, limits.vocab_size, "the rows of a step");
-        let padded = bucket(n);
         let memory = |n: usize, len: usize| Memory::new(device, what, n.saturating_mul(4 * len));
         let mut chooser = Chooser {
-            rows: memory(padded, ROW)?,
             histories: memory(n, history_len(vocab_size))?,
+            slices: memory(n, slices(vocab_size) * (GPU_SAMPLE_SLICE as usize / 4))?,
+            counters: Memory::zeroed(device, what, n.saturating_mul(4))?,
             out: memory(n, out_len())?,
-            host_rows: Vec::new(),
             host_histories: Vec::new(),
             history_of: Vec::new(),
             vocab_size,
             n_rows: 0,
             n_padded: 0,
+            draws: false,
             out_stride: OUT,
             asked: Vec::new(),
             picks: Vec::new(),
             top: Vec::new(),
         };
-        reserve::vec(what, &mut chooser.host_rows, padded.saturating_mul(ROW))?;
         let histories = n.saturating_mul(history_len(vocab_size));
         reserve::vec(what, &mut chooser.host_histories, histories)?;
         reserve::vec(what, &mut chooser.history_of, n)?;
@@ -95,13 +98,17 @@ impl<D: Device> Chooser<D> {
         Ok(chooser)
     }
 
-    /// Loads the choices of `step`, with padding up to `padded` rows. The step must not have more
-    /// choices than there is room for.
-    pub fn load(&mut self, step: &Step, padded: usize) -> Result<()> {
+    /// Loads the choices of `step`. `rows` is room for the words of a [`SampleRow`] for each of them,
+    /// and for padding. The step must not have more choices than there is room for.
+    pub fn load(&mut self, step: &Step, rows: &mut [u32]) -> Result<()> {
         (self.n_rows, self.n_padded, self.out_stride) = (0, 0, OUT);
+        self.draws = false;
         let n_top = |choice: &Choice| choice.top.min(self.vocab_size);
         let beyond = |choice: &Choice| n_top(choice) > MAX_TOP || choice.is_for_host();
-        if step.choices.is_empty() || step.choices.iter().any(beyond) {
+        if step.choices.is_empty()
+            || step.choices.iter().any(beyond)
+            || slices(self.vocab_size) > GPU_MOST_SLICES as usize
+        {
             return Ok(());
         }
         let known = |token: Token| (token as usize) < self.vocab_size;
@@ -114,13 +121,18 @@ impl<D: Device> Chooser<D> {
                 step.wanted.len()
             )));
         }
-        self.host_rows.clear();
         self.host_histories.clear();
         self.asked.clear();
         if !step.follows {
             self.history_of.clear();
         }
         let (history_len, mut n_histories) = (history_len(self.vocab_size), 0);
+        let n_padded = rows.len() / CHOICE;
+        let mut to = rows.chunks_exact_mut(CHOICE);
+        let mut put = |row: &SampleRow| {
+            let to = to.next().into_iter().flatten();
+            to.zip(row.words()).for_each(|(to, word)| *to = word);
+        };
         for (at, choice) in step.choices.iter().enumerate() {
             let history = match choice.strategy.penalty == 1.0 || choice.given.is_some() {
                 true => GPU_NO_HISTORY,
@@ -159,7 +171,8 @@ impl<D: Device> Chooser<D> {
                 n_top: n_top as u32,
                 ..row(choice)
             };
-            self.host_rows.extend(row.words());
+            put(&row);
+            self.draws |= choice.scored() || choice.given.is_none() && row.halvings != 0.0;
             self.asked.push((choice.scored(), n_top));
             if n_top > 0 {
                 // This is room for the largest number of alternatives rather than for `n_top`, so
@@ -167,29 +180,36 @@ impl<D: Device> Chooser<D> {
                 self.out_stride = out_len();
             }
         }
-        self.n_rows = step.choices.len();
-        self.n_padded = padded;
+        (self.n_rows, self.n_padded) = (step.choices.len(), n_padded);
         let padding = SampleRow {
             given: GPU_NO_ROW,
             ..SampleRow::default()
         };
-        for _ in self.n_rows..padded {
-            self.host_rows.extend(padding.words());
+        for _ in self.n_rows..n_padded {
+            put(&padding);
         }
-        self.rows.write_numbers(0, &self.host_rows)?;
         self.histories.write_numbers(0, &self.host_histories)
     }
 
-    /// Launches the choice from `logits`, which have `stride` floats from row to row. The kernel
-    /// also writes the tokens to `next`.
-    pub fn launch(&self, device: &D, logits: u64, stride: usize, next: u64) -> Result<()> {
+    /// Launches the choice from `logits`, which have `stride` floats from row to row. `rows` is where
+    /// the rows lie that [`Chooser::load`] has made. The kernels also write the tokens to `next`.
+    pub fn launch(
+        &self,
+        device: &D,
+        rows: u64,
+        logits: u64,
+        stride: usize,
+        next: u64,
+    ) -> Result<()> {
         let one = Scale::new(1.0);
         let params = SampleParams {
             out: self.out.at(),
             logits,
-            rows: self.rows.at(),
+            rows,
             histories: self.histories.at(),
             next,
+            slices: self.slices.at(),
+            counters: self.counters.at(),
             n_rows: self.n_padded as u32,
             vocab_size: self.vocab_size as u32,
             stride: stride as u32,
@@ -201,7 +221,7 @@ impl<D: Device> Chooser<D> {
             inverse: one.inverse,
             zero: 0,
         };
-        launch::sample(device, &params)
+        launch::sample(device, &params, self.draws)
     }
 
     /// Decodes the answer: 32-bit words, given as floats of the same bits, `stride` words a row.

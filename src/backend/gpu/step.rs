@@ -1,9 +1,10 @@
-//! A [`Step`] in the form that kernels read: arrays of 32-bit numbers at fixed offsets of one
-//! device buffer. One copy fills it.
+//! A [`Step`] in the form that kernels read: arrays of 32-bit numbers in one device buffer. One copy
+//! fills it. Only what the step has is copied, and lies without gaps; where it lies depends on the
+//! padded numbers of rows alone, so that a recorded step finds it again.
 
 use super::device::{Device, Memory};
 use super::most_decoded;
-use super::params::{GPU_TILE_FMA, GPU_TILE_HOPPER, GPU_TILE_MMA};
+use super::params::{GPU_TILE_FMA, GPU_TILE_HOPPER, GPU_TILE_MMA, SampleRow};
 use crate::backend::{Limits, RowKind, Step};
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
@@ -41,6 +42,21 @@ fn within(what: &str, n: usize, most: usize) -> Result<()> {
     }
 }
 
+/// Words of a [`SampleRow`].
+pub(super) const CHOICE: usize = size_of::<SampleRow>() / 4;
+
+/// The lengths of the arrays.
+#[derive(Clone, Copy, Debug)]
+struct Lengths {
+    /// Rows, including padding.
+    rows: usize,
+    decode: usize,
+    wanted: usize,
+    prefill: usize,
+    tiles: usize,
+    pages: usize,
+}
+
 /// Where each array begins, counted in 32-bit numbers.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
@@ -49,8 +65,10 @@ struct Layout {
     slots: usize,
     row_pages: usize,
     decode: usize,
-    prefill: usize,
     wanted: usize,
+    /// A [`SampleRow`] for each wanted row.
+    choices: usize,
+    prefill: usize,
     tiles: usize,
     pages: usize,
     /// The end of the last array.
@@ -58,7 +76,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(max_rows: usize, n_pages: usize) -> Layout {
+    fn new(of: Lengths) -> Layout {
         // Arrays begin at multiples of 16 bytes.
         let mut end = 0usize;
         let mut take = |n: usize| {
@@ -66,33 +84,42 @@ impl Layout {
             end = end.saturating_add(n.saturating_add(3) / 4 * 4);
             at
         };
-        let padded = bucket(max_rows);
         // The tokens come first: if a step follows another, the tokens on the device are kept, and
-        // the copy begins after them.
-        let tokens = take(padded);
-        let [positions, row_pages] = [0; 2].map(|_| take(max_rows));
-        let [slots, decode, prefill, wanted] = [0; 4].map(|_| take(padded));
-        // Every tile has at least one row.
-        let tiles = take(max_rows.saturating_mul(4));
-        let pages = take(n_pages);
+        // the copy begins after them. The pages come last, because a recorded step may have any
+        // number of them.
         Layout {
-            tokens,
-            positions,
-            slots,
-            row_pages,
-            decode,
-            prefill,
-            wanted,
-            tiles,
-            pages,
+            tokens: take(of.rows),
+            positions: take(of.rows),
+            slots: take(of.rows),
+            row_pages: take(of.rows),
+            decode: take(of.decode),
+            wanted: take(of.wanted),
+            choices: take(of.wanted.saturating_mul(CHOICE)),
+            prefill: take(of.prefill),
+            tiles: take(of.tiles.saturating_mul(4)),
+            pages: take(of.pages),
             len: end,
         }
+    }
+
+    /// The layout of a step that has as much of everything as one may have.
+    fn largest(limits: &Limits) -> Layout {
+        let rows = limits.max_rows;
+        Layout::new(Lengths {
+            rows: bucket(rows),
+            decode: bucket(most_decoded(limits)),
+            wanted: bucket(limits.max_wanted),
+            prefill: rows,
+            // Every tile has at least one row.
+            tiles: rows,
+            pages: limits.n_pages,
+        })
     }
 }
 
 /// Bytes of the buffer.
-pub(super) fn bytes(max_rows: usize, n_pages: usize) -> usize {
-    Layout::new(max_rows, n_pages).len.saturating_mul(4)
+pub(super) fn bytes(limits: &Limits) -> usize {
+    Layout::largest(limits).len.saturating_mul(4)
 }
 
 /// The step that is loaded.
@@ -123,13 +150,12 @@ pub(super) struct Loaded<D: Device> {
 impl<D: Device> Loaded<D> {
     /// `tile`: rows of a tile of prefill attention.
     pub fn new(device: &Arc<D>, limits: &Limits, tile: usize) -> Result<Self> {
-        let (max_rows, n_pages) = (limits.max_rows, limits.n_pages);
-        let layout = Layout::new(max_rows, n_pages);
+        let layout = Layout::largest(limits);
         let mut host = Vec::new();
         reserve::vec("the rows of a step", &mut host, layout.len)?;
         host.resize(layout.len, 0);
         Ok(Loaded {
-            memory: Memory::new(device, "the rows of a step", bytes(max_rows, n_pages))?,
+            memory: Memory::new(device, "the rows of a step", bytes(limits))?,
             host,
             layout,
             limits: limits.clone(),
@@ -145,26 +171,59 @@ impl<D: Device> Loaded<D> {
         })
     }
 
-    /// Copies `step` to the device. If it follows another step, the tokens on the device are kept,
-    /// because the sampler has left them there.
+    /// Loads `step`; [`Loaded::copy`] brings it to the device.
     pub fn load(&mut self, step: &Step) -> Result<()> {
         let (n_rows, n_pages) = (step.tokens.len(), step.pages.len());
         let limits = &self.limits;
         within("rows", n_rows, limits.max_rows)?;
         within("pages", n_pages, limits.n_pages)?;
         within("wanted rows", step.wanted.len(), limits.max_wanted)?;
-        let at = self.layout;
+        let (mut n_decode, mut n_prefill, mut n_tiles) = (0, 0, 0);
+        for span in &step.spans {
+            match span.kind {
+                RowKind::Decode if n_prefill > 0 => {
+                    return Err(Error::Internal(
+                        "a step with a row of decode behind one of a prompt".into(),
+                    ));
+                }
+                RowKind::Decode => n_decode += span.rows.len(),
+                RowKind::Prefill => {
+                    n_prefill += span.rows.len();
+                    n_tiles += span.rows.len().div_ceil(self.tile);
+                }
+            }
+        }
+        within("rows that decode", n_decode, most_decoded(limits))?;
+        self.first_prefill = n_decode;
+        self.n_decode = bucket(n_decode);
+        (self.n_prefill, self.n_tiles, self.longest) = (n_prefill, n_tiles, 0);
+        self.n_wanted = step.wanted.len();
+        // Without prefill rows, every kernel is launched for the whole bucket.
+        (self.n_rows, self.n_wanted_padded) = match n_prefill {
+            0 => (self.n_decode, bucket(self.n_wanted)),
+            _ => (n_rows, self.n_wanted),
+        };
+        let at = Layout::new(Lengths {
+            rows: self.n_rows,
+            decode: self.n_decode,
+            wanted: self.n_wanted_padded,
+            prefill: n_prefill,
+            tiles: n_tiles,
+            pages: n_pages,
+        });
+        self.layout = at;
         let host = &mut self.host[..];
         for (to, &token) in host[at.tokens..].iter_mut().zip(&step.tokens) {
             *to = token as u32;
         }
+        host[at.tokens..][n_rows..self.n_rows].fill(PADDING);
         host[at.slots..][..n_rows].copy_from_slice(&step.slots);
-        host[at.wanted..][..step.wanted.len()].copy_from_slice(&step.wanted);
+        host[at.slots..][n_rows..self.n_rows].fill(Step::NO_SLOT);
+        host[at.decode..][n_decode..self.n_decode].fill(PADDING);
+        host[at.wanted..][..self.n_wanted].copy_from_slice(&step.wanted);
+        host[at.wanted..][self.n_wanted..self.n_wanted_padded].fill(PADDING);
         host[at.pages..][..n_pages].copy_from_slice(&step.pages);
-        (self.n_rows, self.n_wanted) = (n_rows, step.wanted.len());
-        self.n_wanted_padded = self.n_wanted;
-        (self.n_prefill, self.n_tiles, self.longest) = (0, 0, 0);
-        let mut n_decode = 0;
+        let (mut n_decode, mut n_prefill, mut n_tiles) = (0, 0, 0);
         for span in &step.spans {
             let pages = span.pages.start as u32;
             for (i, row) in span.rows.clone().enumerate() {
@@ -172,51 +231,44 @@ impl<D: Device> Loaded<D> {
                 host[at.row_pages + row] = pages;
                 let (list, n) = match span.kind {
                     RowKind::Decode => (at.decode, &mut n_decode),
-                    RowKind::Prefill => (at.prefill, &mut self.n_prefill),
+                    RowKind::Prefill => (at.prefill, &mut n_prefill),
                 };
                 host[list + *n] = row as u32;
                 *n += 1;
             }
             match span.kind {
-                RowKind::Decode if self.n_prefill > 0 => {
-                    return Err(Error::Internal(
-                        "a step with a row of decode behind one of a prompt".into(),
-                    ));
-                }
                 RowKind::Decode => {
                     let last = (span.position + span.rows.len()).saturating_sub(1);
                     self.longest = self.longest.max(last);
                 }
                 RowKind::Prefill => {
-                    let first = self.n_prefill - span.rows.len();
+                    let first = n_prefill - span.rows.len();
                     for cut in (0..span.rows.len()).step_by(self.tile) {
                         let n = self.tile.min(span.rows.len() - cut);
                         let numbers = [first + cut, n, span.position + cut].map(|n| n as u32);
-                        let tile = &mut host[at.tiles + 4 * self.n_tiles..][..4];
+                        let tile = &mut host[at.tiles + 4 * n_tiles..][..4];
                         tile[..3].copy_from_slice(&numbers);
                         tile[3] = pages;
-                        self.n_tiles += 1;
+                        n_tiles += 1;
                     }
                 }
             }
         }
-        within("rows that decode", n_decode, most_decoded(&self.limits))?;
-        within("positions", self.longest + 1, self.limits.max_positions)?;
-        self.first_prefill = n_decode;
-        self.n_decode = bucket(n_decode);
-        host[at.decode + n_decode..at.decode + self.n_decode].fill(PADDING);
-        if self.n_prefill == 0 {
-            // Without prefill rows, every kernel is launched for the whole bucket.
-            self.n_rows = self.n_decode;
-            host[at.tokens + n_rows..at.tokens + self.n_rows].fill(PADDING);
-            host[at.slots + n_rows..at.slots + self.n_rows].fill(Step::NO_SLOT);
-            self.n_wanted_padded = bucket(self.n_wanted);
-            host[at.wanted + self.n_wanted..at.wanted + self.n_wanted_padded].fill(PADDING);
-        }
-        let first = if step.follows { at.positions } else { 0 };
-        // The pages come last, so that the copy ends with the last page of the step.
-        let numbers = &self.host[first..at.pages + n_pages];
-        self.memory.write_numbers(4 * first, numbers)
+        within("positions", self.longest + 1, self.limits.max_positions)
+    }
+
+    /// Room for the words of a [`SampleRow`] for each wanted row of the loaded step, padding
+    /// included.
+    pub fn choices_mut(&mut self) -> &mut [u32] {
+        &mut self.host[self.layout.choices..][..CHOICE * self.n_wanted_padded]
+    }
+
+    /// Copies the loaded step to the device. If it follows another step, the tokens on the device
+    /// are kept, because the sampler has left them there.
+    pub fn copy(&self, follows: bool) -> Result<()> {
+        let first = if follows { self.layout.positions } else { 0 };
+        self.memory
+            .write_numbers(4 * first, &self.host[first..self.layout.len])
     }
 
     fn at(&self, offset: usize) -> u64 {
@@ -243,6 +295,10 @@ impl<D: Device> Loaded<D> {
     }
     pub fn wanted(&self) -> u64 {
         self.at(self.layout.wanted)
+    }
+    /// See [`Loaded::choices_mut`].
+    pub fn choices(&self) -> u64 {
+        self.at(self.layout.choices)
     }
     pub fn tiles(&self) -> u64 {
         self.at(self.layout.tiles)
