@@ -6,7 +6,7 @@ use crate::emu::standin::{self, Standin};
 use llamabi::backend::gpu::device::{Device, Memory};
 use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::log::{Level, Log};
-use llamabi::{BuildOptions, Dtype, Token};
+use llamabi::{BuildOptions, Dtype, Llama, Token};
 use std::sync::Arc;
 
 /// If the driver does not record, launches go one by one, with the same tokens and a warning.
@@ -194,15 +194,19 @@ fn the_log_says_how_kernels_run() {
     for (settings, words) in [
         (
             "shared=232448",
-            "PTX 9.0, launches that start early on, graphs on, steps ahead on, kernels for 9.0 on",
+            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on",
+        ),
+        (
+            "shared=232448 carveout=0",
+            "PTX 9.0, launches that start early on, one carve-out off, graphs on, steps ahead on, kernels for 9.0 on",
         ),
         (
             "shared=232448 ptx=80",
-            "PTX 8.0, launches that start early off, graphs on, steps ahead on, kernels for 9.0 on",
+            "PTX 8.0, launches that start early off, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on",
         ),
         (
             "arch=89",
-            "PTX 9.0, launches that start early on, graphs on, steps ahead on, kernels for 9.0 off",
+            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 off",
         ),
     ] {
         let log = Arc::new(Log::new(Some(Level::Info)));
@@ -222,6 +226,100 @@ fn the_log_says_how_kernels_run() {
         drop(llama);
         standin.assert_clean();
     }
+}
+
+/// How much `count` says more after more steps of decode: `steps` times what one of them adds.
+fn by_decoding(llama: &Llama, steps: usize, count: impl Fn() -> u64) -> u64 {
+    let prompt = || vec![vec![1, 500, 243, 283, 146]];
+    let of = |n: usize| {
+        let before = count();
+        let tokens = greedy(llama, prompt(), n).unwrap();
+        assert_eq!(tokens[0].len(), n, "no EOS among them");
+        count() - before
+    };
+    // Both calls find the prompt in the cache.
+    of(2);
+    let few = of(3);
+    of(3 + steps) - few
+}
+
+/// Steps whose rows are all greedy have fewer launches than others, so they are recorded apart.
+#[test]
+fn greedy_steps_and_others_are_recorded_apart() {
+    let standin = Standin::new("");
+    let open = || build(standin.open().unwrap(), "mha-f32/meta").unwrap();
+    let run = |llama: &Llama, temperature: f32| {
+        let options = GenerateOptions {
+            temperature,
+            top_p: 0.9,
+            ignore_eos: true,
+            max_gen_len: Some(6),
+            ..GenerateOptions::default()
+        };
+        let prompts = vec![Prompt::Tokens(vec![1, 500, 243, 283, 146])];
+        let completion = llama.generate(prompts, options, &mut |_| true).unwrap();
+        completion.sequences[0].tokens.clone()
+    };
+    let apart = [0.0, 0.9].map(|temperature| run(&open(), temperature));
+    let llama = open();
+    for (temperature, want) in [(0.0, 0), (0.9, 1), (0.0, 0), (0.9, 1)] {
+        assert_eq!(run(&llama, temperature), apart[want], "{temperature}");
+    }
+    drop(llama);
+    standin.assert_clean();
+}
+
+/// No kernel of decode asks for another carve-out than the launch before it, if the driver knows
+/// such a thing at all.
+#[test]
+fn kernels_of_decode_share_a_carve_out() {
+    const SWITCH: &str = "LLAMABI_CUDA_CARVEOUT";
+    let off = std::env::var(SWITCH).is_ok();
+    let mut want = None;
+    for settings in ["", "carveout=0"] {
+        for weights in [Dtype::F32, Dtype::Int4] {
+            let standin = Standin::new(settings);
+            let options = BuildOptions {
+                weights_dtype: Some(weights),
+                kv_dtype: Some(Dtype::Int8),
+                ..options()
+            };
+            let llama = build_with(standin.open().unwrap(), "mha-f32/meta", &options).unwrap();
+            let replays = standin.count("replays");
+            assert_eq!(by_decoding(&llama, 6, || standin.count("recarved")), 0);
+            assert!(standin.count("replays") > replays);
+            // Kernels of prompts ask for nothing, so that those which start early behind one of them
+            // show whether the kernels of decode do.
+            let recarved = standin.count("recarved");
+            assert_eq!(recarved > 0, settings.is_empty() && !off, "{recarved}");
+            let got = greedy(&llama, vec![vec![7, 8, 9]], 4).unwrap();
+            if weights == Dtype::F32 {
+                assert_eq!(got, *want.get_or_insert(got.clone()), "{settings}");
+            }
+            drop(llama);
+            standin.assert_clean();
+        }
+    }
+    if !off {
+        again_with("cuda_launches::kernels_of_decode_share_a_carve_out", SWITCH);
+    }
+}
+
+/// A step of decode sends what it needs in one copy, however many rows a step may have.
+#[test]
+fn a_step_of_decode_sends_little() {
+    let standin = Standin::new("");
+    let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
+    let steps = 8;
+    // Position, slot, page table, row, wanted row: of one row, in 16 bytes each; the 64 of its
+    // choice; a page or more. The tokens are on the device already.
+    let sent = by_decoding(&llama, steps, || standin.count("sent"));
+    assert_eq!(sent, steps as u64 * (5 * 16 + 64 + 16));
+    // One copy to the device, and one of the answer.
+    let copies = by_decoding(&llama, steps, || standin.count("copies"));
+    assert_eq!(copies, 2 * steps as u64);
+    drop(llama);
+    standin.assert_clean();
 }
 
 /// A kernel's own shared memory is a part of what a block may have. If a driver keeps some for

@@ -226,11 +226,12 @@ API unsigned emu_cuda_report(char *text, size_t size) {
     State &s = state();
     std::lock_guard<std::mutex> hold(s.lock);
     snprintf(text, size,
-        "%d contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes; failed %s",
+        "%d contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes, %llu sent, %llu recarved; failed %s",
         s.context.retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls,
         (unsigned long long)s.launches, (unsigned long long)s.copies, (unsigned long long)s.replays,
         (unsigned long long)s.dependent, (unsigned long long)s.ahead,
         (unsigned long long)s.heuristics, (unsigned long long)s.products,
-        (unsigned long long)s.used, s.settings.failed.c_str());
+        (unsigned long long)s.used, (unsigned long long)s.sent, (unsigned long long)s.recarved,
+        s.settings.failed.c_str());
     return (unsigned)s.context.retained + (unsigned)(s.current != 0) + s.misuses;
 }

@@ -65,6 +65,11 @@ static bool alive(const State &s, CUfunction function) {
 API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
     ENTER_CONTEXT(cuFuncSetAttribute);
     if (!alive(s, function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
+        if (!s.settings.carveout || value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
+        function->carveout = value;
+        return CUDA_SUCCESS;
+    }
     if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
         value > s.settings.shared - s.settings.fixed - s.settings.kept)
         return CUDA_ERROR_INVALID_VALUE;
@@ -108,6 +113,7 @@ API CUresult cuLaunchKernelEx(
     if (dependent && s.settings.ptx < 90)
         s.misused("a programmatic launch of a kernel that cannot wait");
     const emu::Entry *entry = function->entry;
+    const int carveout = function->carveout;
     std::vector<char> params(
         (const char *)arguments[0], (const char *)arguments[0] + entry->params_size);
     s.enqueue(stream, [=] {
@@ -116,6 +122,8 @@ API CUresult cuLaunchKernelEx(
         char text[600];
         State &now = state();
         now.dependent += dependent;
+        now.recarved += dependent && carveout != now.carveout;
+        now.carveout = carveout;
         const auto launch = dependent ? emu_launch_dependent : emu_launch;
         if (!launch(entry->name, params.data(), params.size(), grid, block, c.sharedMemBytes,
                 now.launches++, text, sizeof text))

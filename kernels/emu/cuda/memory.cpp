@@ -70,6 +70,7 @@ static CUresult copied(int failed, const char *text) {
 }
 
 static CUresult to_device(CUdeviceptr to, const void *from, size_t bytes) {
+    state().sent += bytes;
     char text[512];
     return copied(emu_copy_to_device(to, from, bytes, text, sizeof text), text);
 }

@@ -41,6 +41,8 @@ void State::set(const char *text) {
             s.fixed = (int)number();
         else if (key == "kept")
             s.kept = (int)number();
+        else if (key == "carveout")
+            s.carveout = (int)number();
         else if (key == "memory")
             s.memory = number();
         else if (key == "graph")

@@ -42,6 +42,7 @@ struct CUevent_st {
 struct CUfunc_st {
     const emu::Entry *entry;
     int shared = 48 << 10;
+    int carveout = -1; // percent; -1: what the driver likes
 };
 struct CUmod_st {
     bool all;                    // made from a real image: has every kernel of the emulator
@@ -59,6 +60,7 @@ struct Settings {
     // Bytes of a block's shared memory that each kernel has of its own, as it says, and that the
     // driver keeps without saying so.
     int fixed = 0, kept = 0;
+    int carveout = 1;                        // 0: the driver knows no preferred carve-out
     uint64_t memory = 4ull << 30, graph = 0; // graph: bytes that each graph takes
     // 0: work runs when it is waited for; otherwise some work runs earlier, at random
     uint64_t seed = 0;
@@ -82,8 +84,11 @@ struct State {
     std::set<CUgraph> graphs;
     std::set<CUgraphExec> execs;
     uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, ahead = 0,
-             heuristics = 0, products = 0, random = 1;
-    long current = 0; // contexts pushed and not popped, on all threads
+             // sent: bytes from the host. recarved: launches that may start early but ask for
+        // another carve-out than the launch before them has
+        sent = 0, recarved = 0, heuristics = 0, products = 0, random = 1;
+    int carveout = -1; // of the last launch
+    long current = 0;  // contexts pushed and not popped, on all threads
     unsigned misuses = 0;
     std::string misuse; // the first misuse
 

@@ -34,6 +34,12 @@ impl Kernel {
         self.name().contains("_hopper_")
     }
 
+    /// Whether a step of decode launches it.
+    pub fn decodes(self) -> bool {
+        let of_prompts = ["_prefill", "_hopper_", "_epilogue"];
+        !of_prompts.iter().any(|part| self.name().contains(part))
+    }
+
     /// Threads of a block.
     pub const fn threads(self) -> u32 {
         THREADS[self.index()]

@@ -10,6 +10,9 @@
 //! - LLAMABI_CUDA_AHEAD=0: a step is launched only after the answer of the one before it has been
 //!   read.
 //! - LLAMABI_CUDA_PDL=0: no launch starts before the previous one has ended.
+//! - LLAMABI_CUDA_CARVEOUT=0: the driver chooses for each kernel how it divides a multiprocessor's
+//!   memory into L1 and shared memory. Otherwise all kernels of decode ask for as much shared memory
+//!   as there is.
 //! - LLAMABI_CUDA_HOPPER=0: the kernels for compute capability 9.0 are not used.
 //! - LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt does the products of large prompts in f16 and bf16.
 //!   Results may then depend on the other rows of the batch.
@@ -125,7 +128,7 @@ impl Cuda {
             |driver, to| unsafe { driver.cuStreamCreate(to, flags) },
             Driver::cuStreamDestroy_v2,
         )?;
-        let modules = Modules::load(&context, images, &found)?;
+        let modules = Modules::load(&context, images, &found, is_on("LLAMABI_CUDA_CARVEOUT"))?;
         let multiprocessors =
             context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let cuda = Cuda {
@@ -197,11 +200,12 @@ unsafe impl Device for Cuda {
     fn ways(&self) -> Option<String> {
         let word = |on| if on { "on" } else { "off" };
         Some(format!(
-            "kernels of PTX {}.{}, launches that start early {}, graphs {}, steps ahead {}, kernels \
+            "kernels of PTX {}.{}, launches that start early {}, one carve-out {}, graphs {}, steps ahead {}, kernels \
              for 9.0 {}",
             self.modules.ptx / 10,
             self.modules.ptx % 10,
             word(self.programmatic),
+            word(self.modules.carved),
             word(self.records),
             word(self.runs_ahead),
             word(self.hopper)

@@ -29,6 +29,8 @@ pub(super) struct Modules {
     /// Whether all kernels were compiled for 9.0 or newer. In code for older architectures, a
     /// kernel cannot wait for the previous launch.
     pub programmatic: bool,
+    /// Whether the kernels of decode prefer the same carve-out.
+    pub carved: bool,
     _modules: Vec<Owned<CUmod_st>>,
 }
 
@@ -40,7 +42,13 @@ unsafe impl Sync for Modules {}
 
 impl Modules {
     /// Loads the images and looks the kernels up. The context must be current.
-    pub fn load(context: &Arc<Context>, images: &Images, found: &Found) -> Result<Modules> {
+    /// `carve`: whether the kernels of decode all prefer the same carve-out.
+    pub fn load(
+        context: &Arc<Context>,
+        images: &Images,
+        found: &Found,
+        carve: bool,
+    ) -> Result<Modules> {
         let mut modules = Vec::new();
         for (file, image) in &images.fatbins {
             modules.push(module(context, file, image, images.driver, found)?);
@@ -49,10 +57,16 @@ impl Modules {
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let find = |kernel| function(context, &modules, kernel, shared);
         let functions = Kernel::all().map(find).collect::<Result<Vec<_>>>()?;
+        let of_decode = functions
+            .iter()
+            .zip(Kernel::all())
+            .filter(|(_, kernel)| kernel.decodes());
+        let carved = carve && prefer_shared(context, of_decode.filter_map(|(f, _)| *f))?;
         let ptx = compiled_for(context, &functions)?;
         Ok(Modules {
             ptx,
             programmatic: ptx >= 90,
+            carved,
             hopper: functions.iter().all(Option::is_some),
             functions,
             _modules: modules,
@@ -146,6 +160,24 @@ fn compiled_for(context: &Context, functions: &[Option<CUfunction>]) -> Result<c
         least = least.min(version);
     }
     Ok(least)
+}
+
+/// Lets functions prefer as much shared memory, beside L1, as a multiprocessor can have. Returns
+/// whether the driver knows such a preference. A multiprocessor changes its carve-out only when it
+/// is empty, so a launch that would get another one than the launch before it could not start
+/// early.
+fn prefer_shared(context: &Context, functions: impl Iterator<Item = CUfunction>) -> Result<bool> {
+    let carveout = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+    for function in functions {
+        // SAFETY: the function's module is loaded.
+        match unsafe { context.driver.cuFuncSetAttribute(function, carveout, 100) } {
+            Err(failed) if failed.code == CUresult::CUDA_ERROR_INVALID_VALUE as u32 => {
+                return Ok(false);
+            }
+            outcome => outcome?,
+        }
+    }
+    Ok(true)
 }
 
 /// The most dynamic shared memory that a kernel takes: the oldest devices (8.6) have no more for a
