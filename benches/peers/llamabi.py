@@ -96,13 +96,15 @@ class Handle:
         assert all(stats.cached == 0 for stats in all_stats), "the prompt was cached"
         return all_stats
 
-    def timed(self, prompts, n):
-        """The same, with prompts that the prefix cache may know."""
+    def timed(self, prompts, n, **others):
+        """The same, with prompts that the prefix cache may know; greedy, unless `others` says else."""
         options = GenerateOptions()
         init = self.lib.llama_generate_options_init
         init.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         init(ctypes.byref(options), ctypes.sizeof(options))
         options.flags, options.max_gen_len, options.temperature = IGNORE_EOS, n, 0.0
+        for name, value in others.items():
+            setattr(options, name, value)
         ids = [token for prompt in prompts for token in prompt]
         ids = (ctypes.c_int32 * len(ids))(*ids)
         lens = (ctypes.c_size_t * len(prompts))(*map(len, prompts))

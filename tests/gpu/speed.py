@@ -99,13 +99,13 @@ def limits(record):
                                   lanes=lanes, cache=lanes)
 
 
-def decode(model, batch, context):
-    """Seconds of a step. The prefix cache knows the prompts, so that all sequences begin at
+def decode(model, batch, context, **options):
+    """Seconds of a step, greedy unless `options` say else. The prefix cache knows the prompts, so that all sequences begin at
     nearly the same time, and graphs of such steps are already recorded."""
     def once():
         texts = prompts(context, batch)
-        model.complete(texts, 3, flags=IGNORE_EOS)
-        stats = model.timed(texts, LAST + 1)
+        model.complete(texts, 3, flags=IGNORE_EOS, **options)
+        stats = model.timed(texts, LAST + 1, **options)
         return (max(s.total_ms for s in stats) - max(s.first_token_ms for s in stats)) / 1e3 / LAST
     return statistics.median(once() for _ in range(1 if TINY or context * batch > LARGE else 3))
 
@@ -161,7 +161,13 @@ def ours(record, machine, directory, name, dtypes, room, points, lengths):
             at = context + LAST // 2
             least = (gpu_cost.read_bytes(shape, dtype) + batch * gpu_cost.kv_bytes(shape, kv, at)) / machine.bandwidth
             predicted = gpu_cost.seconds(machine, gpu_cost.decode(shape, dtype, kv, batch, at), follows=True)
-            record(f"{what}: decode, batch {batch}, context {context}", batch / seconds, "tokens/s", least / seconds, batch / predicted)
+            at_point = f"{what}: decode, batch {batch}, context {context}"
+            record(at_point, batch / seconds, "tokens/s", least / seconds, batch / predicted)
+            if (batch, context) not in DRAWN or record.late():
+                continue
+            seconds = decode(model, batch, context, temperature=0.6, top_p=0.9)
+            predicted = gpu_cost.seconds(machine, gpu_cost.decode(shape, dtype, kv, batch, at, draws=True), follows=True)
+            record(f"{at_point}, temperature 0.6", batch / seconds, "tokens/s", least / seconds, batch / predicted)
         hopper = is_hopper(model)
         if not prefill(record, machine._replace(wgmma=machine.wgmma * hopper), model, shape, dtype, room, lengths, what):
             return False
@@ -200,6 +206,8 @@ def prefill(record, machine, model, shape, dtype, room, lengths, what):
 # What is measured: (positions, sequences) of a handle, (batch, context) of decode, lengths of
 # prompts.
 BATCHES = [1, 2, 4, 8, 16, 32, 64]
+# Of these, (batch, context) that are measured with temperature 0.6 and top-p 0.9, too.
+DRAWN = [(1, 16), (8, 16), (32, 16), (64, 16), (1, 512)]
 SHORT = ((2304, 64), [(b, 16) for b in BATCHES], [128, 512, 2048])
 WIDE = ((2304, 64), [(b, 2048) for b in (1, 8, 32, 64)] + [(32, 512)], [])
 LONG = ((8448, 16), [(1, 512), (1, 2048), (1, 8192), (4, 8192), (16, 8192)], [1024, 4096, 8192])
