@@ -181,8 +181,8 @@ struct Row {
 };
 DEVICE uint32_t slices_of(uint32_t n) { return (n + GPU_SLICE - 1) / GPU_SLICE; }
 
-// Calls f(id, raw logit, whether the token has occurred) for ids first .. end; `first` is a multiple
-// of 4. `count` threads share the ids; this thread is number `at`. AHEAD: loads in flight.
+// Calls f(id, raw logit, whether the token has occurred) for ids first .. end; `first` is a
+// multiple of 4. `count` threads share the ids; this thread is number `at`. AHEAD: loads in flight.
 template <int AHEAD, class F> DEVICE void each_raw(
     const Row &row, uint32_t first, uint32_t end, uint32_t at, uint32_t count, F f) {
     UNROLL_BY(1)
@@ -220,8 +220,8 @@ DEVICE void each_of(const Row &row, uint32_t slice, uint32_t at, uint32_t count,
     each<AHEAD>(row, from, smaller(from + GPU_SLICE, row.n), at, count, f);
 }
 
-// Tokens for which in(id, value) is true, and the passes over them: from the list, or, if they do not
-// fit there, from the row.
+// Tokens for which in(id, value) is true, and the passes over them: from the list, or, if they do
+// not fit there, from the row.
 template <class In> struct Members {
     Scratch *s;
     const Row &row;
@@ -238,8 +238,8 @@ template <class In> struct Members {
     }
 };
 
-// Collects the tokens for which in(id, value) is true in the list, in any order. None are in slices for
-// which has(slice) is 0, and none has a value that is less than `least` or more than `most`.
+// Collects the tokens for which in(id, value) is true in the list, in any order. None are in slices
+// for which has(slice) is 0, and none has a value that is less than `least` or more than `most`.
 template <class Has, class In>
 DEVICE void gather(Scratch *s, const Row &row, Has has, const In &in, float least, float most) {
     const uint32_t t = threadIdx.x, n = slices_of(row.n);

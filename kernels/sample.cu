@@ -6,11 +6,12 @@
 // sum them in buckets of the distance to the largest logit, and leave the sums. The last block of a
 // row to finish goes on alone, with these sums, and hardly needs the logits again.
 //
-// Candidates are ordered by rank (descending logit); equal logits are ordered by ascending id. Top-k
-// and top-p ask the same question: at which rank does a running sum of weights exceed a bound? The
-// sums name the bucket; `gather` collects the tokens of that bucket; and `select` answers by radix
-// selection on the 32 bits of their ranks. A tie at the bound and the draw ask the question by
-// ascending id instead of rank. There, sums name the slice, and `find_in` finds the id in it.
+// Candidates are ordered by rank (descending logit); equal logits are ordered by ascending id.
+// Top-k and top-p ask the same question: at which rank does a running sum of weights exceed a
+// bound? The sums name the bucket; `gather` collects the tokens of that bucket; and `select`
+// answers by radix selection on the 32 bits of their ranks. A tie at the bound and the draw ask the
+// question by ascending id instead of rank. There, sums name the slice, and `find_in` finds the id
+// in it.
 //
 // Sums of integers do not depend on their order, so neither buckets nor slices can be seen in a
 // result. choice.h has what these kernels are made of.
@@ -47,8 +48,8 @@ DEVICE void finish(const SampleParams &p, const SampleRow &c, int32_t token) {
     if (c.scored)
         out->logit = token < 0 ? -INFINITY_F
                                : clean(p.logits[(size_t)blockIdx.y * p.stride + (uint32_t)token]);
-    // Sets the token's bit for a step that follows. Only the last block of the row gets here, and all
-    // of its threads have read the history, because a barrier comes before.
+    // Sets the token's bit for a step that follows. Only the last block of the row gets here, and
+    // all of its threads have read the history, because a barrier comes before.
     if (c.given == GPU_DRAW && c.history != GPU_NO_HISTORY && token >= 0)
         p.histories[(size_t)c.history * p.history_stride + (uint32_t)token / 32] |= 1u
                                                                                     << token % 32;
@@ -157,8 +158,8 @@ struct Buckets {
         const float range = 2 * (max - f.sum / (float)c.n_tokens) * halvings;
         steps = GPU_BUCKETS / fmaxf(fminf(range, 40.0f), 1e-6f);
     }
-    // A value that has no share is in bucket GPU_BUCKETS. Each operation keeps the order, so a bucket
-    // has consecutive ranks.
+    // A value that has no share is in bucket GPU_BUCKETS. Each operation keeps the order, so a
+    // bucket has consecutive ranks.
     DEVICE_MEMBER uint32_t of(float v) const {
         const float away = (v - max) * halvings;
         return away > -40.0f ? (uint32_t)fminf(-away * steps, GPU_BUCKETS - 1)
@@ -218,8 +219,8 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row, const Bucket
             sum += load_fenced(&slices[i].counts[t - GPU_BUCKETS]);
         }
     (t < GPU_BUCKETS ? &s->masses[t] : &s->counts[t - GPU_BUCKETS])[0] = sum_of(sum);
-    // The bucket of the last candidate; its rank; and among the ids of that rank the last one that is
-    // kept. All tokens of better buckets are kept.
+    // The bucket of the last candidate; its rank; and among the ids of that rank the last one that
+    // is kept. All tokens of better buckets are kept.
     uint32_t bucket = GPU_BUCKETS, worst = ANY, last = ANY;
     const auto in = [&](uint32_t, float v) { return buckets.of(v) == bucket; };
     const auto has = [&](uint32_t i) {
@@ -310,8 +311,8 @@ DEVICE void alternatives(
     const auto best_of = [&](uint32_t i) {
         return rank_of(as_float(load_fenced16(&slices[i]).w[2]));
     };
-    // If there are at least n slices, the n best tokens are at least as good as the n-th of the best
-    // tokens of slices.
+    // If there are at least n slices, the n best tokens are at least as good as the n-th of the
+    // best tokens of slices.
     if (t == 0) s->chosen = ANY;
     for (uint32_t i = t; i < n_slices; i += THREADS) s->bins[i] = Sum{i, best_of(i)};
 #ifndef PLANT_NO_BARRIER_BOUND

@@ -288,8 +288,8 @@ fn kernels_of_decode_share_a_carve_out() {
             let replays = standin.count("replays");
             assert_eq!(by_decoding(&llama, 6, || standin.count("recarved")), 0);
             assert!(standin.count("replays") > replays);
-            // Kernels of prompts ask for nothing, so that those which start early behind one of them
-            // show whether the kernels of decode do.
+            // Kernels of prompts ask for nothing, so that those which start early behind one of
+            // them show whether the kernels of decode do.
             let recarved = standin.count("recarved");
             assert_eq!(recarved > 0, settings.is_empty() && !off, "{recarved}");
             let got = greedy(&llama, vec![vec![7, 8, 9]], 4).unwrap();

@@ -3,10 +3,11 @@
 //!
 //! If a step has decode rows only, its launches depend on five things, which are its form: the
 //! number of rows (a bucket), the number of chunks of keys for which attention has blocks, the kind
-//! of answer, whether a row needs more than its largest logit, and the highest rank of the rows' adapters (a power of two, or 0 if there are none). Kernels read everything else from buffers at fixed addresses, which are filled
-//! before the launches. The number of chunks is rounded up to a power of two, so that a growing
-//! sequence passes through few forms. Blocks for chunks that a row does not have end at once; there
-//! are at most as many of them as other blocks.
+//! of answer, whether a row needs more than its largest logit, and the highest rank of the rows'
+//! adapters (a power of two, or 0 if there are none). Kernels read everything else from buffers at
+//! fixed addresses, which are filled before the launches. The number of chunks is rounded up to a
+//! power of two, so that a growing sequence passes through few forms. Blocks for chunks that a row
+//! does not have end at once; there are at most as many of them as other blocks.
 //!
 //! Steps that are not recorded launch the same kernels in the same way, so graphs cannot change a
 //! result.

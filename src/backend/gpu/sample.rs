@@ -98,8 +98,8 @@ impl<D: Device> Chooser<D> {
         Ok(chooser)
     }
 
-    /// Loads the choices of `step`. `rows` is room for the words of a [`SampleRow`] for each of them,
-    /// and for padding. The step must not have more choices than there is room for.
+    /// Loads the choices of `step`. `rows` is room for the words of a [`SampleRow`] for each of
+    /// them, and for padding. The step must not have more choices than there is room for.
     pub fn load(&mut self, step: &Step, rows: &mut [u32]) -> Result<()> {
         (self.n_rows, self.n_padded, self.out_stride) = (0, 0, OUT);
         self.draws = false;
@@ -191,8 +191,9 @@ impl<D: Device> Chooser<D> {
         self.histories.write_numbers(0, &self.host_histories)
     }
 
-    /// Launches the choice from `logits`, which have `stride` floats from row to row. `rows` is where
-    /// the rows lie that [`Chooser::load`] has made. The kernels also write the tokens to `next`.
+    /// Launches the choice from `logits`, which have `stride` floats from row to row. `rows` is
+    /// where the rows lie that [`Chooser::load`] has made. The kernels also write the tokens to
+    /// `next`.
     pub fn launch(
         &self,
         device: &D,

@@ -1,6 +1,6 @@
-//! A [`Step`] in the form that kernels read: arrays of 32-bit numbers in one device buffer. One copy
-//! fills it. Only what the step has is copied, and lies without gaps; where it lies depends on the
-//! padded numbers of rows alone, so that a recorded step finds it again.
+//! A [`Step`] in the form that kernels read: arrays of 32-bit numbers in one device buffer. One
+//! copy fills it. Only what the step has is copied, and lies without gaps; where it lies depends on
+//! the padded numbers of rows alone, so that a recorded step finds it again.
 
 use super::device::{Device, Memory};
 use super::most_decoded;

@@ -11,8 +11,8 @@
 //!   read.
 //! - LLAMABI_CUDA_PDL=0: no launch starts before the previous one has ended.
 //! - LLAMABI_CUDA_CARVEOUT=0: the driver chooses for each kernel how it divides a multiprocessor's
-//!   memory into L1 and shared memory. Otherwise all kernels of decode ask for as much shared memory
-//!   as there is.
+//!   memory into L1 and shared memory. Otherwise all kernels of decode ask for as much shared
+//!   memory as there is.
 //! - LLAMABI_CUDA_HOPPER=0: the kernels for compute capability 9.0 are not used.
 //! - LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt does the products of large prompts in f16 and bf16.
 //!   Results may then depend on the other rows of the batch.
