@@ -252,6 +252,7 @@ fn greedy_steps_and_others_are_recorded_apart() {
         let options = GenerateOptions {
             temperature,
             top_p: 0.9,
+            seed: 9,
             ignore_eos: true,
             max_gen_len: Some(6),
             ..GenerateOptions::default()
