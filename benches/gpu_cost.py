@@ -6,10 +6,10 @@ beside what it measures.
 Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares
 them with what the driver is asked for. Launches with LLAMABI_CUDA_BLASLT are not modelled.
 
-The rest is a model. A kernel takes the longest of four times: its bytes through the memory, its
+The rest is a model. A kernel takes the longest of these times: its bytes through the memory, its
 multiplications in the matrix or vector units, its activations through L1, and its instructions
-through the schedulers, each as far as all multiprocessors have work. A fixed time is added before
-the next kernel can begin.
+through the schedulers, each as far as all multiprocessors have work; or the time in which a block
+waits for one thing after another. A fixed time is added before the next kernel can begin.
 """
 
 from collections import namedtuple
@@ -31,6 +31,7 @@ SHAPES = {
 # cache: bytes/s of all L1 caches. l2: bytes/s of L2.
 # stay: bytes that an L1 cache still holds when the next block reads them again.
 # one: bytes/s that one multiprocessor gets from memory.
+# issue: the share of the schedulers' cycles in which an instruction of a decode kernel is issued.
 # gap: seconds from one kernel to the next.
 # step: seconds of the host and of copies that nothing hides, if the previous step must be read
 # first.
@@ -39,14 +40,16 @@ SHAPES = {
 # link: bytes/s of weights from page cache to device.
 # attend: the shares that attention of prompts reaches, for mma.sync and for wgmma, each for heads
 # of up to 64 and for larger ones. (Small heads take as many powers for half the products.)
-Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma units lanes cache l2 stay one gap step follows link start attend")
+Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma units lanes cache l2 stay one gap step follows link start attend issue")
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu); 795 to 808 TFLOP/s (cuBLAS and fast.cu,
 # 8192^3); gaps of 1.3 us in CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; 610
 # to 660 TFLOP/s for fast.cu's kernel with these tiles, without clusters and with a lighter epilogue
 # than ours; 329 to 477 TFLOP/s for FlashAttention-2 and 430 to 620 for FlashAttention-3 with heads
 # of 128 (pytorch/benchmark #2391). Assumed: mma, wgmma, attend, l2, stay, one, step, follows, link,
-# start.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 160e3, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)))
+# start, issue. With this `issue` (2.4 instructions a cycle of four), the kernels of commit 6bd5452 would
+# take 3.3 ms for a token of 8B with int4 weights and the attention of ff537f3; a reader of such machine
+# code said 3.0 to 3.3.
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 160e3, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)), 0.60)
 # `gap` when the host launches, as it does for prompts: about as fast as small kernels are.
 WITHOUT_GRAPHS = 3.5e-6
 
@@ -73,6 +76,34 @@ SCALED = ("int8", "fp8")  # types of the cache with a scale for each vector
 # Instructions that make an f16 from a code.
 UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5, "fp8": 0.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64, "fp8": 128}
+# Columns of a line of weights.
+LINE = {"f16": 64, "bf16": 64, "int8": 128, "fp8": 128, "int4": 256, "nf4": 256}
+# What all warps of a block issue together, counted in the machine code by gpu_trace.py. For few rows: for
+# the block itself, for an activation row, for 1024 columns of one, for a tile of sixteen weight rows,
+# and for a line of one. For many rows: for the block itself and for a line of its 128 weight rows, with
+# 16, 32 and 64 activation rows.
+COUNTED = {
+    ("qkv", "bf16"): ([1478, 629, 720, 266, 84], [6776, 1072, 11912, 1264, 21544, 1956]),
+    ("qkv", "int8"): ([1389, 669, 826, 274, 152], [7008, 1860, 11816, 2632, 21800, 4608]),
+    ("qkv", "fp8"): ([1357, 669, 826, 289, 130], [7112, 1680, 12088, 2368, 22008, 4104]),
+    ("qkv", "int4"): ([1357, 661, 826, 265, 270], [6968, 3532, 12032, 4608, 21888, 8440]),
+    ("qkv", "nf4"): ([1469, 661, 826, 263, 695], [7056, 6892, 12128, 8308, 21832, 12240]),
+    ("matmul_add", "bf16"): ([1397, 99, 152, 217, 84], [4880, 1072, 7968, 1264, 13464, 1988]),
+    ("matmul_add", "int8"): ([1301, 139, 164, 218, 152], [5104, 1868, 7880, 2652, 14008, 4672]),
+    ("matmul_add", "fp8"): ([1301, 123, 164, 250, 130], [5160, 1668, 8144, 2364, 14096, 4344]),
+    ("matmul_add", "int4"): ([1269, 123, 164, 226, 270], [5136, 3552, 7936, 5288, 13616, 9144]),
+    ("matmul_add", "nf4"): ([1413, 115, 166, 224, 694], [5160, 6896, 8096, 8408, 14208, 12264]),
+    ("ffn_up", "bf16"): ([1204, 567, 724, 211, 84], [5104, 1072, 8752, 1296, 14840, 1808]),
+    ("ffn_up", "int8"): ([1112, 618, 826, 231, 152], [5472, 1868, 8744, 2564, 15648, 4488]),
+    ("ffn_up", "fp8"): ([1103, 619, 826, 248, 130], [5568, 1668, 8672, 2460, 15736, 4320]),
+    ("ffn_up", "int4"): ([1080, 610, 826, 222, 270], [5488, 3548, 8984, 5024, 15504, 8768]),
+    ("ffn_up", "nf4"): ([1192, 610, 828, 231, 694], [5512, 6888, 8800, 8348, 15760, 11888]),
+    ("logits", "bf16"): ([1279, 548, 720, 222, 84], [4448, 1072, 6912, 1264, 11432, 1988]),
+    ("logits", "int8"): ([1205, 589, 826, 239, 152], [4664, 1880, 6784, 2700, 11784, 4584]),
+    ("logits", "int4"): ([1157, 581, 826, 230, 270], [4616, 3532, 7032, 4608, 11888, 8440]),
+}
+COUNTED |= {(kernel, "f16"): counted for (kernel, dtype), counted in COUNTED.items() if dtype == "bf16"}
+STAGED = 65536  # GPU_FEW_STAGED
 GEMV_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 64, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
@@ -153,7 +184,7 @@ def few(kernel, dtype, rows, cols, n):
     """A product of decode."""
     # The number of rows up to which blocks round the rows themselves: `prepares` of launch.rs.
     few_rows = 2 if dtype in ("int4", "nf4") else 4
-    if dtype != "f32" and n > few_rows:
+    if dtype != "f32" and (n > few_rows or 2 * n * up(cols, LINE[dtype]) > STAGED):
         return batch(kernel, dtype, rows, cols, n)
     passes, at_once = (ceil(n / GEMV_ROWS), min(n, GEMV_ROWS)) if dtype == "f32" else (1, n)
     weights = passes * rows * cols
@@ -164,31 +195,33 @@ def few(kernel, dtype, rows, cols, n):
         # with each.
         return [Launch(kernel, read, 2 * weights * at_once, "vector", passes * ceil(rows / 16), 0, weights * at_once * 4 / 2,
                        weights * at_once * (1 + 1 / 8))]
-    # A tile of eight rows. For each weight, a lane has 1/8 of an instruction for products, 1/16 for
-    # operand B, 1/4 for scales. The outputs of attention and ffn_up are already rounded; the
-    # residual stream is not, and needs its norm.
-    rounded = kernel == "matmul_add"
-    blocks, own = ceil(rows / 16), n * cols * (2 if rounded else 8)
-    instructions = weights * (UNPACK[dtype] + 3 / 16 + (1 / 4 if dtype in GROUP else 0)) + (0 if rounded else 6 * blocks * n * cols)
-    return [Launch(kernel, read, 2 * weights * 8, "matrix", blocks, 16 * row_bytes(dtype, cols) + own, own * blocks, instructions, own)]
+    # Two blocks of a multiprocessor share the tiles of sixteen weight rows. Each rounds the rows, and
+    # keeps them. The outputs of attention and ffn_up are already rounded; the residual stream is not,
+    # and needs its norm.
+    tiles = ceil(rows / 16)
+    blocks, own = min(tiles, 2 * 132), n * cols * (2 if kernel == "matmul_add" else 8)
+    block, row, staged, tile, line = COUNTED[kernel, dtype][0]
+    warps = blocks * (block + n * (row + staged * cols / 1024)) + tiles * (tile + line * ceil(cols / LINE[dtype]))
+    # A block waits for rows, activations, sums of squares, the norm, its last line and the sums of its
+    # warps: about 2,800 cycles; with rounded rows 1,900.
+    least = 1.1e-6 if kernel == "matmul_add" else 1.6e-6
+    serial = (16 * row_bytes(dtype, cols) * ceil(tiles / 132) + 2 * own) / ceil(blocks / 132)
+    return [Launch(kernel, read, 2 * weights * 8, "matrix", blocks, serial, own * blocks, 32 * warps, own, least=least)]
 
 
 def batch(kernel, dtype, rows, cols, n):
     """A product of decode with more rows than a block rounds itself."""
     of_block, groups, blocks, splits = batch_grid(rows, n)
-    weights, codes = groups * rows * cols, dtype in GROUP
+    weights = groups * rows * cols
     read = rows * row_bytes(dtype, cols) + n * (4 * cols + OUT[kernel] * rows)
     own = of_block * cols * 2
     # L2 gives in addition: activations for every block, weights for further groups of rows, and
     # sums that are joined.
     again = groups * (blocks - 1) * own + (groups - 1) * rows * row_bytes(dtype, cols) + (8 * splits * rows * n if splits > 1 else 0)
-    # A warp has sixteen weight rows, for which it reads all activations from shared memory. For
-    # each weight and tile of eight rows, a lane has 1/8 of an instruction for products, 1/8 for
-    # operand B (codes: 1/4), 1/4 for scales.
-    tiles = of_block / 8
-    instructions = weights * (UNPACK[dtype] + tiles * (1 / 8 + (1 / 2 if codes else 1 / 8)))
+    block, line = COUNTED[kernel, dtype][1][{16: 0, 32: 2, 64: 4}[of_block] :][:2]
+    warps = groups * blocks * (splits * block + line * ceil(cols / LINE[dtype]))
     product = Launch(kernel, read, 2 * weights * of_block, "matrix", groups * blocks * splits, (128 * row_bytes(dtype, cols) + own) / splits,
-                     8 * groups * blocks * own, instructions, again=again)
+                     8 * groups * blocks * own, 32 * warps, again=again, least=2e-6 if splits > 1 else 1.1e-6)
     return [product] if kernel == "matmul_add" else [Launch("prepare", n * cols * 6), product]
 
 
@@ -333,6 +366,11 @@ def prompt(shape, dtype, kv, n, batch=1, chunk=CHUNK):
 
 def kernel_seconds(machine, launch):
     """Seconds of one kernel, without the gap after it."""
+    return max(limits(machine, launch).values())
+
+
+def limits(machine, launch):
+    """The times of which a kernel takes the longest."""
     if launch.hopper and machine.wgmma:
         h = launch.hopper
         rounds = ceil(h.blocks / machine.units)
@@ -340,25 +378,25 @@ def kernel_seconds(machine, launch):
         share = machine.wgmma * h.share
         multiplied = max(h.flops / (machine.matrix * share * busy), launch.bytes / min(machine.bandwidth, h.blocks * machine.one),
                          h.instructions / (machine.lanes * busy))
-        return multiplied + (rounds if h.alone else 1) * h.end * min(h.blocks, machine.units) / machine.bandwidth
+        return {"prompt": multiplied + (rounds if h.alone else 1) * h.end * min(h.blocks, machine.units) / machine.bandwidth}
     if launch.attend and machine.wgmma:
         flops, longest = launch.attend
         rate = machine.matrix * machine.attend[1][launch.unit == "attend"]
-        return max(launch.bytes / machine.bandwidth, flops / rate, longest * machine.units / rate)
+        return {"prompt": max(launch.bytes / machine.bandwidth, flops / rate, longest * machine.units / rate)}
     # A product in tiles takes as long as the multiprocessor that has the most tiles.
     busy = launch.blocks / (ceil(launch.blocks / machine.units) * machine.units)
     small, large = machine.attend[0]
     share = {"matrix": machine.mma, "attend": large, "attend 64": small}.get(launch.unit)
     rate = machine.matrix * share if share else 2 * machine.lanes
     times = launch.blocks if launch.own > machine.stay else min(launch.blocks, machine.units)
-    return max(
-        launch.bytes / machine.bandwidth,
-        launch.flops / (rate * busy),
-        launch.serial * ceil(launch.blocks / machine.units) / machine.one + launch.least,
-        launch.cache / machine.cache,
-        (launch.bytes + launch.again + times * launch.own) / machine.l2,
-        launch.instructions / machine.lanes,
-    )
+    return {
+        "memory": launch.bytes / machine.bandwidth,
+        "matrix" if share else "vector": launch.flops / (rate * busy),
+        "latency": launch.serial * ceil(launch.blocks / machine.units) / machine.one + launch.least,
+        "L1": launch.cache / machine.cache,
+        "L2": (launch.bytes + launch.again + times * launch.own) / machine.l2,
+        "issue": launch.instructions / (machine.lanes * machine.issue * busy),
+    }
 
 
 def seconds(machine, launches, follows=False):
@@ -396,6 +434,15 @@ def main():
             for batch in (1, 8, 32, 64):
                 greedy, drawn = (seconds(m, decode(SHAPES[name], dtype, "bf16", batch, 512, draws=draws), follows=True) for draws in (False, True))
                 print(f"{name} {dtype:<5} batch {batch:<8}{1e3 * greedy:>8.3f}{1e3 * drawn:>8.3f}{100 * (drawn / greedy - 1):>8.1f} % slower")
+    print("\ndecode of 8b, context 512: a layer's kernels and the head, warp instructions, microseconds by what could bind them")
+    for dtype in ("bf16", "int8", "int4"):
+        for batch in (1, 8, 32):
+            launches = decode(SHAPES["8b"], dtype, "bf16", batch, 512)
+            for launch in [*launches[1 : 1 + (len(launches) - 3) // SHAPES["8b"].n_layers], *launches[-3:]]:
+                times = limits(m, launch)
+                if launch.instructions:
+                    print(f"{dtype:<5} batch {batch:<4}{launch.kernel:<12}{launch.instructions / 32e6:>8.2f} M" + "".join(
+                        f"{name:>10}{1e6 * times[name]:>7.1f}" for name in ("memory", "matrix", "issue", "L2", "latency")) + f"   {max(times, key=times.get)}")
     print("\ndecode, one stream, by context (graphs): tokens/s")
     contexts = (0, 512, 2048, 4096, 8192)
     print(" " * 10 + "".join(f"{context:>8}" for context in contexts))

@@ -4,7 +4,8 @@
 Prints, from build/kernels/ptxas (cuobjdump's report and SASS): registers, how many blocks fit on a
 multiprocessor and which share of its threads that is, the widest loads from memory and from shared
 memory, and tensor-core instructions. Threads and shared memory are those of
-src/backend/gpu/launch.rs, with heads of 128 where they depend on it.
+src/backend/gpu/launch.rs, with heads of 128 where they depend on it. How many instructions the
+products of decode issue: gpu_trace.py.
 """
 
 import re
@@ -41,7 +42,8 @@ def geometry(kernel):
         return 256, 512 + 4 * (12288 if kernel.endswith("f16") else 16384)
     if kernel.startswith("prepare") or kernel.endswith("f32"):
         return 256, 512
-    return 256, 5120 + 4096 * (2 if kernel.endswith("f16") else 4 if kernel.endswith("8") else 8)
+    # one row of 4096 columns, or of 14336 for matmul_add, and the sums of the tiles of a block
+    return 256, 512 + 28672 + 4096 if kernel.startswith("matmul_add") else 1024 + 8192 + 7 * 4096
 
 
 def widest(used, name):

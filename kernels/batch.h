@@ -31,6 +31,7 @@ template <class W, int NT> struct Batch {
     // Lines in flight. With 32 sums a thread (NT = 8), two lines of codes would spill registers; of
     // k8, whose sums are scaled twice as often, with 16 sums too.
     static constexpr uint32_t DEPTH = QUANTISED<W> && (NT == 8 || (NT == 4 && L::SIXTEENS)) ? 1 : 2;
+    static constexpr bool BREAKS = !L::SCALED || L::SIXTEENS || NT == 8 || (NT == 4 && PARTS == 2);
     static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH,
                               LEVEL_BYTES = NT * 4096;
     static_assert(STAGES * STAGE_BYTES ==
@@ -99,26 +100,27 @@ template <class W, int NT> struct Batch {
         UNROLL
         for (uint32_t d = 0; d < DEPTH; d++) load(ahead[d]);
         wait_for_last();
-        uint32_t to_copy = start, part_to_copy = 0, stage_to_fill = 0;
-        auto copy = [&] {
+        uint32_t to_copy = start;
+        // A thread copies the same piece of each EACH-th row. Pieces that do not exist are zero.
+        constexpr uint32_t EACH = 256 / (STEPS * 4);
+        const uint32_t piece = t % (STEPS * 4), row = t / (STEPS * 4);
+        const uint32_t source = (first + row) * x_stride + piece * 8;
+        auto copy = [&](uint32_t stage, uint32_t part) {
             if (to_copy != NONE) {
-                // This loop is not unrolled: with 4-bit codes, unrolling spills registers.
-                for (uint32_t i = t; i < ROWS * STEPS * 4; i += 256) {
-                    const uint32_t row = i / (STEPS * 4), piece = i % (STEPS * 4),
-                                   column =
-                                       (to_copy * L::STEPS + part_to_copy * STEPS) * 32 + piece * 8;
-                    const bool valid = first + row < n_rows && column < steps * 32;
-                    cp_async(shared + stage_to_fill * STAGE_BYTES + offset_of(row, piece),
-                        (const T *)x + (valid ? (first + row) * x_stride + column : 0), valid);
-                }
-                stage_to_fill = (stage_to_fill + 1) % STAGES;
-                part_to_copy = (part_to_copy + 1) % PARTS;
-                if (part_to_copy == 0) to_copy = next(to_copy);
+                const uint32_t column = (to_copy * PARTS + part) * (STEPS * 32);
+                unsigned char *const to = shared + stage * STAGE_BYTES + offset_of(row, piece);
+                // With 64 rows and 4-bit codes, unrolling spills registers.
+                UNROLL_BY(NT == 8 ? 1 : 2)
+                for (uint32_t i = 0; i < ROWS; i += EACH)
+                    if (ROWS >= EACH || row < ROWS)
+                        cp_async(to + i * PITCH, (const T *)x + (source + i * x_stride + column),
+                            first + row + i < n_rows && column + piece * 8 < steps * 32);
+                if (part == PARTS - 1) to_copy = next(to_copy);
             }
             cp_commit();
         };
         UNROLL
-        for (uint32_t s = 0; s + 1 < STAGES; s++) copy();
+        for (uint32_t s = 0; s + 1 < STAGES; s++) copy(s, s % PARTS);
 
         float sums[NT][4] = {};
         uint32_t stage = 0;
@@ -129,11 +131,14 @@ template <class W, int NT> struct Batch {
 #ifndef PLANT_NO_BARRIER_BATCH
                 block_sync();
 #endif
-                copy(); // copies into a stage that all warps have finished reading
+                // Copies into the stage that all warps have finished reading.
+                copy((stage + STAGES - 1) % STAGES, (part + STAGES - 1) % PARTS);
                 UNROLL
                 for (uint32_t s = 0; s < STEPS; s++) {
                     const uint32_t step = part * STEPS + s;
-                    if (line * L::STEPS + step >= steps) break;
+                    // Quantised rows end with whole lines, and what lies beyond K has the scale
+                    // zero. But where registers are short, the steps of a line must not mingle.
+                    if (BREAKS && line * L::STEPS + step >= steps) break;
                     uint32_t a[2][4];
                     weights.fragments(a, step, table);
                     UNROLL
@@ -149,8 +154,7 @@ template <class W, int NT> struct Batch {
         // K need only the first, and eight blocks need none.
         unsigned char *const even = shared + STAGES * STAGE_BYTES, *const total =
                                                                        even + LEVEL_BYTES;
-        uint32_t sum_of = begin;
-        auto finish = [&] {
+        auto finish = [&](uint32_t sum_of) {
             if (split.n < 8 && sum_of % 2 == 0) save(even, sums);
             if (split.n < 8 && sum_of % 2 == 1) {
                 join_saved(sums, even);
@@ -159,7 +163,7 @@ template <class W, int NT> struct Batch {
                     if (sum_of < 7) save(total, sums);
                 }
             }
-            if (++sum_of == end) return;
+            if (sum_of + 1 == end) return;
             UNROLL
             for (int n = 0; n < NT; n++) UNROLL
             for (int e = 0; e < 4; e++) sums[n][e] = 0;
@@ -170,11 +174,11 @@ template <class W, int NT> struct Batch {
                 if (line == NONE) break;
                 multiply(ahead[d], line);
                 load(ahead[d]);
-                if (line + 8 >= lines) finish();
+                if (line + 8 >= lines) finish(line % 8);
                 line = next(line);
             }
         }
-        while (sum_of < end) finish(); // classes without lines
+        for (uint32_t of = larger(begin, lines); of < end; of++) finish(of); // those without lines
         cp_wait<0>();
 
         if (split.n > 1) {

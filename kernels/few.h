@@ -21,10 +21,29 @@
 // (attention, ffn_up). One row alone is a product with n = 8 as well: a separate dot product would
 // round differently. The seven idle columns cost nothing where memory is the limit.
 
+// Loads columns column .. column + 3 of a row of `width` numbers; those beyond are zero, whatever the
+// padding holds. `column` is a multiple of 4.
+template <class Load>
+DEVICE void load_within(float (&v)[4], uint32_t column, uint32_t width, const Load &load) {
+    UNROLL
+    for (float &x : v) x = 0;
+    if (column >= width) return;
+    load(v);
+    if (width - column >= 4) return;
+    UNROLL
+    for (uint32_t e = 1; e < 4; e++)
+        if (column + e >= width) v[e] = 0;
+}
 // This warp's share of the sum of squares of a row of `width`; the block has 256 threads.
 DEVICE float squares_of(const float *x, uint32_t width) {
     float square = 0;
-    for (uint32_t i = threadIdx.x; i < width; i += 256) square = fmaf(x[i], x[i], square);
+    UNROLL_BY(4)
+    for (uint32_t i = threadIdx.x * 4; i < width; i += 1024) {
+        float v[4];
+        load_within(v, i, width, [&](float (&v)[4]) { fresh4(v, x + i); });
+        UNROLL
+        for (uint32_t e = 0; e < 4; e++) square = fmaf(v[e], v[e], square);
+    }
     return group_sum(square, 32);
 }
 // The scale of RMSNorm from the shares of eight warps.
@@ -43,7 +62,7 @@ DEVICE float norm_scale(const float *shares, uint32_t width, float eps) {
 template <class W> struct FloatLine {
     using T = W;
     static constexpr uint32_t STEPS = 2, START = 8, GAP = 4;
-    static constexpr bool SCALED = false, SIXTEENS = false, MINIMA = false;
+    static constexpr bool SCALED = false, SIXTEENS = false, MINIMA = false, PLANES = false;
     Words4 pieces[2][2]; // [row][step]
 
     DEVICE_MEMBER static uint32_t codes(uint32_t) { return 0; }
@@ -66,7 +85,8 @@ template <class W> struct FloatLine {
 template <class Q> struct QuantisedLine {
     using T = f16;
     static constexpr uint32_t STEPS = Q::STEPS, START = 4, GAP = 16;
-    static constexpr bool SCALED = true, SIXTEENS = Q::SIXTEENS, MINIMA = Q::MINIMA;
+    static constexpr bool SCALED = true, SIXTEENS = Q::SIXTEENS, MINIMA = Q::MINIMA,
+                          PLANES = Q::PLANE > 0;
     Words4 pieces[2][2]; // [row][half of 32 columns]
     uint32_t planes[2][2][Q::PLANE > 0 ? Q::PLANE : 1];
     typename Q::LineScales scales[2];
@@ -154,35 +174,33 @@ DEVICE Words4 words_of(const float (&v)[4]) {
     return Words4{{as_bits(v[0]), as_bits(v[1]), as_bits(v[2]), as_bits(v[3])}};
 }
 
-// The two types below provide activations as operand B. get(line, step) returns the lane's eight
-// columns of a step in row g. `line` must be the line that was staged last.
-
-// Up to GPU_FEW_ROWS rows in float32, to which norm and rounding are applied here. Each warp does
-// this anew for each of its lines. It keeps the result in shared memory of its own, in the order in
-// which lanes read it.
-template <class L> struct FreshRows {
-    static constexpr uint32_t BYTES = 512 + 8 * L::STEPS * 512;
-    float *shares, *scales;
+// The activation rows of a block as operand B: rounded, in shared memory, in the order in which
+// lanes read them. A step of a row is 64 bytes, sixteen for each t = lane % 4. The steps of a line
+// follow one another; of odd rows, each two steps are swapped, so that the rows that are read at the
+// same time lie in different banks.
+template <class L> struct StagedRows {
+    using T = typename L::T;
     unsigned char *staged;
-    const float *x, *norm;
-    const int32_t *rows;
-    uint32_t stride, n, k;
-    float eps;
+    uint32_t n, k;
 
-    // `shared`: BYTES of shared memory. `rows`: begins with the block's rows.
-    DEVICE_MEMBER FreshRows(unsigned char *shared, const void *x, uint32_t stride,
-        const float *norm, const int32_t *rows, uint32_t n_rows, uint32_t k, float eps)
-        : shares((float *)shared), scales((float *)shared + 64),
-          staged(shared + 512 + threadIdx.x / 32 * (L::STEPS * 512)), x((const float *)x),
-          norm(norm), rows(rows), stride(stride),
-          n(n_rows < GPU_FEW_ROWS ? n_rows : (uint32_t)GPU_FEW_ROWS), k(k), eps(eps) {}
-    // For padding it returns row 0; the results of padding are dropped.
-    DEVICE_MEMBER const float *row(uint32_t r) const {
-        return x + (size_t)(rows[r] < 0 ? 0 : rows[r]) * stride;
+    // The place of columns column .. column + 3 of row r; `column` is a multiple of 4.
+    DEVICE_MEMBER unsigned char *place(uint32_t r, uint32_t column) const {
+        const uint32_t line = column / (L::STEPS * 32), step = column / 32 % L::STEPS,
+                       four = column / 4 % 8, t = L::GAP == 4 ? four / 2 : four % 4,
+                       half = L::GAP == 4 ? four % 2 : four / 4;
+        return staged + ((line * n + r) * L::STEPS + (step ^ (r & 1))) * 64 + t * 16 + half * 8;
     }
-    DEVICE_MEMBER void begin() {
+    // The end of the columns that lines have; those from k on are zero.
+    DEVICE_MEMBER uint32_t end() const {
+        return (k + L::STEPS * 32 - 1) / (L::STEPS * 32) * (L::STEPS * 32);
+    }
+
+    // Rounds rows of float32, with a norm. `x_of(r)` is row r. `shares`: GPU_FEW_NORMS bytes.
+    template <class Row>
+    DEVICE_MEMBER void round(float *shares, const Row &x_of, const float *norm, float eps) const {
+        float *const scales = shares + 64;
         for (uint32_t r = 0; r < n; r++) {
-            float share = squares_of(row(r), k);
+            float share = squares_of(x_of(r), k);
             if (threadIdx.x % 32 == 0) shares[r * 8 + threadIdx.x / 32] = share;
         }
         block_sync();
@@ -190,57 +208,41 @@ template <class L> struct FreshRows {
 #ifndef PLANT_NO_BARRIER_FEW
         block_sync();
 #endif
-    }
-    DEVICE_MEMBER static float finite_of(float x) {
-        return L::SCALED ? bounded(x, GPU_F16_FINITE) : x;
-    }
-    DEVICE_MEMBER void stage(uint32_t line) {
-        const uint32_t lane = threadIdx.x % 32;
-        warp_sync(); // other lanes may still read the previous line
-        for (uint32_t i = lane; i < n * L::STEPS * 8; i += 32) {
-            const uint32_t r = i / (L::STEPS * 8), step = i / 8 % L::STEPS, four = i % 8,
-                           column = (line * L::STEPS + step) * 32 + four * 4;
-            if (column >= (k + 31) / 32 * 32) continue;
-            const uint32_t t = L::GAP == 4 ? four / 2 : four % 4,
-                           half = L::GAP == 4 ? four % 2 : four / 4;
-            float v[4], g[4];
-            fresh4(v, row(r) + column);
-            load4(g, norm + column);
-            UNROLL
-            for (uint32_t e = 0; e < 4; e++)
-                v[e] = column + e < k ? finite_of(v[e] * scales[r] * g[e])
-                                      : 0; // padding may hold anything
-            store8(staged + ((step * 8 + r) * 4 + t) * 16 + half * 8,
-                Words2{
-                    {pair_of(v[0], v[1], typename L::T()), pair_of(v[2], v[3], typename L::T())}});
+        for (uint32_t r = 0; r < n; r++) {
+            const float *x = x_of(r);
+            const float scale = scales[r];
+            UNROLL_BY(2)
+            for (uint32_t column = threadIdx.x * 4; column < end(); column += 1024) {
+                float v[4], g[4];
+                load_within(v, column, k, [&](float (&v)[4]) { fresh4(v, x + column); });
+                load_within(g, column, k, [&](float (&g)[4]) { load4(g, norm + column); });
+                UNROLL
+                for (uint32_t e = 0; e < 4; e++)
+                    v[e] = bounded(v[e] * scale * g[e], L::SCALED ? GPU_F16_FINITE : GPU_F32);
+                store8(
+                    place(r, column), Words2{{pair_of(v[0], v[1], T()), pair_of(v[2], v[3], T())}});
+            }
         }
-#ifndef PLANT_NO_WARP_SYNC
-        warp_sync();
-#endif
     }
-    DEVICE_MEMBER Words4 get(uint32_t, uint32_t step) const {
-        const uint32_t g = threadIdx.x % 32 / 4, r = g < n ? g : n - 1;
-        return load_shared(staged + ((step * 8 + r) * 4 + threadIdx.x % 4) * 16);
+    // Copies rows that are already rounded. Their padding columns are zero.
+    template <class Row> DEVICE_MEMBER void copy(const Row &x_of) const {
+        for (uint32_t r = 0; r < n; r++) {
+            const T *x = x_of(r);
+            UNROLL_BY(4)
+            for (uint32_t column = threadIdx.x * 8; column < end(); column += 2048) {
+                Words4 v = {};
+                if (column < (k + 31) / 32 * 32) v = load_fresh(x + column);
+                store8(place(r, column), Words2{{v.w[0], v.w[1]}});
+                store8(place(r, column + 4), Words2{{v.w[2], v.w[3]}});
+            }
+        }
     }
-};
-
-// Rows that are already rounded, from row `first` of the launch on. Their padding columns are zero.
-template <class L> struct PreparedRows {
-    using T = typename L::T;
-    const T *x; // row g, or the last row where row g does not exist
-
-    DEVICE_MEMBER PreparedRows(const void *x, uint32_t stride, uint32_t first, uint32_t n_rows) {
-        const uint32_t row = first + threadIdx.x % 32 / 4;
-        this->x =
-            (const T *)x + (row < n_rows ? row : n_rows - 1) * stride + threadIdx.x % 4 * L::START;
-    }
-    DEVICE_MEMBER void begin() {}
-    DEVICE_MEMBER void stage(uint32_t) {}
+    // The lane's columns of a step of a line, in row g = lane / 4, or in the last row.
     DEVICE_MEMBER Words4 get(uint32_t line, uint32_t step) const {
-        const T *p = x + (line * L::STEPS + step) * 32;
-        if (L::GAP == 4) return load_fresh(p);
-        const Words2 low = load_fresh8(p), high = load_fresh8(p + L::GAP);
-        return Words4{{low.w[0], low.w[1], high.w[0], high.w[1]}};
+        const uint32_t g = threadIdx.x % 32 / 4, r = g < n ? g : n - 1;
+        const unsigned char *const at =
+            staged + (line * n + r) * (L::STEPS * 64) + threadIdx.x % 4 * 16;
+        return load_shared(at + (r + step) % 2 * 64 + step / 2 * 128);
     }
 };
 
@@ -254,94 +256,155 @@ template <class L> struct PreparedRows {
 // A thread calls find for all its pairs before it calls put for the first one. The compiler moves
 // no load ahead of a store, so if the calls alternated, each pair would wait for memory in turn.
 
-// A block of eight warps multiplies eight pairs of weight rows by the activation rows from row
-// `first_row` of the launch on. `sums_of`: 4096 bytes of shared memory.
-template <class W, class Rows, class Pairs> DEVICE void few(unsigned char *sums_of,
-    const uint32_t *table, const void *w, uint32_t stride, uint32_t k, Rows &source,
-    uint32_t first_row, const Pairs &pairs) {
+// A block of eight warps multiplies tiles of eight pairs of weight rows by the activation rows from
+// row `first_row` of the launch on: tiles blockIdx.x, blockIdx.x + gridDim.x, .. of the matrix,
+// which has `n_pairs` pairs. `pairs_of(first)` are the pairs of the tile whose first one is `first`.
+// `sums_of`: 4096 bytes of shared memory for each tile of the block, up to GPU_FEW_TILES.
+//
+// The block reads its tiles as one stream: while a line is multiplied, the next ones are on their
+// way, also those of the next tile. Each warp leaves its sums of up to GPU_FEW_TILES tiles, and then
+// each warp joins those of one tile.
+template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *sums_of,
+    const uint32_t *table, const void *w, uint32_t stride, const StagedRows<Line<W>> &x,
+    const Prepare &prepare, uint32_t first_row, uint32_t n_pairs, const PairsOf &pairs_of) {
     using L = Line<W>;
     constexpr uint32_t DEPTH = QUANTISED<W> ? 2 : 4; // lines in flight
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t steps = (k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS,
-                   codes = L::codes(k);
-    uint32_t rows[2];
+    const uint32_t steps = (x.k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS,
+                   codes = L::codes(x.k), tiles = (n_pairs + 7) / 8;
     start_next();
-    pairs.rows(rows, lane / 4);
-    const unsigned char *const from[2] = {
-        row_of<W>(w, stride, rows[0]), row_of<W>(w, stride, rows[1])};
-    L ahead[DEPTH];
-    auto load = [&](L &to, uint32_t line) {
-        if (line < lines) to.load(from, line, steps - line * L::STEPS, codes);
-    };
-    UNROLL
-    for (uint32_t d = 0; d < DEPTH; d++) load(ahead[d], warp + d * 8);
-    wait_for_last(); // The first loads of weights are in flight by now.
-    source.begin();
-    float sums[4] = {};
-    // The loads of the next step's activations are in flight while this step is multiplied.
-    Words4 b[2];
-    auto fetch = [&](Words4 &to, uint32_t line, uint32_t step) {
-        if (line * L::STEPS + step < steps) to = source.get(line, step);
-    };
-    for (uint32_t first = warp; first < lines; first += 8 * DEPTH) {
-        UNROLL
-        for (uint32_t d = 0; d < DEPTH; d++) {
-            const uint32_t line = first + d * 8;
-            if (line >= lines) break;
-            source.stage(line);
-            fetch(b[0], line, 0);
+    for (uint32_t first = blockIdx.x; first < tiles; first += GPU_FEW_TILES * gridDim.x) {
+        const uint32_t end = smaller(tiles, first + GPU_FEW_TILES * gridDim.x);
+        const unsigned char *from[2];
+        // A warp without lines, because K is short, loads and multiplies nothing.
+        uint32_t tile_to_load = warp < lines ? first : end, line_to_load = warp;
+        auto find_rows = [&] {
+            uint32_t rows[2];
+            pairs_of(tile_to_load * 8).rows(rows, lane / 4);
             UNROLL
-            for (uint32_t step = 0; step < L::STEPS; step++) {
-                if (line * L::STEPS + step >= steps) break;
-                if (step + 1 < L::STEPS) fetch(b[(step + 1) % 2], line, step + 1);
-                uint32_t a[2][4];
-                ahead[d].fragments(a, step, table);
-                multiply_step(sums, ahead[d], a, step, b[step % 2]);
-            }
-            load(ahead[d], line + 8 * DEPTH);
-        }
-    }
-    // The layout of sums_of is [warp][lane], four sums each.
-    store16(sums_of + threadIdx.x * 16, words_of(sums));
-    const uint32_t i = first_row + lane % 4 * 2, j = lane / 4;
-    const auto found = pairs.find(warp == 0 ? i : ~0u, j),
-               next = pairs.find(warp == 0 ? i + 1 : ~0u, j);
-#ifndef PLANT_NO_BARRIER_SUMS
-    block_sync();
+            for (uint32_t i = 0; i < 2; i++) from[i] = row_of<W>(w, stride, rows[i]);
+        };
+        L ahead[DEPTH];
+        auto load = [&](L &to) {
+            if (tile_to_load >= end) return;
+            to.load(from, line_to_load, steps - line_to_load * L::STEPS, codes);
+            line_to_load += 8;
+            if (line_to_load < lines) return;
+            line_to_load = warp, tile_to_load += gridDim.x;
+#ifndef PLANT_SAME_TILE
+            find_rows();
 #endif
-    if (warp > 0) return;
-    float sum[4];
-    UNROLL
-    for (uint32_t w = 0; w < 8; w += 2) {
-        const Words4 even = load_shared(sums_of + (w * 32 + lane) * 16),
-                     odd = load_shared(sums_of + (w * 32 + 32 + lane) * 16);
+        };
+        find_rows();
         UNROLL
-        for (int e = 0; e < 4; e++) {
-            const float two = as_float(even.w[e]) + as_float(odd.w[e]);
-            sum[e] = w == 0 ? two : sum[e] + two;
+        for (uint32_t d = 0; d < DEPTH; d++) load(ahead[d]);
+        if (first == blockIdx.x) {
+            wait_for_last(); // The first loads of weights are in flight by now.
+            prepare();
+#ifndef PLANT_NO_BARRIER_STAGED
+            block_sync();
+#endif
         }
+        // The layout of sums_of is [tile][warp][lane], four sums each.
+        unsigned char *own = sums_of + threadIdx.x * 16;
+        float sums[4] = {};
+        auto end_of_tile = [&] {
+            store16(own, words_of(sums));
+            own += 4096;
+            UNROLL
+            for (float &sum : sums) sum = 0;
+        };
+        uint32_t tile = first, line = warp;
+        for (; line >= lines && tile < end; tile += gridDim.x) end_of_tile();
+        while (tile < end) {
+            UNROLL
+            for (uint32_t d = 0; d < DEPTH; d++) {
+                if (tile >= end) break;
+                UNROLL
+                for (uint32_t step = 0; step < L::STEPS; step++) {
+                    // Quantised rows end with whole lines, and what lies beyond K has the scale
+                    // zero. But with planes registers are short: the steps must not mingle.
+                    if ((!L::SCALED || L::PLANES) && line * L::STEPS + step >= steps) break;
+                    uint32_t a[2][4];
+                    ahead[d].fragments(a, step, table);
+                    multiply_step(sums, ahead[d], a, step, x.get(line, step));
+                }
+                load(ahead[d]);
+                line += 8;
+                if (line >= lines) {
+                    line = warp, tile += gridDim.x;
+                    end_of_tile();
+                }
+            }
+        }
+
+        const uint32_t finished = first + warp * gridDim.x;
+        const auto pairs = pairs_of(finished * 8);
+        const uint32_t i = first_row + lane % 4 * 2, j = lane / 4;
+        const auto found = pairs.find(finished < end ? i : ~0u, j),
+                   next = pairs.find(finished < end ? i + 1 : ~0u, j);
+#ifndef PLANT_NO_BARRIER_SUMS
+        block_sync();
+#endif
+        if (finished < end) {
+            float sum[4];
+            UNROLL
+            for (uint32_t w = 0; w < 8; w += 2) {
+                const unsigned char *at = sums_of + ((warp * 8 + w) * 32 + lane) * 16;
+                const Words4 even = load_shared(at), odd = load_shared(at + 512);
+                UNROLL
+                for (int e = 0; e < 4; e++) {
+                    const float two = as_float(even.w[e]) + as_float(odd.w[e]);
+                    sum[e] = w == 0 ? two : sum[e] + two;
+                }
+            }
+            pairs.put(found, j, sum[0], sum[2]);
+            pairs.put(next, j, sum[1], sum[3]);
+        }
+        if (first + GPU_FEW_TILES * gridDim.x >= tiles) return;
+#ifndef PLANT_NO_BARRIER_TURN
+        block_sync(); // The next tiles' sums go where these were.
+#endif
     }
-    pairs.put(found, j, sum[0], sum[2]);
-    pairs.put(next, j, sum[1], sum[3]);
 }
 
-// The part of a product that one block computes: up to GPU_FEW_ROWS rows from row blockIdx.y *
-// GPU_FEW_ROWS of the launch on.
-template <class W, class Pairs> DEVICE void few_rows(unsigned char *shared, const void *w,
+// The number of activation rows of a block: up to GPU_FEW_ROWS, from row blockIdx.y * GPU_FEW_ROWS
+// of the launch on.
+DEVICE uint32_t few_of(uint32_t n_rows) {
+    return smaller(n_rows - blockIdx.y * GPU_FEW_ROWS, GPU_FEW_ROWS);
+}
+
+// The part of a product that one block computes, for rows in float32, to which norm and rounding
+// are applied here. `rows`: those of the launch.
+template <class W, class PairsOf> DEVICE void few_rows(unsigned char *shared, const void *w,
     uint32_t w_stride, const void *x, uint32_t stride, const float *norm, const int32_t *rows,
-    uint32_t n_rows, uint32_t k, float eps, const Pairs &pairs) {
-    using Source = FreshRows<Line<W>>;
+    uint32_t n_rows, uint32_t k, float eps, uint32_t n_pairs, const PairsOf &pairs_of) {
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
-    Source source(shared + GPU_TABLE_BYTES, x, stride, norm, rows + first, n_rows - first, k, eps);
-    few<W>(shared + GPU_TABLE_BYTES + Source::BYTES, pair_table<W>(shared), w, w_stride, k, source,
-        first, pairs);
+    const StagedRows<Line<W>> staged{shared + GPU_TABLE_BYTES + GPU_FEW_NORMS, few_of(n_rows), k};
+    prefetch_row(norm, k, threadIdx.x);
+    auto prepare = [&] {
+        // For padding it is row 0; the results of padding are dropped.
+        auto row = [&](uint32_t r) {
+            const int32_t id = rows[first + r];
+            return (const float *)x + (size_t)(id < 0 ? 0 : id) * stride;
+        };
+        staged.round((float *)(shared + GPU_TABLE_BYTES), row, norm, eps);
+    };
+    few<W>(staged.staged + staged.n * staged.end() * 2, pair_table<W>(shared), w, w_stride, staged,
+        prepare, first, n_pairs, pairs_of);
 }
 
-// The same as few_rows, for rows that are already rounded.
-template <class W, class Pairs> DEVICE void few_rounded(unsigned char *shared, const void *w,
+// The same for rows that are already rounded.
+template <class W, class PairsOf> DEVICE void few_rounded(unsigned char *shared, const void *w,
     uint32_t w_stride, const void *x, uint32_t stride, uint32_t n_rows, uint32_t k,
-    const Pairs &pairs) {
+    uint32_t n_pairs, const PairsOf &pairs_of) {
+    using L = Line<W>;
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
-    PreparedRows<Line<W>> source(x, stride, first, n_rows);
-    few<W>(shared + GPU_TABLE_BYTES, pair_table<W>(shared), w, w_stride, k, source, first, pairs);
+    const StagedRows<L> staged{shared + GPU_TABLE_BYTES, few_of(n_rows), k};
+    auto prepare = [&] {
+        staged.copy(
+            [&](uint32_t r) { return (const typename L::T *)x + (size_t)(first + r) * stride; });
+    };
+    few<W>(staged.staged + staged.n * staged.end() * 2, pair_table<W>(shared), w, w_stride, staged,
+        prepare, first, n_pairs, pairs_of);
 }

@@ -66,13 +66,12 @@ template <bool PERMUTED> struct GatePairs {
 // Multiplies up to eight rows; with BATCH, any number of rows that prepare has made.
 template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
-    const GatePairs<false> pairs{p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8};
     if constexpr (BATCH)
         batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim,
-            {p.scratch, p.splits}, pairs);
+            {p.scratch, p.splits}, GatePairs<false>{p, blockIdx.y * GPU_BATCH_PAIRS});
     else
         few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim,
-            p.eps, pairs);
+            p.eps, p.ffn_dim, [&](uint32_t first) { return GatePairs<false>{p, first}; });
 }
 
 // Stores the outputs in columns j and j + 1 of a row.

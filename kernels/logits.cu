@@ -49,13 +49,12 @@ struct LogitPairs {
 // Multiplies up to eight rows; with BATCH, any number of rows that prepare has made.
 template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
     SHARED(shared);
-    const LogitPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
     if constexpr (BATCH)
         batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim,
-            {p.scratch, p.splits}, pairs);
+            {p.scratch, p.splits}, LogitPairs(p, blockIdx.y * GPU_BATCH_PAIRS));
     else
         few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim,
-            p.eps, pairs);
+            p.eps, (p.vocab_size + 1) / 2, [&](uint32_t first) { return LogitPairs(p, first); });
 }
 
 KERNEL(logits_f32) { logits_float(p); }

@@ -83,12 +83,12 @@ struct AddPairs {
 // Multiplies up to eight rows; with BATCH, any number of rows.
 template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) {
     SHARED(shared);
-    const AddPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
     if constexpr (BATCH)
-        batch_rows<W>(
-            shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, {p.scratch, p.splits}, pairs);
+        batch_rows<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k,
+            {p.scratch, p.splits}, AddPairs(p, blockIdx.y * GPU_BATCH_PAIRS));
     else
-        few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, pairs);
+        few_rounded<W>(shared, p.w, p.w_stride, p.y, p.y_stride, p.n_rows, p.k, (p.n + 1) / 2,
+            [&](uint32_t first) { return AddPairs(p, first); });
 }
 
 // What find_pair returns for columns n and n + `half`.

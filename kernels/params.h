@@ -53,9 +53,12 @@
 //     and the last one to finish adds them up. `scratch` has GPU_SPLIT_BELOW counters, and then
 //     512 * R bytes for each block. The counters must be ZERO before the first launch; each launch
 //     leaves them at zero.
-//     OP_TYPE        grid.y ceil(n_rows / 8),
-//                    shared GPU_FEW_SHARED + 4096 * steps; steps: f16 and bf16 2, int8, k8 and fp8
-//                    4, int4, k4, k5, k6 and nf4 8; matmul_add: GPU_TABLE_BYTES + 4096
+//     OP_TYPE        grid.x any number up to ceil(pairs / 8): blocks share the tiles of eight
+//                    pairs; grid.y ceil(n_rows / 8); shared GPU_TABLE_BYTES + staged + 4096 * tiles
+//                    of a block, at most GPU_FEW_TILES; where it applies the norm, GPU_FEW_NORMS
+//                    more. staged: of each of a block's rows 2 bytes for each column, rounded up to
+//                    64 columns for f16 and bf16, 128 for int8, k8 and fp8, 256 for int4, k4, k5, k6
+//                    and nf4. The host launches it where staged is at most GPU_FEW_STAGED
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
 //                    shared GPU_TABLE_BYTES + R / 8 *
 //                    ((quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
@@ -128,7 +131,9 @@ enum {
     GPU_BLOCK_K = 256,              // columns in a block of quantised weights
     GPU_TABLE_BYTES = 512,          // shared memory for the tables in which codes are looked up
     GPU_FEW_ROWS = 8,               // most rows of a product that applies norm and rounding itself
-    GPU_FEW_SHARED = 5120,          // its shared memory, besides what the rows take
+    GPU_FEW_TILES = 8,              // tiles of its block whose sums wait to be joined
+    GPU_FEW_NORMS = 512,            // its shared memory for norms
+    GPU_FEW_STAGED = 65536,         // most shared memory for its activation rows
     GPU_BATCH_ROWS = 64,            // most activation rows in a block of OP_batch_TYPE
     GPU_BATCH_PAIRS = 64,           // pairs of weight rows in a block of OP_batch_TYPE
     GPU_BATCH_SHARED = 4096,        // shared memory of its stages, for every 8 activation rows
@@ -193,7 +198,7 @@ typedef struct {
 // the matrix q | k | v, and w begins at row `first`; `first` and n are multiples of head_dim. If
 // the parts of a matrix have different types, each run of neighbouring parts with one type takes a
 // launch. x is the residual stream, indexed by rows[i].
-// grid.x ceil(n / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
+// grid.x at most ceil(n / 16), block 256; f32: grid (ceil(n / 16), ceil(n_rows / 8)), shared 0.
 //
 // ---- qkv_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same with prepared rows; x is as for
 // qkv_prefill.
@@ -365,7 +370,7 @@ typedef struct {
 } AttendHopperParams;
 
 // ---- matmul_add_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): x[rows[i]] += scale * (w y +
-// bias); y is rounded. grid.x ceil(n / 16), block 256.
+// bias); y is rounded. grid.x at most ceil(n / 16), block 256.
 // f32 reads y[rows[i]] instead: grid (ceil(n / 4), ceil(n_rows / 8)), block 256, shared 512.
 //
 // ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same.
@@ -399,7 +404,8 @@ typedef struct {
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up, where gate and up are
 // the products of rms_norm(x) with the matrices gate and up, with their biases. The rows of w are
 // gate | up.
-// grid.x ceil(ffn_dim / 8), block 256; f32: grid.y ceil(n_rows / 8), shared 0.
+// grid.x at most ceil(ffn_dim / 8), block 256; f32: grid (ceil(ffn_dim / 8), ceil(n_rows / 8)),
+// shared 0.
 //
 // ---- ffn_up_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same; x is as for ffn_up_prefill.
 //
@@ -517,8 +523,8 @@ typedef struct {
 } SiluAddParams;
 
 // ---- logits_{f32,f16,bf16,int8,int4} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
-// ceil(vocab_size / 16), block 256; f32: grid.y ceil(n_rows / 8), shared 0. The kernel's type is
-// that of the weights.
+// at most ceil(vocab_size / 16), block 256; f32: grid (ceil(vocab_size / 16), ceil(n_rows / 8)),
+// shared 0. The kernel's type is that of the weights.
 //
 // ---- logits_batch_{f16,bf16,int8,int4}: the same; x is the output of prepare (row i of the launch lies
 // at i * x_stride). A negative rows[i] is padding; otherwise its value does not matter.

@@ -115,16 +115,15 @@ struct QkvPairs {
 // Multiplies up to eight rows; with BATCH, any number of rows that prepare has made.
 template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
     SHARED(shared);
-    const QkvPairs pairs(p, BATCH ? blockIdx.y * GPU_BATCH_PAIRS : blockIdx.x * 8);
 #ifdef PLANT_WRITTEN_EARLY
     if (threadIdx.x == 0) p.q[0] = 1;
 #endif
     if constexpr (BATCH)
         batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim,
-            {p.scratch, p.splits}, pairs);
+            {p.scratch, p.splits}, QkvPairs(p, blockIdx.y * GPU_BATCH_PAIRS));
     else
         few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim,
-            p.eps, pairs);
+            p.eps, p.n / 2, [&](uint32_t first) { return QkvPairs(p, first); });
 }
 
 // What put_pairs needs for row i of the launch: a is for columns n and n + 1, b for the two columns
@@ -211,7 +210,7 @@ KERNEL(qkv_batch_f16) { qkv<f16, true>(p); }
 KERNEL(qkv_batch_bf16) { qkv<bf16, true>(p); }
 KERNEL(qkv_batch_int8) { qkv<Int8, true>(p); }
 KERNEL_WIDE(qkv_batch_int4) { qkv<Int4, true>(p); }
-KERNEL(qkv_batch_nf4) { qkv<Nf4, true>(p); }
+KERNEL_WIDE(qkv_batch_nf4) { qkv<Nf4, true>(p); }
 KERNEL(qkv_batch_fp8) { qkv<Fp8, true>(p); }
 KERNEL_WIDE(qkv_batch_k4) { qkv<K4, true>(p); }
 KERNEL_WIDE(qkv_batch_k5) { qkv<K5, true>(p); }

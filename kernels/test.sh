@@ -110,7 +110,9 @@ NO_BARRIER_CHUNK attend_prefill_fma f32 attend_prefill_fma twin says|other bits
 WEAK_WAIT_ATTEND attend bf16 attend copies under way|twin says|other bits
 QUERIES_OVERWRITTEN attend bf16 attend twin says|other bits
 LOST_ATTEND attend bf16 attend_infinity key 9: row
-NO_WARP_SYNC ffn_up bf16 few twin says|other bits
+NO_BARRIER_STAGED ffn_up bf16 few twin says|other bits
+NO_BARRIER_TURN matmul_add bf16 few twin says|other bits
+SAME_TILE ffn_up int4 few twin says|other bits
 NO_BARRIER_FEW logits bf16 few twin says|other bits
 NO_BARRIER_SUMS matmul_add bf16 few twin says|other bits
 NO_BARRIER_BATCH qkv batch_bf16 batch twin says|other bits
@@ -204,7 +206,8 @@ NO_BARRIER_GEMM matmul_add prefill_bf16 gemm data race
 NO_BARRIER_ATTEND attend bf16 attend data race
 NO_BARRIER_CHUNK attend_prefill_fma f32 attend_prefill_fma data race
 QUERIES_OVERWRITTEN attend bf16 attend data race
-NO_WARP_SYNC ffn_up bf16 few data race
+NO_BARRIER_STAGED ffn_up bf16 few data race
+NO_BARRIER_TURN matmul_add bf16 few data race
 NO_BARRIER_FEW logits bf16 few data race
 NO_BARRIER_SUMS matmul_add bf16 few data race
 NO_BARRIER_BATCH qkv batch_bf16 batch data race

@@ -2,7 +2,7 @@
 // previous one has ended. Until a kernel
 // waits, it cannot see what earlier launches wrote (emu_strict). The results must be the same as
 // those of ordinary launches.
-#include "harness.h"
+#include "products.h"
 
 namespace {
 
@@ -99,13 +99,11 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             run(std::string("prepare_") + name_of(type), ready, padded, 1, 1, 256, 32);
             from = prepared.as<void>(), stride = pad32(w.cols);
         }
-        const size_t steps = w.type == GPU_INT8 ? 4 : quantised(w.type) ? 8 : 2;
         run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p,
-            batch ? 1 : tiles(pairs, 8), batch ? tiles(pairs, GPU_BATCH_PAIRS) : 1,
+            batch ? 1 : tiles(pairs, 16), batch ? tiles(pairs, GPU_BATCH_PAIRS) : 1,
             batch ? splits : 1, 256,
-            batch   ? GPU_TABLE_BYTES + 2 * (GPU_BATCH_SHARED_CODES + GPU_BATCH_LEVEL)
-            : norms ? GPU_FEW_SHARED + 4096 * steps
-                    : GPU_TABLE_BYTES + 4096);
+            batch ? GPU_TABLE_BYTES + 2 * (GPU_BATCH_SHARED_CODES + GPU_BATCH_LEVEL)
+                  : few_shared(w.type, w.cols, padded, 2, norms));
     };
 
     // Launches the kernels before and behind a product of the second layer.

@@ -117,7 +117,7 @@ struct Dense {
             else if (way == Hopper)
                 launch_hopper(name, p, a, first + n_rows, w, n, 256, n_rows, seed);
             else
-                launch_decode("matmul_add", type, way, &p, sizeof p, pairs, splits, scratch,
+                launch_decode("matmul_add", type, way, &p, sizeof p, pairs, k, splits, scratch,
                     tiles(n, 4), 512, n_rows, seed);
         } else if (kind == Up) {
             FfnUpParams p = {od.as<void>(), from, g, w.device.as<void>(), rd.as<int32_t>(),
@@ -133,13 +133,13 @@ struct Dense {
                 launch(
                     "ffn_up_epilogue" + suffix(h_type), p, tiles(n, 1024), n_rows, 1, 256, 0, seed);
             } else
-                launch_decode("ffn_up", type, way, &p, sizeof p, pairs, splits, scratch,
+                launch_decode("ffn_up", type, way, &p, sizeof p, pairs, k, splits, scratch,
                     tiles(n, 8), 0, n_rows, seed);
         } else {
             LogitsParams p = {od.as<float>(), from, g, w.device.as<void>(), rd.as<int32_t>(),
                 scratch.as<void>(), n_rows, n, k, pad32(k), w.stride, n, EPS, splits};
-            launch_decode("logits", type, way, &p, sizeof p, pairs, splits, scratch, tiles(n, 16),
-                0, n_rows, seed);
+            launch_decode("logits", type, way, &p, sizeof p, pairs, k, splits, scratch,
+                tiles(n, 16), 0, n_rows, seed);
         }
         if (out_type == GPU_F32) return od.get<float>();
         std::vector<float> all;
@@ -380,7 +380,13 @@ void test_few() {
     dense(Add, GPU_BF16, false, 2, 4200, 2);
     dense(Add, GPU_INT8, false, 3, 4230, 8);
     dense(Add, GPU_INT4, false, 3, 8460, 3);
-    dense(Add, GPU_NF4, false, 3, 8460, 7);
+    dense(Add, GPU_NF4, false, 3, 8460, 5);
+    // One block for all tiles: more than those whose sums may wait, and a last one that is not full.
+    few_blocks = 1;
+    dense(Add, GPU_BF16, false, 277, 130, 2, true);
+    dense(Up, GPU_INT4, false, 75, 2310, 1, true);
+    dense(Logits, GPU_INT8, false, 259, 1030, 3);
+    few_blocks = 0;
 }
 void test_batch() {
     dense(Add, GPU_BF16, false, 33, 1100, 9, true);

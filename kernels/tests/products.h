@@ -156,20 +156,32 @@ inline Buffer scratch_of(uint32_t pairs, uint32_t n_rows, uint32_t splits) {
     return Buffer(all);
 }
 
+// The shared memory of a product of few rows, as params.h states it. `of_block`: tiles of a block.
+inline size_t few_shared(int type, uint32_t k, uint32_t n_rows, uint32_t of_block, bool rounds) {
+    const uint32_t line = !quantised(type) ? 64 : Matrix::bytes_of(type) ? 128 : 256;
+    return GPU_TABLE_BYTES + (rounds ? GPU_FEW_NORMS : 0) +
+           std::min<uint32_t>(n_rows, GPU_FEW_ROWS) * pad(k, line) * 2 +
+           4096 * std::min<uint32_t>(of_block, GPU_FEW_TILES);
+}
+// The number of blocks that share the tiles of a product of few rows; 0: as many as the seed says.
+inline uint32_t few_blocks = 0;
+
 // `pairs`: the number of pairs of weight rows. `splits`: how many blocks of a batch share a K; they
 // use `scratch`. For float32, `across` is the number of blocks and `more` the shared memory.
 inline void launch_decode(const std::string &op, int type, Way way, const void *params, size_t size,
-    uint32_t pairs, uint32_t splits, const Buffer &scratch, uint32_t across, size_t more,
-    uint32_t n_rows, uint64_t seed) {
-    unsigned grid[3] = {type == GPU_F32 ? across : tiles(pairs, 8), tiles(n_rows, 8), 1};
+    uint32_t pairs, uint32_t k, uint32_t splits, const Buffer &scratch, uint32_t across,
+    size_t more, uint32_t n_rows, uint64_t seed) {
+    const uint32_t all = tiles(pairs, 8),
+                   blocks = few_blocks ? few_blocks : tiles(all, 1 + seed % 3);
+    unsigned grid[3] = {type == GPU_F32 ? across : blocks, tiles(n_rows, 8), 1};
     const uint32_t rows = batch_rows(n_rows);
     if (way == Batch)
         grid[0] = tiles(n_rows, rows), grid[1] = tiles(pairs, GPU_BATCH_PAIRS), grid[2] = splits;
-    unsigned block[3] = {256, 1, 1}, steps = Matrix::bytes_of(type) ? 4 : quantised(type) ? 8 : 2;
+    unsigned block[3] = {256, 1, 1};
     size_t shared =
         type == GPU_F32 ? more
         : way == Few
-            ? op == "matmul_add" ? GPU_TABLE_BYTES + 4096 : GPU_FEW_SHARED + 4096 * steps
+            ? few_shared(type, k, n_rows, tiles(all, blocks), op != "matmul_add")
             : GPU_TABLE_BYTES +
                   rows / 8 *
                       ((quantised(type) && rows < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +

@@ -64,7 +64,7 @@ struct Qkv {
             launch_hopper(
                 "qkv_hopper" + suffix(type), p, a, p.n_rows, w, count, 256, p.n_rows, seed, first);
         else
-            launch_decode("qkv", type, way, &p, sizeof p, count / 2, splits, scratch,
+            launch_decode("qkv", type, way, &p, sizeof p, count / 2, dim, splits, scratch,
                 tiles(count, 16), 0, p.n_rows, seed);
     }
 

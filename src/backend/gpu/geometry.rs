@@ -12,32 +12,45 @@ pub(super) struct Grid {
     pub shared: u32,
 }
 
-/// Whether a decode product of `n_rows` rows uses the batch kernel, which reads rows that `prepare`
-/// has rounded. The other kernel rounds the rows itself; with more rows than these, each of its
-/// blocks would read more bytes of activations than of weights. Both give the same bits.
-pub(super) fn prepares(dtype: Dtype, n_rows: u32) -> bool {
-    match dtype {
-        Dtype::F32 => false,
-        Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K5 | Dtype::K6 => n_rows > 2,
-        _ => n_rows > 4,
-    }
+/// Whether a decode product of `n_rows` rows and `k` columns uses the batch kernel, which reads rows
+/// that `prepare` has rounded. The other kernel rounds the rows itself and keeps them in shared
+/// memory; with more rows than these, each of its blocks would read more bytes of activations than
+/// of weights, or they would not fit. Both give the same bits.
+pub(super) fn prepares(dtype: Dtype, n_rows: u32, k: u32) -> bool {
+    let most = match dtype {
+        Dtype::F32 => return false,
+        Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K5 | Dtype::K6 => 2,
+        _ => 4,
+    };
+    n_rows > most || n_rows.saturating_mul(row_bytes(dtype, k)) > GPU_FEW_STAGED
+}
+
+/// The bytes of an activation row in shared memory: of all the columns that whole lines have.
+fn row_bytes(dtype: Dtype, k: u32) -> u32 {
+    let line = match dtype {
+        Dtype::F16 | Dtype::Bf16 => 64,
+        Dtype::Int8 | Dtype::Fp8 | Dtype::K8 => 128,
+        _ => 256,
+    };
+    k.div_ceil(line).saturating_mul(2 * line)
 }
 
 /// The grid of a decode product of a few rows on tensor cores. `rounds`: whether the kernel applies
-/// norm and rounding to the rows itself.
-pub(super) fn few(dtype: Dtype, pairs: u32, n_rows: u32, rounds: bool) -> Grid {
-    // The number of steps of a row that are in shared memory at once.
-    let steps = match dtype {
-        Dtype::F16 | Dtype::Bf16 => 2,
-        Dtype::Int8 | Dtype::Fp8 | Dtype::K8 => 4,
-        _ => 8,
-    };
+/// norm and rounding to the rows itself. A multiprocessor has two blocks, which share all tiles.
+pub(super) fn few(
+    dtype: Dtype,
+    [pairs, k, n_rows]: [u32; 3],
+    rounds: bool,
+    multiprocessors: u32,
+) -> Grid {
+    let tiles = pairs.div_ceil(8);
+    let blocks = tiles.min(2 * multiprocessors);
+    let waiting = tiles.div_ceil(blocks.max(1)).min(GPU_FEW_TILES);
+    let norms = if rounds { GPU_FEW_NORMS } else { 0 };
+    let staged = n_rows.min(GPU_FEW_ROWS) * row_bytes(dtype, k);
     Grid {
-        blocks: [pairs.div_ceil(8), n_rows.div_ceil(GPU_FEW_ROWS), 1],
-        shared: match rounds {
-            true => GPU_FEW_SHARED + 4096 * steps,
-            false => GPU_TABLE_BYTES + 4096,
-        },
+        blocks: [blocks, n_rows.div_ceil(GPU_FEW_ROWS), 1],
+        shared: GPU_TABLE_BYTES + norms + staged + 4096 * waiting,
     }
 }
 
@@ -190,6 +203,28 @@ impl Hopper {
 mod tests {
     use super::super::step::bucket;
     use super::*;
+
+    #[test]
+    fn few_rows_fit_into_the_shared_memory_of_every_gpu() {
+        let mut most = 0;
+        for dtype in [Dtype::Bf16, Dtype::Int8, Dtype::Int4] {
+            for k in [1, 65, 4096, 8192, 14_336, 28_672, 60_000] {
+                for n_rows in (1..=4).filter(|&n| !prepares(dtype, n, k)) {
+                    for (pairs, multiprocessors) in [(1, 132), (64_128, 132), (64_128, 1)] {
+                        let grid = few(dtype, [pairs, k, n_rows], true, multiprocessors);
+                        assert!(grid.blocks[0] <= pairs.div_ceil(8).min(2 * multiprocessors));
+                        most = most.max(grid.shared);
+                    }
+                }
+            }
+        }
+        assert_eq!(
+            most, 99_328,
+            "below 99 KiB, and rows that need it are there"
+        );
+        assert!(prepares(Dtype::Int4, 2, 28_672) && !prepares(Dtype::Int4, 1, 28_672));
+        assert!(prepares(Dtype::Bf16, 1, 60_000) && !prepares(Dtype::F32, 8, 60_000));
+    }
 
     #[test]
     fn blocks_that_share_a_k_have_room_for_their_sums() {

@@ -127,8 +127,9 @@ struct Decode {
     /// Whether the kernels of `few` apply norm and rounding to the rows themselves.
     rounds: bool,
     batch: &'static Family,
-    /// Number of pairs of weight rows. One thread gets both sums of a pair.
+    /// Number of pairs of weight rows, and of columns. One thread gets both sums of a pair.
     pairs: u32,
+    k: u32,
     /// For float32 weights: the number of blocks, and the shared memory.
     float: (u32, u32),
 }
@@ -145,7 +146,7 @@ impl Decode {
     ) -> Result<()> {
         let batch = Batch::new(self.pairs, n_rows);
         let params = &params(batch.splits());
-        if prepares(dtype, n_rows) {
+        if prepares(dtype, n_rows, self.k) {
             return run_dependent(d, self.batch.of(dtype)?, batch.grid(dtype), params);
         }
         let grid = match dtype {
@@ -153,7 +154,12 @@ impl Decode {
                 [self.float.0, n_rows.div_ceil(GPU_FEW_ROWS), 1],
                 self.float.1,
             ),
-            _ => few(dtype, self.pairs, n_rows, self.rounds),
+            _ => few(
+                dtype,
+                [self.pairs, self.k, n_rows],
+                self.rounds,
+                d.multiprocessors(),
+            ),
         };
         run_dependent(d, self.few.of(dtype)?, grid, params)
     }
@@ -191,6 +197,7 @@ pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {
         rounds: true,
         batch: &QKV_BATCH,
         pairs: p.n / 2,
+        k: p.dim,
         float: (p.n.div_ceil(16), 0),
     };
     product.run(d, dtype, p.n_rows, |splits| QkvParams { splits, ..*p })
@@ -279,6 +286,7 @@ pub(super) fn matmul_add<D: Device>(d: &D, dtype: Dtype, p: &MatmulAddParams) ->
         rounds: false,
         batch: &MATMUL_ADD_BATCH,
         pairs: p.n.div_ceil(2),
+        k: p.k,
         float: (p.n.div_ceil(4), 512),
     };
     product.run(d, dtype, p.n_rows, |splits| MatmulAddParams {
@@ -320,6 +328,7 @@ pub(super) fn ffn_up<D: Device>(d: &D, dtype: Dtype, p: &FfnUpParams) -> Result<
         rounds: true,
         batch: &FFN_UP_BATCH,
         pairs: p.ffn_dim,
+        k: p.dim,
         float: (p.ffn_dim.div_ceil(8), 0),
     };
     product.run(d, dtype, p.n_rows, |splits| FfnUpParams { splits, ..*p })
@@ -360,6 +369,7 @@ pub(super) fn logits<D: Device>(d: &D, dtype: Dtype, p: &LogitsParams) -> Result
         rounds: true,
         batch: &LOGITS_BATCH,
         pairs: p.vocab_size.div_ceil(2),
+        k: p.dim,
         float: (p.vocab_size.div_ceil(16), 0),
     };
     product.run(d, dtype, p.n_rows, |splits| LogitsParams { splits, ..*p })

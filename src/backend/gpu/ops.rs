@@ -87,7 +87,7 @@ impl<D: Device> Gpu<D> {
         norm: Norm,
         rows: Rows,
     ) -> Result<Input> {
-        if prepares(w.dtype, rows.n) {
+        if prepares(w.dtype, rows.n, w.cols as u32) {
             return self.prepare(done, w, x, norm, rows, false);
         }
         Ok(Input {
