@@ -31,7 +31,8 @@ template <class W, int NT> struct Batch {
     // Lines in flight. With 32 sums a thread (NT = 8), two lines of codes would spill registers; of
     // k8, whose sums are scaled twice as often, with 16 sums too.
     static constexpr uint32_t DEPTH = QUANTISED<W> && (NT == 8 || (NT == 4 && L::SIXTEENS)) ? 1 : 2;
-    static constexpr bool BREAKS = !L::SCALED || L::SIXTEENS || NT == 8 || (NT == 4 && PARTS == 2);
+    // Whether each step of a line asks whether it exists. Steps of quantised rows always do.
+    static constexpr bool BREAKS = !L::SCALED || L::SIXTEENS || NT >= 4;
     static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH,
                               LEVEL_BYTES = NT * 4096;
     static_assert(STAGES * STAGE_BYTES ==

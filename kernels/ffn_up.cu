@@ -166,7 +166,7 @@ KERNEL(ffn_up_batch_fp8) { ffn_up<Fp8, true>(p); }
 KERNEL_WIDE(ffn_up_batch_k4) { ffn_up<K4, true>(p); }
 KERNEL_WIDE(ffn_up_batch_k5) { ffn_up<K5, true>(p); }
 KERNEL_WIDE(ffn_up_batch_k6) { ffn_up<K6, true>(p); }
-KERNEL(ffn_up_batch_k8) { ffn_up<K8, true>(p); }
+KERNEL_WIDE(ffn_up_batch_k8) { ffn_up<K8, true>(p); }
 KERNEL(ffn_up_prefill_f32) { ffn_up_prefill<float>(p); }
 KERNEL(ffn_up_prefill_f16) { ffn_up_prefill<f16>(p); }
 KERNEL(ffn_up_prefill_bf16) { ffn_up_prefill<bf16>(p); }

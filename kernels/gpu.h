@@ -69,9 +69,9 @@ struct f16 {
 
 // A kernel of which one block runs on an SM, so a thread has up to 255 registers. It suits kernels
 // that hide latency by keeping many loads in flight rather than by switching warps, and those that
-// would spill registers otherwise (OP_batch_k4, OP_batch_k5, OP_batch_k6, qkv_batch_k8,
-// logits_batch_int4, qkv_batch_nf4; for 9.0 OP_prefill_k5 and OP_prefill_k6; for 8.6 and 8.9
-// qkv_batch_int4).
+// would spill registers otherwise (OP_batch_k4, OP_batch_k5, OP_batch_k6, OP_batch_k8 but for
+// logits, logits_batch_int4, qkv_batch_nf4; for 9.0 OP_prefill_k5 and OP_prefill_k6; for 8.6 and
+// 8.9 qkv_batch_int4).
 #define KERNEL_WIDE(name) KERNEL_BY(name, 1)
 
 #define KERNEL_BY(name, BLOCKS)                                                                    \

@@ -156,7 +156,7 @@ KERNEL(matmul_add_batch_fp8) { matmul_add<Fp8, true>(p); }
 KERNEL_WIDE(matmul_add_batch_k4) { matmul_add<K4, true>(p); }
 KERNEL_WIDE(matmul_add_batch_k5) { matmul_add<K5, true>(p); }
 KERNEL_WIDE(matmul_add_batch_k6) { matmul_add<K6, true>(p); }
-KERNEL(matmul_add_batch_k8) { matmul_add<K8, true>(p); }
+KERNEL_WIDE(matmul_add_batch_k8) { matmul_add<K8, true>(p); }
 KERNEL(matmul_add_prefill_f32) { matmul_add_prefill<float>(p); }
 KERNEL(matmul_add_prefill_f16) { matmul_add_prefill<f16>(p); }
 KERNEL(matmul_add_prefill_bf16) { matmul_add_prefill<bf16>(p); }
