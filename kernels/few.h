@@ -21,8 +21,8 @@
 // (attention, ffn_up). One row alone is a product with n = 8 as well: a separate dot product would
 // round differently. The seven idle columns cost nothing where memory is the limit.
 
-// Loads columns column .. column + 3 of a row of `width` numbers; those beyond are zero, whatever the
-// padding holds. `column` is a multiple of 4.
+// Loads columns column .. column + 3 of a row of `width` numbers. Those beyond are zero, whatever
+// the padding holds. `column` is a multiple of 4.
 template <class Load>
 DEVICE void load_within(float (&v)[4], uint32_t column, uint32_t width, const Load &load) {
     UNROLL
@@ -176,8 +176,8 @@ DEVICE Words4 words_of(const float (&v)[4]) {
 
 // The activation rows of a block as operand B: rounded, in shared memory, in the order in which
 // lanes read them. A step of a row is 64 bytes, sixteen for each t = lane % 4. The steps of a line
-// follow one another; of odd rows, each two steps are swapped, so that the rows that are read at the
-// same time lie in different banks.
+// follow one another. Of odd rows, each two steps are swapped, so that the rows that are read at
+// the same time lie in different banks.
 template <class L> struct StagedRows {
     using T = typename L::T;
     unsigned char *staged;
@@ -258,11 +258,11 @@ template <class L> struct StagedRows {
 
 // A block of eight warps multiplies tiles of eight pairs of weight rows by the activation rows from
 // row `first_row` of the launch on: tiles blockIdx.x, blockIdx.x + gridDim.x, .. of the matrix,
-// which has `n_pairs` pairs. `pairs_of(first)` are the pairs of the tile whose first one is `first`.
-// `sums_of`: 4096 bytes of shared memory for each tile of the block, up to GPU_FEW_TILES.
+// which has `n_pairs` pairs. `pairs_of(first)` returns the pairs of a tile; `first` is its first
+// one. `sums_of`: 4096 bytes of shared memory for each tile of the block, up to GPU_FEW_TILES.
 //
 // The block reads its tiles as one stream: while a line is multiplied, the next ones are on their
-// way, also those of the next tile. Each warp leaves its sums of up to GPU_FEW_TILES tiles, and then
+// way, also those of the next tile. Each warp leaves its sums of up to GPU_FEW_TILES tiles. Then
 // each warp joins those of one tile.
 template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *sums_of,
     const uint32_t *table, const void *w, uint32_t stride, const StagedRows<Line<W>> &x,
