@@ -73,4 +73,4 @@ KERNEL_WIDE(logits_batch_int4) { logits<Int4, true>(p); }
 KERNEL_WIDE(logits_batch_k4) { logits<K4, true>(p); }
 KERNEL_WIDE(logits_batch_k5) { logits<K5, true>(p); }
 KERNEL_WIDE(logits_batch_k6) { logits<K6, true>(p); }
-KERNEL(logits_batch_k8) { logits<K8, true>(p); }
+KERNEL_WIDE(logits_batch_k8) { logits<K8, true>(p); }

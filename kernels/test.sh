@@ -226,7 +226,7 @@ NOT_ATOMIC_SLICE sample - sample data race
 NO_BARRIER_PICK sample - sample data race
 NO_BARRIER_WARPS sample - sample data race
 NO_BARRIER_PICKED sample - sample data race
-NO_BARRIER_LIST sample - sample data race
+NO_BARRIER_LIST sample - sample data race|twin says
 NO_BARRIER_SELECT sample - sample data race
 NO_BARRIER_CHOSEN sample - sample data race|twin says
 NO_BARRIER_MAX sample - sample data race

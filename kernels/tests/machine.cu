@@ -105,7 +105,7 @@ KERNEL(wrong) {
         break;
     }
     case 9: { // lanes that disagree about the operation
-        float y = t % 2 ? shuffle_xor(1, 1) : group_sum(1, 32);
+        float y = t % 2 ? shuffle_xor(1.0f, 1) : group_sum(1, 32);
         p.out[t] = y;
         break;
     }
