@@ -100,53 +100,90 @@ impl Encoded {
         dense
     }
 
+    /// The same matrix for its scalar twin, unpacked once: a test asks for millions of products.
+    pub fn twin(&self) -> Twin<'_> {
+        let rows = self.codes.len() / self.quant.code_bytes(self.cols);
+        let (mut weights, mut reach) = (Vec::new(), Vec::new());
+        for row in 0..rows {
+            for k in 0..self.cols {
+                let value = self.quant.value(self.quant.code(self.codes(row), k));
+                let [scale, minimum] = self.quant.scale(self.scales(row), k).map(f64::from);
+                weights.push((value / unit(self.quant)).round() as i32);
+                reach.push((scale * f64::from(value)).abs() + minimum.abs());
+            }
+        }
+        Twin {
+            of: self,
+            weights,
+            reach,
+        }
+    }
+}
+
+/// What products of integers, without tiles, should make of a matrix.
+pub struct Twin<'a> {
+    of: &'a Encoded,
+    /// Values of codes as multiples of the unit, row by row.
+    weights: Vec<i32>,
+    /// `|scale q| + |minimum|` of every weight.
+    reach: Vec<f64>,
+}
+
+impl Twin<'_> {
     /// `sum |scale q x| + |minimum x|` of row `row`: what sums are rounded against. The two may
     /// cancel.
     pub fn magnitude(&self, row: usize, x: &[f64]) -> f64 {
-        let one = |(k, x): (usize, &f64)| {
-            let [scale, minimum] = self.quant.scale(self.scales(row), k).map(f64::from);
-            let q = self.quant.value(self.quant.code(self.codes(row), k));
-            (scale * f64::from(q) * x).abs() + (minimum * x).abs()
-        };
-        x.iter().enumerate().map(one).sum()
+        let reach = &self.reach[row * x.len()..][..x.len()];
+        reach.iter().zip(x).map(|(reach, x)| reach * x.abs()).sum()
     }
 
-    /// The result of row `row` without tiles: [`super::super::integers`] in scalar code,
-    /// with activations up to `top`.
-    pub fn product(&self, row: usize, x: &[f32], top: f32, fused: bool) -> f32 {
-        let unit = unit(self.quant);
+    /// The result of row `row` without tiles: [`super::super::integers`] in scalar code.
+    pub fn product(&self, row: usize, x: &Integers, fused: bool) -> f32 {
+        let quant = self.of.quant;
+        let unit = unit(quant);
+        let add = |a: f32, b: f32, sum: f32| match fused {
+            true => a.mul_add(b, sum),
+            false => a * b + sum,
+        };
+        let span = quant.group().min(32);
+        let weights = &self.weights[row * self.of.cols..][..self.of.cols];
         let mut sum = 0.0f32;
-        for (g, x) in x.chunks(32).enumerate() {
+        for (g, (x, scale)) in x.values.chunks(32).zip(&x.scales).enumerate() {
+            let mut minimum = 0.0;
+            for (i, x) in x.chunks(span).enumerate() {
+                let first = g * 32 + i * span;
+                let dot: i32 = x.iter().zip(&weights[first..]).map(|(x, w)| w * x).sum();
+                let [w, m] = quant.scale(self.of.scales(row), first);
+                sum = add(dot as f32, w * (scale * unit), sum);
+                minimum = m;
+            }
+            if has_minima(quant) {
+                sum = add(minimum, -(scale * x.iter().sum::<i32>() as f32), sum);
+            }
+        }
+        sum
+    }
+}
+
+/// A row of activations as integers up to a greatest one, with a scale for each 32.
+pub struct Integers {
+    values: Vec<i32>,
+    scales: Vec<f32>,
+}
+
+impl Integers {
+    pub fn new(x: &[f32], top: f32) -> Self {
+        let (mut values, mut scales) = (Vec::new(), Vec::new());
+        for x in x.chunks(32) {
             let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
             let (inverse, scale) = match max > 1e-30 {
                 true => (top / max, max / top),
                 false => (0.0, 0.0),
             };
-            let add = |a: f32, b: f32, sum: f32| match fused {
-                true => a.mul_add(b, sum),
-                false => a * b + sum,
-            };
-            let (mut all, mut minimum) = (0i32, 0.0);
-            let span = self.quant.group().min(32);
-            for (i, x) in x.chunks(span).enumerate() {
-                let mut dot = 0i32;
-                let first = g * 32 + i * span;
-                for (k, x) in x.iter().enumerate() {
-                    let code = self.quant.code(self.codes(row), first + k);
-                    let w = (self.quant.value(code) / unit).round() as i32;
-                    let x = (x * inverse).round_ties_even() as i32;
-                    dot += w * x;
-                    all += x;
-                }
-                let [w, m] = self.quant.scale(self.scales(row), first);
-                sum = add(dot as f32, w * (scale * unit), sum);
-                minimum = m;
-            }
-            if has_minima(self.quant) {
-                sum = add(minimum, -(scale * all as f32), sum);
-            }
+            scales.push(scale);
+            values.extend(x.iter().map(|x| (x * inverse).round_ties_even() as i32));
         }
-        sum
+        Self { values, scales }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Quantised weights, on every tier.
 
-use super::encoded::{Encoded, activations, to_mat, top};
+use super::encoded::{Encoded, Integers, activations, to_mat, top};
 use super::*;
 use crate::quant::Quant;
 use half::f16;
@@ -105,6 +105,13 @@ pub fn quantised_products_match(tier: Tier) {
         let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 1200, tier).unwrap();
         let encoded = Encoded::new(&dense, &[n], quant);
         let exact = encoded.decode(&dense.bias);
+        let twin = encoded.twin();
+        // Sums of 32 magnitudes, as many as begin in a row, row by row.
+        let groups = k.div_ceil(32);
+        let sums: Vec<f64> = (0..n)
+            .flat_map(|i| exact.row(i).chunks(32))
+            .map(|w| w.iter().map(|w| f64::from(w.abs())).sum())
+            .collect();
         let mat = to_mat(&cpu, &dense, &[n], quant);
         // Rows of one band and of several, in one shape of each kind.
         let many: &[usize] = match n {
@@ -122,6 +129,13 @@ pub fn quantised_products_match(tier: Tier) {
             }
             let mut before = cpu.new_buf(rows, n).unwrap();
             before.data.copy_from_slice(&rng.vector(rows * n, 1.0));
+            // What does not depend on the kind of row: products in float64, and their sizes.
+            let wide: Vec<Vec<f64>> = x
+                .data
+                .chunks(k)
+                .map(|x| x.iter().map(|&x| x.into()).collect())
+                .collect();
+            let products: Vec<Vec<f64>> = wide.iter().map(|x| exact.product(x)).collect();
             for (kind, precision) in KINDS {
                 cpu.precision = precision;
                 let mut y = cpu.new_buf(rows, n).unwrap();
@@ -131,29 +145,32 @@ pub fn quantised_products_match(tier: Tier) {
                 let top = top(tier, kind, precision, quant);
                 for row in 0..rows {
                     let x = &x.data[row * k..][..k];
-                    let wide: Vec<f64> = x.iter().map(|&x| x.into()).collect();
-                    let want = exact.product(&wide);
+                    let integers = top.map(|top| Integers::new(x, top));
+                    // Half a step of the activations, for every weight of 32.
+                    let step = |x: &[f32]| {
+                        let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                        top.map_or(0.0, |top| f64::from(max) * 0.51 / f64::from(top) + 1e-30)
+                    };
+                    let steps: Vec<f64> = x.chunks(32).map(step).collect();
                     for i in 0..n {
                         let start = before.data[row * n + i];
                         let got = y.data[row * n + i];
-                        let what = format!(
-                            "{quant:?} {n} x {k}, {rows} {kind:?} {precision:?} rows: [{row}, {i}]"
-                        );
-                        if let Some(top) = top {
+                        let what = || {
+                            format!(
+                                "{quant:?} {n} x {k}, {rows} {kind:?} {precision:?} rows: [{row}, {i}]"
+                            )
+                        };
+                        if let Some(integers) = &integers {
                             let fused = !matches!(tier, Tier::Portable(_));
-                            let twin = encoded.product(i, x, top, fused) + dense.bias[i];
-                            assert_eq!(got, start + twin, "{what}");
+                            let want = start + (twin.product(i, integers, fused) + dense.bias[i]);
+                            assert_eq!(got, want, "{}", what());
                         }
-                        let want = want[i] + f64::from(start);
-                        let size = encoded.magnitude(i, &wide);
+                        let want = products[row][i] + f64::from(start);
+                        let size = twin.magnitude(i, &wide[row]);
                         let mut bound = (k + 8) as f64 * 2f64.powi(-24) * (size + want.abs() + 2.0);
-                        if let Some(top) = top {
+                        if top.is_some() {
                             for (g, x) in x.chunks(32).enumerate() {
-                                // Half a step of the activations, for every weight.
-                                let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-                                let step = f64::from(max) * 0.51 / f64::from(top) + 1e-30;
-                                let w = &exact.row(i)[g * 32..][..x.len()];
-                                bound += step * w.iter().map(|w| f64::from(w.abs())).sum::<f64>();
+                                bound += steps[g] * sums[i * groups + g];
                                 if quant == Quant::Nf4 {
                                     // And half a step of the table.
                                     let scale = f16::from_bits(encoded.scales(i)[g / 2]).to_f64();
@@ -168,7 +185,8 @@ pub fn quantised_products_match(tier: Tier) {
                         let error = (f64::from(got) - want).abs();
                         assert!(
                             error <= bound,
-                            "{what} {got} for {want}: {error:e} {bound:e}"
+                            "{} {got} for {want}: {error:e} {bound:e}",
+                            what()
                         );
                     }
                 }
