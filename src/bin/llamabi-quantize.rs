@@ -74,6 +74,10 @@ fn main() -> ExitCode {
         return usage();
     };
     let Some(quant) = format.to_str().and_then(Quant::named) else {
+        let _ = writeln!(
+            std::io::stderr(),
+            "llamabi-quantize: the format is {format:?}, must be int8, int4 or nf4\n"
+        );
         return usage();
     };
     let calibration = match calibration(&arguments) {

@@ -283,7 +283,10 @@ fn the_program_writes_says_and_refuses() {
     for wrong in ["int3", "--tokens", "f32"] {
         let output = run(&[&from, &to, wrong.as_ref()]);
         assert_eq!(output.status.code(), Some(2), "{wrong}");
-        assert!(text(&output.stderr).starts_with("usage: "));
+        let said = text(&output.stderr);
+        assert!(said.contains("usage: "), "{said}");
+        let named = said.contains(&format!("the format is {wrong:?}, must be"));
+        assert_eq!(named, !wrong.starts_with("--"), "{said}");
     }
     let none = dir.path().join("none");
     let output = run(&["--text".as_ref(), &none, &from, &to, "int4".as_ref()]);
