@@ -1,11 +1,11 @@
 //! Computes masks, and learns which tokens a state of the lexer decides on its own.
 //!
-//! What a token is hangs first on the state of the lexer at its first byte. The lexer takes all
-//! bytes within one lexeme: then the token is allowed, whatever the rules of the grammar say. Or the
-//! lexer refuses one of them: then it is not. Or a lexeme ends within the token, and only then the
-//! rules are asked. The same is true from any node of the tree of tokens on, in the state that
-//! the lexer has there. So for a node and a state the first two are found once, and where lexemes
-//! end: [`Learnt`].
+//! Whether a token is allowed hangs first on the state of the lexer at its first byte. The lexer
+//! takes all bytes within one lexeme: then the token is allowed, whatever the rules of the grammar
+//! say. Or the lexer refuses one of them: then it is not. Or a lexeme ends within the token, and
+//! only then the rules are asked. The same is true from any node of the tree of tokens on, in the
+//! state that the lexer has there. So for a node and a state the first two are found once, and
+//! where lexemes end: [`Learnt`].
 //!
 //! What the rules say to the end of a lexeme hangs on them, on which lexemes it may be, which the
 //! state knows, and on the byte behind it, if that was needed to see the end. The bytes of the
@@ -409,7 +409,8 @@ impl Walker {
     }
 }
 
-/// What grows where the rules allow a lexeme: rows that were made have items, and others were there.
+/// What grows where the rules allow a lexeme: rows that were made have items, and others were
+/// there.
 fn rows(recognizer: &mut ParserRecognizer<'_>) -> (usize, usize) {
     let stats = recognizer.stats_mut();
     (stats.all_items, stats.cached_rows)
