@@ -144,7 +144,8 @@ NO_BARRIER_BOUND sample - sample twin says|other bits
 NO_BARRIER_TOTAL sample - sample twin says|other bits
 NO_BARRIER_FLAGS sample - sample twin says|other bits
 NO_BARRIER_FEW_LISTED sample - sample divergent barrier|twin says|other bits
-NO_BARRIER_FEW_PICKED sample - sample divergent barrier|twin says|other bitsSUMS_BY_ROW qkv epilogue library twin says|other bits
+NO_BARRIER_FEW_PICKED sample - sample divergent barrier|twin says|other bits
+SUMS_BY_ROW qkv epilogue library twin says|other bits
 UP_AT_STRIDE ffn_up epilogue_bf16 library twin says
 E4M3_BIAS matmul_add fp8 fp8 twin says
 PLANE matmul_add k6 k_types twin says

@@ -16,8 +16,10 @@
 //! rules are asked about some 40 bytes behind names; behind a `(`, if they allow it, 30,000 tokens
 //! are known that go on with a name again, and so on.
 //!
-//! A state that is met for the first time is left to llguidance, which has found out beforehand
-//! which tokens can stand in a string: many states are met only once.
+//! A state that is met for the first time is left to llguidance: many states are met only once. It
+//! has found out beforehand which tokens can stand in a string, and where that is of use, nothing
+//! is learnt: in a string of limited length every byte leads to a state that does not come back.
+//! Nor where a lexeme can end in a way that hangs on its bytes: [`Known::Plain`].
 
 use super::lock;
 use super::tree::{Node, Tree};
@@ -45,21 +47,28 @@ const PLACE_BYTES: usize = 64;
 pub(super) struct Walker {
     tree: Arc<Tree>,
     slicer: Arc<SlicedBiasComputer>,
-    known: Mutex<Known>,
+    known: Mutex<Places>,
     bytes: AtomicUsize,
 }
 
-/// By the node from which on it is known, and the lexer's state there. `None` where both were met
-/// once, and many nodes were walked.
-type Known = HashMap<(Option<u32>, StateID), Option<Arc<Learnt>>>;
+/// A node from which on something is known, or all tokens, and the lexer's state there.
+type Place = (Option<u32>, StateID);
+
+type Places = HashMap<Place, Known>;
+
+enum Known {
+    /// It was met once, and many nodes were walked.
+    Met,
+    /// There is nothing to learn there, or too much.
+    Plain,
+    Learnt(Arc<Learnt>),
+}
 
 /// What the lexer does below a node with all tokens, from one of its states on.
 struct Learnt {
     /// The tokens that it takes within a lexeme.
     inside: Tokens,
     ends: Vec<End>,
-    /// The nodes at which a lexeme ends in a way that may hang on its bytes, and those above them.
-    others: Vec<Other>,
 }
 
 /// The end of certain lexemes.
@@ -77,12 +86,6 @@ struct Next {
     tokens: Vec<TokenId>,
     /// Its nodes that have others below them.
     nodes: Vec<u32>,
-}
-
-#[derive(Clone, Copy)]
-struct Other {
-    node: u32,
-    ends: bool,
 }
 
 /// Which lexemes end.
@@ -131,7 +134,7 @@ impl Learnt {
         let ends = self.ends.iter().map(|end| {
             size_of::<End>() + end.way.capacity() + end.next.iter().map(next).sum::<usize>()
         });
-        size_of::<Self>() + inside + ends.sum::<usize>() + size_of_val(&*self.others)
+        size_of::<Self>() + inside + ends.sum::<usize>()
     }
 }
 
@@ -160,10 +163,12 @@ impl Walker {
         let mut known = lock(&self.known);
         let place = (None, recognizer.lexer_state());
         let Some(learnt) = self.look_up(recognizer, &mut known, place) else {
-            let before = recognizer.stats_mut().trie_nodes_walked;
+            let before = recognizer.stats_mut().clone();
             let mask = self.slicer.compute_bias(recognizer, &[]);
-            if recognizer.stats_mut().trie_nodes_walked - before > FEW_NODES {
-                self.keep(&mut known, place, None);
+            let made = recognizer.stats_mut().delta(&before);
+            if made.trie_nodes_walked > FEW_NODES {
+                let is_sliced = made.slices_applied > 0;
+                self.meet(&mut known, place, is_sliced);
             }
             return mask;
         };
@@ -174,31 +179,46 @@ impl Walker {
         mask
     }
 
-    /// What is known of a place, where it has been met before.
+    /// What was learnt of a place, where it has been met before.
     fn look_up(
         &self,
         recognizer: &mut ParserRecognizer<'_>,
-        known: &mut Known,
-        place: (Option<u32>, StateID),
+        known: &mut Places,
+        place: Place,
     ) -> Option<Arc<Learnt>> {
-        if let Some(learnt) = known.get(&place)? {
-            return Some(learnt.clone());
+        match known.get(&place)? {
+            Known::Plain => return None,
+            Known::Learnt(learnt) => return Some(learnt.clone()),
+            Known::Met => {}
         }
-        let learnt = Arc::new(self.learn(recognizer, place));
-        self.keep(known, place, Some(learnt.clone()));
-        Some(learnt)
+        let learnt = self.learn(recognizer, place);
+        let learnt = learnt.filter(|learnt| learnt.bytes() < MOST_BYTES / 4);
+        let learnt = learnt.map(Arc::new);
+        let now = learnt.clone().map_or(Known::Plain, Known::Learnt);
+        self.keep(known, place, now);
+        learnt
     }
 
-    /// Keeps what is known of a place, or that it was met.
-    fn keep(&self, known: &mut Known, place: (Option<u32>, StateID), learnt: Option<Arc<Learnt>>) {
-        let more = PLACE_BYTES + learnt.as_ref().map_or(0, |learnt| learnt.bytes());
+    /// Remembers a place that has nothing learnt.
+    fn meet(&self, known: &mut Places, place: Place, is_plain: bool) {
+        if !known.contains_key(&place) {
+            let met = if is_plain { Known::Plain } else { Known::Met };
+            self.keep(known, place, met);
+        }
+    }
+
+    fn keep(&self, known: &mut Places, place: Place, what: Known) {
+        let more = match &what {
+            Known::Learnt(learnt) => PLACE_BYTES + learnt.bytes(),
+            _ => PLACE_BYTES,
+        };
         let mut bytes = self.bytes() + more;
         if bytes > MOST_BYTES {
             known.clear();
             bytes = more;
         }
         self.bytes.store(bytes, Relaxed);
-        known.insert(place, learnt);
+        known.insert(place, what);
     }
 
     /// The nodes below one, and its depth.
@@ -210,26 +230,26 @@ impl Walker {
         })
     }
 
-    /// Sends all tokens below a node through the lexer alone.
-    fn learn(
-        &self,
-        recognizer: &mut ParserRecognizer<'_>,
-        (node, state): (Option<u32>, StateID),
-    ) -> Learnt {
+    /// Sends all tokens below a node through the lexer alone. Where a lexeme can end some bytes
+    /// before that is seen, or a token is no text but a number, what the rules say hangs on bytes
+    /// that are not known here: then nothing is learnt.
+    fn learn(&self, recognizer: &mut ParserRecognizer<'_>, (node, state): Place) -> Option<Learnt> {
         let nodes = &self.tree.nodes;
+        let is_number = |node: usize| nodes[node].byte == TokTrie::SPECIAL_TOKEN_MARKER;
+        if node.is_some_and(|node| is_number(node as usize)) {
+            return None;
+        }
         let lexer = recognizer.lexer_mut();
         let (mut at, last, base) = self.below(node);
-        let (mut inside, mut ends, mut others) = (Vec::new(), Vec::<End>::new(), Vec::new());
+        let (mut inside, mut ends) = (Vec::new(), Vec::<End>::new());
         let mut places = HashMap::new();
-        // The states behind the bytes of a path, and its nodes, of which so many are in `others`.
-        let mut states = vec![state];
-        let (mut path, mut in_others): (Vec<usize>, usize) = (Vec::new(), 0);
+        // The states behind the bytes of a path, and its nodes.
+        let (mut states, mut path): (_, Vec<usize>) = (vec![state], Vec::new());
         while at < last {
             let node = nodes[at];
             let above = usize::from(node.depth) - 1 - base;
             states.truncate(above + 1);
             path.truncate(above);
-            in_others = in_others.min(above);
             let from = states[above];
             let to = lexer.transition_start_state(from, Some(node.byte), &None);
             let ends_before = to.is_dead();
@@ -248,19 +268,10 @@ impl Walker {
                 continue;
             }
             let state = if ends_before { from } else { to };
-            let bytes = || path.iter().map(|node| nodes[*node].byte);
-            // An end that is seen some bytes later, and a token that is no text, but a number.
             if !ends_before
-                && (lexer.possible_hidden_len(to) > 0
-                    || bytes().any(|byte| byte == TokTrie::SPECIAL_TOKEN_MARKER))
+                && (lexer.possible_hidden_len(to) > 0 || path.iter().any(|node| is_number(*node)))
             {
-                let way = path[in_others..].iter().map(|node| (*node, false));
-                others.extend(way.chain([(here, true)]).map(|(node, ends)| Other {
-                    node: node as u32,
-                    ends,
-                }));
-                in_others = above;
-                continue;
+                return None;
             }
             let mut possible = lexer.possible_lexemes(state).iter();
             let which = match (possible.next(), possible.next()) {
@@ -272,7 +283,7 @@ impl Walker {
             let end = *places.entry((which, ends_before, None)).or_insert(new);
             if end == new {
                 ends.push(End {
-                    way: bytes().collect(),
+                    way: path.iter().map(|node| nodes[*node].byte).collect(),
                     next: Vec::new(),
                 });
             }
@@ -295,12 +306,18 @@ impl Walker {
                 all[at_next].nodes.push(here as u32);
             }
         }
-        others.shrink_to_fit();
-        Learnt {
+        for End { next, .. } in &mut ends {
+            next.shrink_to_fit();
+            for Next { tokens, nodes, .. } in next {
+                tokens.shrink_to_fit();
+                nodes.shrink_to_fit();
+            }
+        }
+        ends.shrink_to_fit();
+        Some(Learnt {
             inside: Tokens::new(inside, self.trie().vocab_size()),
             ends,
-            others,
-        }
+        })
     }
 
     /// Asks the rules about what the lexer does not decide. The parser stands in the place of which
@@ -308,7 +325,7 @@ impl Walker {
     fn walk(
         &self,
         recognizer: &mut ParserRecognizer<'_>,
-        known: &mut Known,
+        known: &mut Places,
         learnt: &Learnt,
         mask: &mut SimpleVob,
     ) {
@@ -343,30 +360,6 @@ impl Walker {
             }
             recognizer.pop_bytes(pushed);
         }
-        let nodes = &self.tree.nodes;
-        let first = learnt
-            .others
-            .first()
-            .map(|other| nodes[other.node as usize].depth);
-        let base = usize::from(first.unwrap_or(1)) - 1;
-        let mut depth = base;
-        for Other { node: at, ends } in &learnt.others {
-            let node = nodes[*at as usize];
-            let above = usize::from(node.depth) - 1;
-            recognizer.pop_bytes(depth - above);
-            depth = above;
-            walked += 1;
-            if recognizer.try_push_byte(node.byte) {
-                depth += 1;
-                if *ends {
-                    if node.token != Node::NONE {
-                        mask.allow_token(node.token);
-                    }
-                    self.walk_below(recognizer, known, *at, mask);
-                }
-            }
-        }
-        recognizer.pop_bytes(depth - base);
         recognizer.save_stats(walked);
     }
 
@@ -374,7 +367,7 @@ impl Walker {
     fn walk_below(
         &self,
         recognizer: &mut ParserRecognizer<'_>,
-        known: &mut Known,
+        known: &mut Places,
         node: u32,
         mask: &mut SimpleVob,
     ) {
@@ -384,7 +377,7 @@ impl Walker {
             if let Some(learnt) = self.look_up(recognizer, known, place) {
                 return self.walk(recognizer, known, &learnt, mask);
             }
-            self.keep(known, place, None);
+            self.meet(known, place, false);
         }
         let (mut at, last, base) = self.below(Some(node));
         let (mut depth, mut walked) = (base, 0);
@@ -432,96 +425,5 @@ impl BiasComputer for Walker {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{Cursor, Grammars, Source};
-    use super::*;
-    use crate::Token;
-    use crate::tokenizer;
-    use std::path::Path;
-
-    const LANGUAGES: [Source<'static>; 7] = [
-        Source::Regex("([A-Za-z][a-z0-9_]{0,20}( [a-z]+)*[.!?]\n)+"),
-        Source::JsonSchema(
-            r#"{"type":"array","items":{"type":"object","properties":{
-                "name":{"type":"string","maxLength":60},"id":{"type":"integer"}},
-                "required":["name","id"],"additionalProperties":false}}"#,
-        ),
-        Source::Lark(
-            "start: (name \"=\" sum \";\")+\nsum: value ((\"+\" | \"-\") value)*\n\
-             value: name | /[0-9]+/ | \"(\" sum \")\" | name \"(\" sum \")\" | STRING\n\
-             name: /[a-z_][a-z0-9_]*/ | \"return\"\nSTRING: /\"[^\"\\n]*\"/\n%ignore /[ \\n]+/",
-        ),
-        // Lexemes that are as short as they can be.
-        Source::Lark(
-            "start: (shortest \" \" longest \"\\n\")+\nshortest[lazy]: /[a-z ]+;/\nlongest: /[a-z]+;?/",
-        ),
-        Source::Lark("start: (name \": \" name \"\\n\")+\nname[max_tokens=3]: /[a-zA-Z ]+/"),
-        // Which text a token is of, only the rules know.
-        Source::Lark("start: \"(\" start \")\" start | /[a-z]+/ | \"\""),
-        Source::Lark(
-            "start: (/[A-Z][a-z]+/ object \"\\n\")+\nobject: %json {\"type\":\"object\",\
-             \"properties\":{\"a\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
-        ),
-    ];
-
-    /// Texts of tokens that are drawn from the masks, in parsers that learn, against parsers that
-    /// have just begun, and against what these take.
-    #[test]
-    fn what_is_learnt_changes_no_mask() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let path = root.join("tests/data/tokenizer/tokenizer.model");
-        let tokenizer = tokenizer::open(&path).unwrap();
-        let n = tokenizer.vocab_size();
-        let grammars = Grammars::new(n, vec![tokenizer.eos_id()]);
-        let mut random = 1_u64;
-        let (mut learnt, mut taken) = (0, [0, 0]);
-        for source in LANGUAGES {
-            let compile = || Arc::new(grammars.compile(&*tokenizer, source).unwrap());
-            let grammar = compile();
-            let (mut mask, mut want) = (vec![0; n.div_ceil(32)], vec![0; n.div_ceil(32)]);
-            let _kept = Cursor::new(&grammar);
-            for _ in 0..3 {
-                let (mut cursor, mut text) = (Cursor::new(&grammar), Vec::new());
-                for step in 0..24 {
-                    cursor.mask(&mut mask).unwrap();
-                    let mut fresh = Cursor::new(&compile());
-                    for token in &text {
-                        assert!(fresh.take(*token).unwrap());
-                    }
-                    fresh.mask(&mut want).unwrap();
-                    let is_in = |mask: &[u32], t: Token| mask[t as usize / 32] >> (t % 32) & 1 == 1;
-                    let ids = || 0..n as Token;
-                    let differ = ids().find(|t| is_in(&mask, *t) != is_in(&want, *t));
-                    assert_eq!(differ, None, "{source:?}: {text:?}");
-                    for token in ids().skip(step % 11).step_by(11) {
-                        if token != tokenizer.eos_id() {
-                            let allowed = fresh.allowed(&[token]).unwrap() == 1;
-                            assert_eq!(
-                                allowed,
-                                is_in(&mask, token),
-                                "{source:?}: {text:?}, {token}"
-                            );
-                            taken[usize::from(allowed)] += 1;
-                        }
-                    }
-                    let may: Vec<Token> = ids()
-                        .filter(|t| *t != tokenizer.eos_id() && is_in(&mask, *t))
-                        .collect();
-                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
-                    let Some(token) = may.get((random >> 33) as usize % may.len().max(1)) else {
-                        break;
-                    };
-                    text.push(*token);
-                    if !cursor.take(*token).unwrap() || cursor.is_complete().unwrap() {
-                        break;
-                    }
-                }
-            }
-            learnt += grammar.learnt_bytes();
-        }
-        assert!(
-            learnt > 10_000 && taken[0] > 10_000 && taken[1] > 10_000,
-            "{learnt} {taken:?}"
-        );
-    }
-}
+#[path = "walker_tests.rs"]
+mod tests;
