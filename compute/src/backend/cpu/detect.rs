@@ -156,16 +156,16 @@ impl Tier {
         unreachable!("the tier {} has no products of bytes", self.name())
     }
 
-    /// Runs a kernel that multiplies pairs of bfloat16. It is compiled for the one tier that does
-    /// so without tiles.
+    /// Runs a kernel that rounds to bfloat16 and multiplies pairs of it or tiles. It is compiled
+    /// for processors with BF16.
     ///
     /// # Panics
-    /// On a tier without [`Tier::has_bf16`].
+    /// On a tier without [`Tier::has_bf16`] and [`Tier::has_tiles`].
     #[inline]
     pub fn run_bf16<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512Bf16(s) => s.vectorize(kernel),
+            Tier::Avx512Bf16(s) | Tier::Amx(s, _) => s.vectorize(kernel),
             _ => unreachable!("the tier {} has no products of bfloat16", self.name()),
         }
     }

@@ -295,7 +295,7 @@ impl Cpu {
                 max_rows,
                 max_positions,
                 n_threads,
-                tier.has_tiles(),
+                tier.has_tiles() || tier.has_bf16(),
             )?,
             panels: Panels::new(max_rows, widest(shape))?,
             #[cfg(target_arch = "x86_64")]

@@ -2,6 +2,7 @@
 //! lies between them, on the buffers and threads of [`Cpu`].
 
 use super::element::with_cache_element;
+use super::multiply::attends_in_bf16;
 use super::pool::{self, Grid, Tasks};
 use super::product::Finish;
 #[cfg(target_arch = "x86_64")]
@@ -179,6 +180,7 @@ impl Backend for Cpu {
             step,
             plan,
             scratch,
+            precision,
             ..
         } = self;
         let workers = Workers {
@@ -186,12 +188,12 @@ impl Backend for Cpu {
             tier: *tier,
             scratch,
         };
-        // No tiles in two cases: float32 weights mean float32 throughout, and numbers of a float32
-        // cache would be rounded once more.
-        let tiles = layer.wqkv.all(|dtype| dtype != Dtype::F32) && kv.dtype != Dtype::F32;
+        // Numbers of a float32 cache would be rounded once more.
+        let bf16 = |dtype| attends_in_bf16(*tier, dtype, *precision);
+        let bf16 = layer.wqkv.all(bf16) && kv.dtype != Dtype::F32;
         let (q, y) = (&q.data, &mut y.data);
         let window = layer.window.unwrap_or(usize::MAX);
-        plan.attend(workers, tiles, &step.pages, kv, layer.index, window, q, y);
+        plan.attend(workers, bf16, &step.pages, kv, layer.index, window, q, y);
     }
 
     fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {

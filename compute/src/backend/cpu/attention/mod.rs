@@ -60,7 +60,7 @@ struct RowBlock {
     pages: Range<usize>,
     /// Index in [`Cut::items`].
     first_item: usize,
-    /// Whether these are prompt rows that are computed with tiles.
+    /// Whether these are prompt rows that are computed in bfloat16.
     tiles: bool,
     /// The chunks that other blocks have too.
     beginning: Beginning,
@@ -82,9 +82,9 @@ pub(super) struct Plan {
     threads: usize,
     /// Blocks for attention in float32.
     plain: Cut,
-    /// Blocks of prompt rows for attention with tiles; empty if there are no tiles.
+    /// Blocks of prompt rows for attention in bfloat16; empty if the tier has none.
     tiled: Cut,
-    has_tiles: bool,
+    has_bf16: bool,
     /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, maximum, sum.
     /// In a step whose blocks share prefixes there are no items, but the rows of these.
     partial: Mem<f32>,
@@ -132,7 +132,7 @@ fn block_rows(group: usize, queries: usize) -> usize {
     (queries / group).max(1)
 }
 
-/// Rows of a block that is computed with tiles.
+/// Rows of a block that is computed in bfloat16.
 #[cfg(target_arch = "x86_64")]
 fn tile_rows(group: usize) -> usize {
     block_rows(group, tiles::BLOCK_QUERIES)
@@ -230,7 +230,7 @@ impl Plan {
         max_rows: usize,
         max_positions: usize,
         threads: usize,
-        has_tiles: bool,
+        has_bf16: bool,
     ) -> Result<Plan> {
         let max_partial_rows = max_partial_rows(max_positions);
         Ok(Plan {
@@ -239,8 +239,8 @@ impl Plan {
             head_dim: shape.head_dim,
             threads,
             plain: Cut::new(max_rows, max_partial_rows)?,
-            tiled: Cut::new(if has_tiles { max_rows } else { 0 }, max_partial_rows)?,
-            has_tiles,
+            tiled: Cut::new(if has_bf16 { max_rows } else { 0 }, max_partial_rows)?,
+            has_bf16,
             partial: Mem::zeroed(
                 "partial attention",
                 partials_len(shape, max_rows, max_positions),
@@ -275,7 +275,7 @@ impl Plan {
         };
         let most = rows.min(spread.max(2));
         self.plain.share(&step.pages, most, self.max_shared_rows);
-        if !self.has_tiles {
+        if !self.has_bf16 {
             return;
         }
         self.tiled.clear();

@@ -84,13 +84,14 @@ impl Plan {
     /// Computes `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal, over at most
     /// `window` keys (at least 1); `y, q: [rows, q_dim]`. Chunks that lie before a row's window are
     /// skipped for this row; in its first chunk, the keys before the window are masked. With
-    /// `tiles`, on a processor that has them, prompt rows use bfloat16 tiles, and generated rows
-    /// are computed in two parts ([`super::split`]) if the cache's numbers are exact in bfloat16.
+    /// `bf16`, on a processor that multiplies it fast, prompt rows are computed in it; and where
+    /// there are tiles, generated rows in two parts ([`super::split`]) if the cache's numbers are
+    /// exact in bfloat16.
     #[allow(clippy::too_many_arguments)] // attention has this many inputs
     pub fn attend(
         &mut self,
         workers: Workers<'_>,
-        tiles: bool,
+        bf16: bool,
         pages: &[u32],
         kv: &CpuKv,
         layer: usize,
@@ -115,7 +116,7 @@ impl Plan {
             items,
             item_cuts,
             prefixes,
-        } = match tiles && self.has_tiles {
+        } = match bf16 && self.has_bf16 {
             true => &self.tiled,
             false => &self.plain,
         };
@@ -152,13 +153,11 @@ impl Plan {
                 }
                 let (rows, chunks) = (work.rows.clone(), work.chunks.clone());
                 #[cfg(target_arch = "x86_64")]
-                if let Some(amx) = tier.amx()
-                    && (work.tiles || tiles && E::IN_BF16)
-                {
+                if work.tiles || bf16 && E::IN_BF16 && tier.has_tiles() {
                     let mut out = out;
                     match (&mut out, work.tiles) {
-                        (Out::Whole(y), true) => tier.run_with_tiles(tiles::Task::<E> {
-                            amx,
+                        (Out::Whole(y), true) => tier.run_bf16(tiles::Task::<E> {
+                            amx: tier.amx(),
                             cache: cache(work.head, &work.pages),
                             q: &q[rows.get(0) * q_dim + work.head * width..],
                             q_dim,
@@ -173,7 +172,7 @@ impl Plan {
                             let (rows, chunks) = (rows.clone(), chunks.clone());
                             let out = out.part(0..rows.len());
                             tier.run_with_tiles(Task {
-                                amx: Some(amx),
+                                amx: tier.amx(),
                                 then: work.then.as_ref().map(|(pages, head, chunk)| {
                                     (cache(*head, pages), *chunk)
                                 }),

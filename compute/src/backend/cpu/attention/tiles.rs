@@ -1,15 +1,16 @@
-//! Attention of prompt rows on AMX: Q, K, the weights of the softmax and V as bfloat16 tiles;
-//! scores, softmax and sums in float32.
+//! Attention of prompt rows in bfloat16: Q, K, the weights of the softmax and V as tiles; scores,
+//! softmax and sums in float32. Tiles are multiplied by AMX, or by vectors where an instruction
+//! multiplies pairs of bfloat16 faster than float32.
 //!
 //! The chunks are those of the float32 kernels. Within a chunk, a query's score with a key is one
-//! tile product over the head's width, and its sum of V is one tile product over the chunk's keys
-//! ([`super::super::amx`] says in which order). So the bits depend neither on which queries share a
-//! pass nor on how many do.
+//! product over the head's width, and its sum of V is one product over the chunk's keys: of tiles
+//! in the order of [`super::super::amx`], of vectors one chain over ascending pairs from zero. So
+//! the bits depend neither on which queries share a pass nor on how many do.
 
 use super::chunk::{Cache, State, first_of};
 use super::{CHUNK, first_key, rows_that_see};
 use crate::backend::cpu::PAGE;
-use crate::backend::cpu::amx::{Amx, Half, SIDE, Sums, TILE_K};
+use crate::backend::cpu::amx::{Amx, Half, SIDE, Sums, TILE_K, Tiles};
 use crate::backend::cpu::buf::as_u16;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::exp::exp2_weight;
@@ -23,6 +24,8 @@ use std::ops::Range;
 pub(super) const BLOCK_QUERIES: usize = 256;
 /// Queries that go through the softmax together.
 const GROUP: usize = 2 * SIDE;
+/// Queries whose sums vectors keep in registers, with two vectors of columns each.
+const SUMS: usize = 8;
 /// Tiles of keys in a chunk when sums run over keys.
 const KEY_TILES: usize = CHUNK / TILE_K;
 
@@ -39,7 +42,8 @@ pub(super) fn scratch_len(queries: usize, head_dim: usize) -> usize {
 
 /// All chunks of a block of prompt rows.
 pub(super) struct Task<'a, E: Element> {
-    pub amx: Amx,
+    /// Without it vectors multiply.
+    pub amx: Option<Amx>,
     pub cache: Cache<'a, E>,
     /// The first row's queries for this KV head.
     pub q: &'a [f32],
@@ -107,15 +111,11 @@ impl<E: Element> Kernel for Task<'_, E> {
                 // least one.
                 let keys = self.keys(mine.end - 1, start);
                 let pairs = keys.div_ceil(TILE_K);
-                let tiles = self.amx.tiles();
+                let tiles = self.amx.map(Amx::tiles);
                 let squares = scores.as_chunks_mut::<4>().0;
                 for (i, c) in squares[..pairs].iter_mut().enumerate() {
                     let b = [&k[2 * i * deep..][..deep], &k[(2 * i + 1) * deep..][..deep]];
-                    if half {
-                        tiles.half_square::<u16>(q, b, c, true, (&[], &[]));
-                    } else {
-                        tiles.square::<u16>(q, b, c, true, (&[], &[]));
-                    }
+                    square(s, &tiles, q, b, c, half);
                 }
                 let weights = weights.as_chunks_mut::<2>().0;
                 let (mut maxima, mut totals) = ([0.0; GROUP], [0.0; GROUP]);
@@ -129,11 +129,7 @@ impl<E: Element> Kernel for Task<'_, E> {
                 let weights = &weights[..pairs];
                 for (i, c) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
                     let b = [2 * i, 2 * i + 1].map(|d| &v[d * KEY_TILES..][..pairs]);
-                    if half {
-                        tiles.half_square::<u16>(weights, b, c, true, (&[], &[]));
-                    } else {
-                        tiles.square::<u16>(weights, b, c, true, (&[], &[]));
-                    }
+                    square(s, &tiles, weights, b, c, half);
                 }
                 drop(tiles);
                 for i in see {
@@ -159,6 +155,65 @@ impl<E: Element> Kernel for Task<'_, E> {
         for i in 0..queries {
             let y = &mut self.y.row(i / self.group)[i % self.group * head_dim..][..head_dim];
             total.write(s, i, y);
+        }
+    }
+}
+
+/// `c = a b`: 32 rows, or the first 16, by 32 columns, with `c` as `[half of the rows][half of the
+/// columns]`.
+#[inline(always)]
+fn square<S: Simd>(
+    s: S,
+    tiles: &Option<Tiles>,
+    a: &[[Half; 2]],
+    b: [&[Half]; 2],
+    c: &mut [Sums; 4],
+    half: bool,
+) {
+    match tiles {
+        Some(tiles) if half => tiles.half_square::<u16>(a, b, c, true, (&[], &[])),
+        Some(tiles) => tiles.square::<u16>(a, b, c, true, (&[], &[])),
+        None => {
+            let c = c.as_chunks_mut::<2>().0;
+            for (side, c) in c.iter_mut().take(if half { 1 } else { 2 }).enumerate() {
+                for first in (0..SIDE).step_by(SUMS) {
+                    dot(s, a, side, first, b, c);
+                }
+            }
+        }
+    }
+}
+
+/// [`SUMS`] rows of a square, from `first` on.
+#[inline(always)]
+fn dot<S: Simd>(
+    s: S,
+    a: &[[Half; 2]],
+    side: usize,
+    first: usize,
+    b: [&[Half]; 2],
+    c: &mut [Sums; 2],
+) {
+    let (b0, b1) = (&b[0][..a.len()], &b[1][..a.len()]);
+    let mut sums = [[s.splat(0.0); 2]; SUMS];
+    for (i, a) in a.iter().enumerate() {
+        let rows: &[[u16; TILE_K]; SUMS] =
+            a[side].as_chunks().0[first..][..SUMS].try_into().unwrap();
+        let columns = [&b0[i], &b1[i]].map(|b| b.as_chunks::<{ 2 * LANES }>().0);
+        for k in 0..SIDE {
+            let columns = [s.load_i16(&columns[0][k]), s.load_i16(&columns[1][k])];
+            for (row, sums) in rows.iter().zip(&mut sums) {
+                let pair = u32::from(row[2 * k]) | u32::from(row[2 * k + 1]) << 16;
+                let pair = s.splat_i32(pair as i32);
+                for (sum, columns) in sums.iter_mut().zip(columns) {
+                    *sum = s.dot_bf16(*sum, columns, pair);
+                }
+            }
+        }
+    }
+    for (row, sums) in sums.iter().enumerate() {
+        for (sum, c) in sums.iter().zip(c.iter_mut()) {
+            s.store(*sum, &mut c.as_chunks_mut::<LANES>().0[first + row]);
         }
     }
 }
