@@ -153,8 +153,10 @@ int main(int argc, char **argv) {
     llama_result_t *result;
     llama_status status;
     const char *text;
-    size_t len;
+    const int32_t *tokens;
+    size_t len, n_tokens;
     int32_t reason;
+    int limited;
 
     printf("> ");
     fflush(stdout);
@@ -166,7 +168,7 @@ int main(int argc, char **argv) {
       printf("[forgotten]\n");
       continue;
     }
-    if (line[0] == 0) continue;
+    if (line[strspn(line, " \t\r")] == 0) continue;
     add("user", line, strlen(line));
     if (!make_room(model, first, o.build.max_seq_len)) {
       forget(n_msgs - 1, 1);
@@ -188,9 +190,12 @@ int main(int argc, char **argv) {
     }
     reason = llama_result_finish_reason(result, 0);
     llama_result_text(result, 0, &text, &len);
+    llama_result_tokens(result, 0, &tokens, &n_tokens);
+    limited = o.generate.max_gen_len > 0 && n_tokens >= o.generate.max_gen_len;
     printf("%s\n", reason == LLAMA_FINISH_CANCELLED ? " [stopped]"
-                   : reason == LLAMA_FINISH_LENGTH  ? " [no more room]"
-                                                    : "");
+                   : reason != LLAMA_FINISH_LENGTH  ? ""
+                   : limited                        ? " [--max_gen_len]"
+                                                    : " [no more room]");
     if (reason == LLAMA_FINISH_UNSAFE)
       forget(n_msgs - 1, 1);
     else

@@ -49,7 +49,7 @@ func readFlags() (settings, error) {
 	flag.StringVar(&s.ckptDir, "ckpt_dir", "", "directory of the checkpoint, or its .gguf file (required)")
 	flag.StringVar(&s.tokenizer, "tokenizer_path", "", "file of a tokenizer, instead of the checkpoint's own")
 	flag.Func("chat_template", "`file` of a Jinja template for chats, instead of the checkpoint's own", s.readTemplate)
-	flag.StringVar(&s.name, "model_name", "", "what /v1/models calls the model (default: the directory's name)")
+	flag.StringVar(&s.name, "model_name", "", "the model's name, as requests give it and /v1/models (default: the last part of --ckpt_dir)")
 	flag.Func("adapter", "LoRA adapter in a directory, as `NAME=DIR`, which requests choose by NAME as their model; repeatable", s.addAdapter)
 	flag.StringVar(&s.draftDir, "draft_dir", "", "directory of a draft model, or its .gguf file: smaller, with the same tokens, it guesses at them (same answers, sooner)")
 	flag.Func("draft_weights_dtype", "convert the draft model's weights to `dtype` (default auto)", setDtype(&s.draftDtype))

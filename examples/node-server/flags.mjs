@@ -80,7 +80,7 @@ const FLAGS = {
   ckpt_dir: [text, '', 'directory of the checkpoint, or its .gguf file (required)'],
   tokenizer_path: [text, '', "file of a tokenizer, instead of the checkpoint's own; also --tokenizer"],
   chat_template: [template, '', "file of a Jinja template for chats, instead of the checkpoint's own"],
-  model_name: [text, '', "what /v1/models calls the model (default: the directory's name)"],
+  model_name: [text, '', "the model's name, as requests give it and /v1/models (default: the last part of --ckpt_dir)"],
   adapter: [adapter, [], 'LoRA adapter in a directory, as NAME=DIR, which requests choose by NAME as their model; repeatable'],
   draft_dir: [text, '', 'directory of a draft model, or its .gguf file: smaller, with the same tokens, it guesses at them (same answers, sooner)'],
   medusa_dir: [text, '', 'directory of Medusa heads trained for the checkpoint, which guess at tokens (same answers, sooner)'],

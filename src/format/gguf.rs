@@ -253,7 +253,7 @@ fn place(
             );
         }
         if offset.checked_add(len).is_none_or(|end| end > data_len) {
-            let got = format!("{len} bytes from {offset} on");
+            let got = format!("{len} bytes from {offset} on; is the file cut off?");
             return bad(
                 name,
                 format!("its data within the {data_len} bytes of the file's"),

@@ -16,10 +16,9 @@
 //! rules are asked about some 40 bytes behind names; behind a `(`, if they allow it, 30,000 tokens
 //! are known that go on with a name again, and so on.
 //!
-//! A state that is met for the first time is left to llguidance: many states are met only once. It
-//! has found out beforehand which tokens can stand in a string, and where that is of use, nothing
-//! is learnt: in a string of limited length every byte leads to a state that does not come back.
-//! Nor where a lexeme can end in a way that hangs on its bytes: [`Known::Plain`].
+//! A state that is met for the first time is left to llguidance, which has found out beforehand
+//! which tokens can stand in a string: many states are met only once. It also has those in which a
+//! lexeme can end in a way that hangs on its bytes: [`Known::Plain`].
 
 use super::lock;
 use super::tree::{Node, Tree};
@@ -32,6 +31,11 @@ use std::sync::{Arc, Mutex};
 
 /// Nodes that llguidance walks for a mask of a state that need not be learnt: 20 us.
 const FEW_NODES: usize = 1000;
+
+/// The same where slices have saved the most, as in strings. In a string of limited length every
+/// byte leads to a state that does not come back soon; learning each of them would throw away what
+/// is known of others.
+const FEW_BESIDE_SLICES: usize = 8000;
 
 /// Nodes below one that are walked rather than learnt.
 const FEW_BELOW: u32 = 32;
@@ -166,9 +170,12 @@ impl Walker {
             let before = recognizer.stats_mut().clone();
             let mask = self.slicer.compute_bias(recognizer, &[]);
             let made = recognizer.stats_mut().delta(&before);
-            if made.trie_nodes_walked > FEW_NODES {
-                let is_sliced = made.slices_applied > 0;
-                self.meet(&mut known, place, is_sliced);
+            let few = match made.slices_applied > 0 {
+                true => FEW_BESIDE_SLICES,
+                false => FEW_NODES,
+            };
+            if made.trie_nodes_walked > few {
+                self.meet(&mut known, place);
             }
             return mask;
         };
@@ -199,11 +206,10 @@ impl Walker {
         learnt
     }
 
-    /// Remembers a place that has nothing learnt.
-    fn meet(&self, known: &mut Places, place: Place, is_plain: bool) {
+    /// Remembers a place that was met for the first time.
+    fn meet(&self, known: &mut Places, place: Place) {
         if !known.contains_key(&place) {
-            let met = if is_plain { Known::Plain } else { Known::Met };
-            self.keep(known, place, met);
+            self.keep(known, place, Known::Met);
         }
     }
 
@@ -377,7 +383,7 @@ impl Walker {
             if let Some(learnt) = self.look_up(recognizer, known, place) {
                 return self.walk(recognizer, known, &learnt, mask);
             }
-            self.meet(known, place, false);
+            self.meet(known, place);
         }
         let (mut at, last, base) = self.below(Some(node));
         let (mut depth, mut walked) = (base, 0);

@@ -2,8 +2,8 @@
 # Installs the library once into a temporary prefix, and runs every binding, the services and the
 # packaging tests against it, never against the build tree.
 #
-#   tests/bindings/run.sh [SECTION...]     services cpp packaging node playground mpi go; all of them
-#                                          without one
+#   tests/bindings/run.sh [SECTION...]     services cpp packaging node playground mpi go examples;
+#                                          all of them without one
 #
 # As many sections as there are processors run side by side; each one's output comes when it ends, as
 # one block.
@@ -11,7 +11,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
 . tests/bindings/lib.sh
-(($# > 0)) || set -- services cpp packaging node playground mpi go # those first that take long
+(($# > 0)) || set -- services cpp packaging node playground mpi go examples # those first that take long
 scripts=()
 work=$(mktemp -d)
 trap 'kill $(jobs -pr) 2>/dev/null || true; rm -rf "$work"' EXIT
@@ -34,7 +34,7 @@ section() { # section NAME SCRIPT PREFIX: its output, its closing line, and a fi
 for name in "$@"; do
   case $name in
     services | playground | mpi) script=$root/tests/$name/run.sh ;;
-    packaging) script=$root/tests/bindings/packaging.sh ;;
+    packaging | examples) script=$root/tests/bindings/$name.sh ;;
     *) script=$root/bindings/$name/test.sh ;;
   esac
   [[ -x $script ]] || { echo "run.sh: there is no section $name ($script)" >&2; exit 2; }

@@ -247,7 +247,7 @@ fn lies_about_tensors_are_refused() {
         ),
         (
             one(tensor(&[17], 0)),
-            "tensor `t`: expected its data within the 64 bytes of the file's, found 68 bytes from 0 on",
+            "tensor `t`: expected its data within the 64 bytes of the file's, found 68 bytes from 0 on; is the file cut off?",
         ),
         (
             one(at(32, tensor(&[16], 0))),
