@@ -10,8 +10,8 @@ use super::product_amx;
 use super::rows::{Norm, Normalise};
 use super::step::ALL;
 use super::{
-    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, qkv_width, quantise,
-    rows, scratch_len, simd, threads, tiles_len, widest, words,
+    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Precision, Rows, Workers, attention, kv, lora, mat,
+    qkv_width, quantise, rows, scratch_len, simd, threads, tiles_len, widest, words,
 };
 use crate::backend::{
     Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Rotation, Shape, Step,
@@ -191,9 +191,20 @@ impl Backend for Cpu {
         // Numbers of a float32 cache would be rounded once more.
         let bf16 = |dtype| attends_in_bf16(*tier, dtype, *precision);
         let bf16 = layer.wqkv.all(bf16) && kv.dtype != Dtype::F32;
+        let pairs = bf16 && tier.has_bf16() && *precision != Precision::Full;
         let (q, y) = (&q.data, &mut y.data);
         let window = layer.window.unwrap_or(usize::MAX);
-        plan.attend(workers, bf16, &step.pages, kv, layer.index, window, q, y);
+        plan.attend(
+            workers,
+            bf16,
+            pairs,
+            &step.pages,
+            kv,
+            layer.index,
+            window,
+            q,
+            y,
+        );
     }
 
     fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {

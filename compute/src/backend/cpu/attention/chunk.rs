@@ -75,6 +75,48 @@ impl<'a, E: Element> Cache<'a, E> {
         E::get_unit(self.scales(page), PAGE + slot)
     }
 
+    /// K of a page as pairs of bfloat16: `[head_dim / 2]`.
+    #[inline(always)]
+    pub(super) fn k_pairs<S: Simd>(&self, s: S, page: usize, to: &mut [[u16; 2 * LANES]]) {
+        let units = self.k_units(s, page);
+        for (from, to) in self.k(page).iter().zip(to) {
+            if E::SCALED {
+                let [a, b] = E::widen_pair(s, from);
+                s.tile_pairs([s.mul(a, units), s.mul(b, units)], to);
+            } else {
+                E::pair(s, from, to);
+            }
+        }
+    }
+
+    /// Pair `j` of a page's V, of its vector `d`, as bfloat16. Only the first `left` positions
+    /// count; the others may hold anything and become zeros.
+    #[inline(always)]
+    pub(super) fn v_pair<S: Simd>(
+        &self,
+        s: S,
+        page: usize,
+        j: usize,
+        d: usize,
+        left: usize,
+        to: &mut [u16; 2 * LANES],
+    ) {
+        let vectors = self.head_dim.div_ceil(LANES);
+        let from = first_of::<E>(&self.v(page)[j * vectors + d], left, j);
+        if E::SCALED {
+            let v = E::widen_pair(s, &from);
+            // A scale after the last key may hold anything.
+            let unit = |key: usize| match key < left {
+                true => self.v_unit(page, key),
+                false => 0.0,
+            };
+            let (a, b) = (s.splat(unit(2 * j)), s.splat(unit(2 * j + 1)));
+            s.tile_pairs([s.mul(v[0], a), s.mul(v[1], b)], to);
+        } else {
+            E::pair(s, &from, to);
+        }
+    }
+
     /// Scales of the sixteen positions of a page of V.
     #[inline(always)]
     pub(super) fn v_units<S: Simd>(&self, s: S, page: usize) -> S::F {
@@ -299,9 +341,15 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
+    /// Prefetches a page of V.
+    #[inline(always)]
+    pub(super) fn fetch_v<S: Simd>(&self, s: S, page: usize) {
+        fetch::<S, E>(s, self.cache.v(page));
+    }
+
     /// Prefetches the pages `ahead` of these: of K, or of V if the chunk ends before.
     #[inline(always)]
-    fn fetch<S: Simd>(&self, s: S, pages: Range<usize>, ahead: usize) {
+    pub(super) fn fetch<S: Simd>(&self, s: S, pages: Range<usize>, ahead: usize) {
         for page in pages {
             let next = self.first_page + page + ahead;
             let tile = match page + ahead < CHUNK / PAGE && next < self.cache.pages.len() {
@@ -478,7 +526,7 @@ impl<E: Element> Chunk<'_, '_, E> {
             let tile = self.cache.v(self.first_page + key / PAGE);
             let end = keys.end.min((key / PAGE + 1) * PAGE);
             if cold && end + PAGE < keys.end {
-                fetch::<S, E>(s, self.cache.v(self.first_page + key / PAGE + 2));
+                self.fetch_v(s, self.first_page + key / PAGE + 2);
             }
             // (This is no closure, for the reason that `product_amx` gives.)
             macro_rules! add {

@@ -14,6 +14,8 @@
 //! This file says how a step is cut into tasks; `run` has the tasks.
 
 mod chunk;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod prefix;
 mod run;
 #[cfg(target_arch = "x86_64")]
@@ -153,7 +155,8 @@ pub(super) fn scratch_len(shape: &Shape) -> usize {
         let split = split::scratch_len(plain, shape.head_dim);
         let states = plain * (shape.head_dim + 2 * padded + 4);
         let tiled = tiles::scratch_len(tile_rows(group) * group, shape.head_dim);
-        len.max(split + states).max(tiled)
+        let pairs = pairs::scratch_len(plain, shape.head_dim);
+        len.max(split.max(pairs) + states).max(tiled)
     };
     len
 }

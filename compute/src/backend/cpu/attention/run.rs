@@ -1,6 +1,8 @@
 //! Attention of a loaded step: its tasks, on all threads.
 
 use super::chunk::Cache;
+#[cfg(target_arch = "x86_64")]
+use super::task::InPairs;
 use super::task::{Merge, Out, Task};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
@@ -86,12 +88,14 @@ impl Plan {
     /// skipped for this row; in its first chunk, the keys before the window are masked. With
     /// `bf16`, on a processor that multiplies it fast, prompt rows are computed in it; and where
     /// there are tiles, generated rows in two parts ([`super::split`]) if the cache's numbers are
-    /// exact in bfloat16.
+    /// exact in bfloat16. With `pairs`, which only a tier with BF16 and without tiles has,
+    /// generated rows are computed in bfloat16 as well.
     #[allow(clippy::too_many_arguments)] // attention has this many inputs
     pub fn attend(
         &mut self,
         workers: Workers<'_>,
         bf16: bool,
+        pairs: bool,
         pages: &[u32],
         kv: &CpuKv,
         layer: usize,
@@ -104,6 +108,8 @@ impl Plan {
             tier,
             scratch,
         } = workers;
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = pairs;
         let (heads, group, threads) = (self.heads, self.group, pool.n_threads());
         let width = group * self.head_dim;
         let q_dim = heads * width;
@@ -153,7 +159,7 @@ impl Plan {
                 }
                 let (rows, chunks) = (work.rows.clone(), work.chunks.clone());
                 #[cfg(target_arch = "x86_64")]
-                if work.tiles || bf16 && E::IN_BF16 && tier.has_tiles() {
+                if work.tiles || pairs || bf16 && E::IN_BF16 && tier.has_tiles() {
                     let mut out = out;
                     match (&mut out, work.tiles) {
                         (Out::Whole(y), true) => tier.run_bf16(tiles::Task::<E> {
@@ -168,6 +174,11 @@ impl Plan {
                             scratch: &mut scratch,
                             y: y.part(0..rows.len()),
                         }),
+                        _ if pairs => {
+                            let (rows, chunks) = (rows.clone(), chunks.clone());
+                            let out = out.part(0..rows.len());
+                            tier.run_bf16(InPairs(plain!(rows, 0, chunks, work.before, &mut scratch, out)))
+                        }
                         _ => {
                             let (rows, chunks) = (rows.clone(), chunks.clone());
                             let out = out.part(0..rows.len());

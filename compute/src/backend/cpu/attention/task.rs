@@ -66,6 +66,27 @@ impl<E: Element> Kernel for Task<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        self.go::<S, false>(s);
+    }
+}
+
+/// A task of generated rows in bfloat16 without tiles; compiled for processors with BF16.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct InPairs<'a, E: Element>(pub(super) Task<'a, E>);
+
+#[cfg(target_arch = "x86_64")]
+impl<E: Element> Kernel for InPairs<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.0.go::<S, true>(s);
+    }
+}
+
+impl<E: Element> Task<'_, E> {
+    #[inline(always)]
+    fn go<S: Simd, const PAIRS: bool>(self, s: S) {
         let Self {
             #[cfg(target_arch = "x86_64")]
             amx,
@@ -95,6 +116,8 @@ impl<E: Element> Kernel for Task<'_, E> {
         #[cfg(target_arch = "x86_64")]
         let scale = match amx {
             Some(_) => scale * std::f32::consts::LOG2_E,
+            // The bits of prompt rows.
+            None if PAIRS => std::f32::consts::LOG2_E / (head_dim as f32).sqrt(),
             None => scale,
         };
         #[cfg(not(target_arch = "x86_64"))]
@@ -142,6 +165,7 @@ impl<E: Element> Kernel for Task<'_, E> {
                     let queries = first..last;
                     view.partial_split(s, amx, queries, queries_q, room, &mut part, &mut ahead);
                 }
+                None if PAIRS => view.partial_pairs(s, first..last, queries_q, room, &mut part),
                 None => view.partial(s, first..last, queries_q, room, &mut part),
             }
             #[cfg(not(target_arch = "x86_64"))]

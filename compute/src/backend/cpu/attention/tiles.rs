@@ -7,7 +7,7 @@
 //! in the order of [`super::super::amx`], of vectors one chain over ascending pairs from zero. So
 //! the bits depend neither on which queries share a pass nor on how many do.
 
-use super::chunk::{Cache, State, first_of};
+use super::chunk::{Cache, State};
 use super::{CHUNK, first_key, rows_that_see};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::amx::{Amx, Half, SIDE, Sums, TILE_K, Tiles};
@@ -314,19 +314,9 @@ impl<E: Element> Task<'_, E> {
             .take(keys.div_ceil(PAGE))
             .enumerate()
         {
-            let from = self.cache.k(page + i);
             let rows = to.as_flattened_mut().as_chunks_mut::<{ 2 * LANES }>().0;
-            let units = self.cache.k_units(s, page + i);
-            for (from, to) in from.iter().zip(rows.iter_mut()) {
-                if E::SCALED {
-                    let [a, b] = E::widen_pair(s, from);
-                    let both = [s.mul(a, units), s.mul(b, units)];
-                    s.tile_pairs(both, to);
-                } else {
-                    E::pair(s, from, to);
-                }
-            }
-            rows[from.len()..].as_flattened_mut().fill(0);
+            self.cache.k_pairs(s, page + i, rows);
+            rows[self.cache.head_dim / 2..].as_flattened_mut().fill(0);
         }
     }
 
@@ -352,22 +342,8 @@ impl<E: Element> Task<'_, E> {
                         rows.as_flattened_mut().fill(0);
                         continue;
                     }
-                    let from = self.cache.v(page + 2 * i + h);
                     for (j, to) in rows.iter_mut().enumerate() {
-                        let from = first_of::<E>(&from[j * vectors + d], left, j);
-                        if E::SCALED {
-                            let page = page + 2 * i + h;
-                            let v = E::widen_pair(s, &from);
-                            // A scale after the last key may hold anything.
-                            let unit = |key: usize| match key < left {
-                                true => self.cache.v_unit(page, key),
-                                false => 0.0,
-                            };
-                            let (a, b) = (s.splat(unit(2 * j)), s.splat(unit(2 * j + 1)));
-                            s.tile_pairs([s.mul(v[0], a), s.mul(v[1], b)], to);
-                        } else {
-                            E::pair(s, &from, to);
-                        }
+                        self.cache.v_pair(s, page + 2 * i + h, j, d, left, to);
                     }
                 }
             }
