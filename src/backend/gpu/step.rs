@@ -45,16 +45,56 @@ fn within(what: &str, n: usize, most: usize) -> Result<()> {
 /// Words of a [`SampleRow`].
 pub(super) const CHOICE: usize = size_of::<SampleRow>() / 4;
 
-/// The lengths of the arrays.
+/// The lengths of the arrays. Rows, decode rows and wanted rows include padding.
 #[derive(Clone, Copy, Debug)]
 struct Lengths {
-    /// Rows, including padding.
     rows: usize,
     decode: usize,
     wanted: usize,
     prefill: usize,
     tiles: usize,
     pages: usize,
+}
+
+impl Lengths {
+    /// Those of `step`, with tiles of `tile` prefill rows.
+    fn of(step: &Step, limits: &Limits, tile: usize) -> Result<Lengths> {
+        let (n_rows, n_wanted) = (step.tokens.len(), step.wanted.len());
+        within("rows", n_rows, limits.max_rows)?;
+        within("pages", step.pages.len(), limits.n_pages)?;
+        // The sampler writes the tokens of wanted rows over those of the step's rows.
+        within("wanted rows", n_wanted, limits.max_wanted.min(n_rows))?;
+        let (mut n_decode, mut prefill, mut tiles) = (0, 0, 0);
+        for span in &step.spans {
+            match span.kind {
+                RowKind::Decode if prefill > 0 => {
+                    return Err(Error::Internal(
+                        "a step with a row of decode behind one of a prompt".into(),
+                    ));
+                }
+                RowKind::Decode => n_decode += span.rows.len(),
+                RowKind::Prefill => {
+                    prefill += span.rows.len();
+                    tiles += span.rows.len().div_ceil(tile);
+                }
+            }
+        }
+        within("rows that decode", n_decode, most_decoded(limits))?;
+        let decode = bucket(n_decode);
+        // Without prefill rows, every kernel is launched for the whole bucket.
+        let (rows, wanted) = match prefill {
+            0 => (decode, bucket(n_wanted)),
+            _ => (n_rows, n_wanted),
+        };
+        Ok(Lengths {
+            rows,
+            decode,
+            wanted,
+            prefill,
+            tiles,
+            pages: step.pages.len(),
+        })
+    }
 }
 
 /// Where each array begins, counted in 32-bit numbers.
@@ -122,6 +162,56 @@ pub(super) fn bytes(limits: &Limits) -> usize {
     Layout::largest(limits).len.saturating_mul(4)
 }
 
+/// Writes the arrays of `step` to `host`, in tiles of `tile` prefill rows. All numbers up to the end
+/// of the layout are then those of this step, whatever `host` had before: rows of padding are at
+/// position 0. Returns the last position of the longest sequence that decodes.
+fn fill(host: &mut [u32], step: &Step, of: Lengths, at: &Layout, tile: usize) -> usize {
+    let (n_rows, n_wanted) = (step.tokens.len(), step.wanted.len());
+    host[..at.len].fill(0);
+    for (to, &token) in host[at.tokens..].iter_mut().zip(&step.tokens) {
+        *to = token as u32;
+    }
+    host[at.tokens..][n_rows..of.rows].fill(PADDING);
+    host[at.slots..][..n_rows].copy_from_slice(&step.slots);
+    host[at.slots..][n_rows..of.rows].fill(Step::NO_SLOT);
+    host[at.decode..][..of.decode].fill(PADDING);
+    host[at.wanted..][..n_wanted].copy_from_slice(&step.wanted);
+    host[at.wanted..][n_wanted..of.wanted].fill(PADDING);
+    host[at.pages..][..of.pages].copy_from_slice(&step.pages);
+    let (mut n_decode, mut n_prefill, mut n_tiles, mut longest) = (0, 0, 0, 0);
+    for span in &step.spans {
+        let pages = span.pages.start as u32;
+        for (i, row) in span.rows.clone().enumerate() {
+            host[at.positions + row] = (span.position + i) as u32;
+            host[at.row_pages + row] = pages;
+            let (list, n) = match span.kind {
+                RowKind::Decode => (at.decode, &mut n_decode),
+                RowKind::Prefill => (at.prefill, &mut n_prefill),
+            };
+            host[list + *n] = row as u32;
+            *n += 1;
+        }
+        match span.kind {
+            RowKind::Decode => {
+                let last = (span.position + span.rows.len()).saturating_sub(1);
+                longest = longest.max(last);
+            }
+            RowKind::Prefill => {
+                let first = n_prefill - span.rows.len();
+                for cut in (0..span.rows.len()).step_by(tile) {
+                    let n = tile.min(span.rows.len() - cut);
+                    let numbers = [first + cut, n, span.position + cut].map(|n| n as u32);
+                    let to = &mut host[at.tiles + 4 * n_tiles..][..4];
+                    to[..3].copy_from_slice(&numbers);
+                    to[3] = pages;
+                    n_tiles += 1;
+                }
+            }
+        }
+    }
+    longest
+}
+
 /// The step that is loaded.
 pub(super) struct Loaded<D: Device> {
     memory: Memory<D>,
@@ -173,87 +263,14 @@ impl<D: Device> Loaded<D> {
 
     /// Loads `step`; [`Loaded::copy`] brings it to the device.
     pub fn load(&mut self, step: &Step) -> Result<()> {
-        let (n_rows, n_pages) = (step.tokens.len(), step.pages.len());
-        let limits = &self.limits;
-        within("rows", n_rows, limits.max_rows)?;
-        within("pages", n_pages, limits.n_pages)?;
-        within("wanted rows", step.wanted.len(), limits.max_wanted)?;
-        let (mut n_decode, mut n_prefill, mut n_tiles) = (0, 0, 0);
-        for span in &step.spans {
-            match span.kind {
-                RowKind::Decode if n_prefill > 0 => {
-                    return Err(Error::Internal(
-                        "a step with a row of decode behind one of a prompt".into(),
-                    ));
-                }
-                RowKind::Decode => n_decode += span.rows.len(),
-                RowKind::Prefill => {
-                    n_prefill += span.rows.len();
-                    n_tiles += span.rows.len().div_ceil(self.tile);
-                }
-            }
-        }
-        within("rows that decode", n_decode, most_decoded(limits))?;
-        self.first_prefill = n_decode;
-        self.n_decode = bucket(n_decode);
-        (self.n_prefill, self.n_tiles, self.longest) = (n_prefill, n_tiles, 0);
+        let lengths = Lengths::of(step, &self.limits, self.tile)?;
+        (self.n_rows, self.n_decode) = (lengths.rows, lengths.decode);
+        (self.n_prefill, self.n_tiles) = (lengths.prefill, lengths.tiles);
+        self.first_prefill = step.tokens.len() - lengths.prefill;
         self.n_wanted = step.wanted.len();
-        // Without prefill rows, every kernel is launched for the whole bucket.
-        (self.n_rows, self.n_wanted_padded) = match n_prefill {
-            0 => (self.n_decode, bucket(self.n_wanted)),
-            _ => (n_rows, self.n_wanted),
-        };
-        let at = Layout::new(Lengths {
-            rows: self.n_rows,
-            decode: self.n_decode,
-            wanted: self.n_wanted_padded,
-            prefill: n_prefill,
-            tiles: n_tiles,
-            pages: n_pages,
-        });
-        self.layout = at;
-        let host = &mut self.host[..];
-        for (to, &token) in host[at.tokens..].iter_mut().zip(&step.tokens) {
-            *to = token as u32;
-        }
-        host[at.tokens..][n_rows..self.n_rows].fill(PADDING);
-        host[at.slots..][..n_rows].copy_from_slice(&step.slots);
-        host[at.slots..][n_rows..self.n_rows].fill(Step::NO_SLOT);
-        host[at.decode..][n_decode..self.n_decode].fill(PADDING);
-        host[at.wanted..][..self.n_wanted].copy_from_slice(&step.wanted);
-        host[at.wanted..][self.n_wanted..self.n_wanted_padded].fill(PADDING);
-        host[at.pages..][..n_pages].copy_from_slice(&step.pages);
-        let (mut n_decode, mut n_prefill, mut n_tiles) = (0, 0, 0);
-        for span in &step.spans {
-            let pages = span.pages.start as u32;
-            for (i, row) in span.rows.clone().enumerate() {
-                host[at.positions + row] = (span.position + i) as u32;
-                host[at.row_pages + row] = pages;
-                let (list, n) = match span.kind {
-                    RowKind::Decode => (at.decode, &mut n_decode),
-                    RowKind::Prefill => (at.prefill, &mut n_prefill),
-                };
-                host[list + *n] = row as u32;
-                *n += 1;
-            }
-            match span.kind {
-                RowKind::Decode => {
-                    let last = (span.position + span.rows.len()).saturating_sub(1);
-                    self.longest = self.longest.max(last);
-                }
-                RowKind::Prefill => {
-                    let first = n_prefill - span.rows.len();
-                    for cut in (0..span.rows.len()).step_by(self.tile) {
-                        let n = self.tile.min(span.rows.len() - cut);
-                        let numbers = [first + cut, n, span.position + cut].map(|n| n as u32);
-                        let tile = &mut host[at.tiles + 4 * n_tiles..][..4];
-                        tile[..3].copy_from_slice(&numbers);
-                        tile[3] = pages;
-                        n_tiles += 1;
-                    }
-                }
-            }
-        }
+        self.n_wanted_padded = lengths.wanted;
+        self.layout = Layout::new(lengths);
+        self.longest = fill(&mut self.host, step, lengths, &self.layout, self.tile);
         within("positions", self.longest + 1, self.limits.max_positions)
     }
 
@@ -311,6 +328,101 @@ impl<D: Device> Loaded<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Span;
+
+    /// Rows of decode at these positions, and one prompt of `prefill` rows, if there are any. All
+    /// rows are wanted.
+    fn step(decode: &[usize], prefill: usize) -> Step {
+        let n = decode.len() + prefill;
+        let span = |rows: std::ops::Range<usize>, kind, position| Span {
+            pages: rows.start..rows.start + 1,
+            rows,
+            kind,
+            position,
+        };
+        let each = |(row, &position)| span(row..row + 1, RowKind::Decode, position);
+        let mut spans: Vec<Span> = decode.iter().enumerate().map(each).collect();
+        if prefill > 0 {
+            spans.push(span(decode.len()..n, RowKind::Prefill, 0));
+        }
+        Step {
+            tokens: (0..n as i32).collect(),
+            slots: (100..).take(n).collect(),
+            pages: (50..).take(n).collect(),
+            wanted: (0..n as u32).collect(),
+            spans,
+            ..Step::default()
+        }
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            max_rows: 32,
+            max_wanted: 16,
+            max_positions: 100,
+            n_pages: 40,
+            vocab_size: 10,
+            page_size: 16,
+        }
+    }
+
+    /// What is sent depends on nothing but the step, and padding has numbers that harm nobody.
+    #[test]
+    fn numbers_of_an_earlier_step_are_not_sent() {
+        for (decode, prefill) in [
+            (&[7, 9, 30][..], 0),
+            (&[7, 9, 30], 5),
+            (&[], 1),
+            (&[4; 9], 0),
+        ] {
+            let step = step(decode, prefill);
+            let lengths = Lengths::of(&step, &limits(), 4).unwrap();
+            let at = Layout::new(lengths);
+            let sent = [0, 0x5a5a_5a5a].map(|before| {
+                let mut host = vec![before; Layout::largest(&limits()).len];
+                let longest = fill(&mut host, &step, lengths, &at, 4);
+                assert_eq!(longest, decode.iter().copied().max().unwrap_or(0));
+                host.truncate(at.len);
+                host
+            });
+            assert_eq!(sent[0], sent[1]);
+            let padding = step.tokens.len()..lengths.rows;
+            assert_eq!(
+                padding.len(),
+                if prefill > 0 {
+                    0
+                } else {
+                    lengths.rows - decode.len()
+                }
+            );
+            for row in padding {
+                let numbers = [at.tokens, at.positions, at.slots, at.row_pages];
+                let want = [PADDING, 0, Step::NO_SLOT, 0];
+                assert_eq!(numbers.map(|at| sent[0][at + row]), want, "{row}");
+            }
+        }
+    }
+
+    #[test]
+    fn steps_that_do_not_fit() {
+        type Change = fn(&mut Step);
+        let cases: [(&str, Change); 5] = [
+            ("33 rows, at most 32", |s| s.tokens.resize(33, 0)),
+            ("41 pages, at most 40", |s| s.pages.resize(41, 0)),
+            ("17 wanted rows, at most 3", |s| s.wanted.resize(17, 0)),
+            ("4 wanted rows, at most 3", |s| s.wanted.push(0)),
+            ("behind one of a prompt", |s| {
+                s.spans[0].kind = RowKind::Prefill
+            }),
+        ];
+        for (words, change) in cases {
+            let mut step = step(&[1, 2, 3], 0);
+            assert!(Lengths::of(&step, &limits(), 4).is_ok());
+            change(&mut step);
+            let error = Lengths::of(&step, &limits(), 4).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
 
     #[test]
     fn buckets_hold_what_they_are_for() {
