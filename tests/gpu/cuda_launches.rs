@@ -4,6 +4,7 @@
 use crate::cuda::{build, build_with, greedy, options, warnings};
 use crate::emu::standin::{self, Standin};
 use llamabi::backend::gpu::device::{Device, Memory};
+use llamabi::backend::gpu::kernels::Kernel;
 use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::log::{Level, Log};
 use llamabi::{BuildOptions, Dtype, Llama, Token};
@@ -277,7 +278,11 @@ fn kernels_of_decode_share_a_carve_out() {
     const SWITCH: &str = "LLAMABI_CUDA_CARVEOUT";
     let off = std::env::var(SWITCH).is_ok();
     let mut want = None;
-    for settings in ["", "carveout=0"] {
+    // A driver that refuses it for the last of these kernels.
+    let kernels = Kernel::all().filter(|kernel| !kernel.is_hopper()).count();
+    let of_decode = Kernel::all().filter(|kernel| kernel.decodes()).count();
+    let refuses = format!("fail=cuFuncSetAttribute:{}:1", kernels + of_decode);
+    for settings in ["", "carveout=0", &refuses] {
         for weights in [Dtype::F32, Dtype::Int4] {
             let standin = Standin::new(settings);
             let options = BuildOptions {
@@ -348,6 +353,17 @@ fn shared_memory_of_kernels_themselves() {
         standin.set("fail=cuTensorMapEncodeTiled:1:12345");
         let built = build_with(standin.open().unwrap(), "gqa-bf16/meta", &options);
         assert_eq!(built.is_err(), hopper, "{settings}");
+    }
+    // What a multiprocessor has is 1 KiB more than a block may have, and each block takes 1 KiB
+    // beside its own.
+    for (settings, shared, blocks) in [
+        ("", 50_176, 2),
+        ("", 50_177, 1),
+        ("shared=232448", 50_177, 4),
+        ("shared=232448", 233_473, 0),
+    ] {
+        let cuda = Standin::new(settings).open().unwrap();
+        assert_eq!(cuda.blocks_that_fit(shared), blocks, "{settings}: {shared}");
     }
     // Where even what a kernel needs is refused, the error says by which function.
     let standin = Standin::new("shared=101376 kept=1024");

@@ -92,6 +92,12 @@ API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
         *value = s.settings.shared;
         break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+        *value = s.settings.shared + 1024;
+        break;
+    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
+        *value = 1024;
+        break;
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -186,6 +186,9 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// result depends on it.
     fn multiprocessors(&self) -> u32;
 
+    /// How many blocks with `shared` bytes of shared memory fit into that of a multiprocessor.
+    fn blocks_that_fit(&self, shared: u32) -> u32;
+
     /// Whether launches can be recorded.
     fn records(&self) -> bool;
 

@@ -36,21 +36,31 @@ fn row_bytes(dtype: Dtype, k: u32) -> u32 {
 }
 
 /// The grid of a decode product of a few rows on tensor cores. `rounds`: whether the kernel applies
-/// norm and rounding to the rows itself. A multiprocessor has two blocks, which share all tiles.
+/// norm and rounding to the rows itself. A multiprocessor has two blocks, or one where two do not
+/// fit; all blocks share the tiles, so a block that had to wait for another to end would begin to
+/// load its weights only then. `fit`: [`Device::blocks_that_fit`](super::device::Device).
 pub(super) fn few(
     dtype: Dtype,
     [pairs, k, n_rows]: [u32; 3],
     rounds: bool,
     multiprocessors: u32,
+    fit: impl Fn(u32) -> u32,
 ) -> Grid {
     let tiles = pairs.div_ceil(8);
-    let blocks = tiles.min(2 * multiprocessors);
-    let waiting = tiles.div_ceil(blocks.max(1)).min(GPU_FEW_TILES);
     let norms = if rounds { GPU_FEW_NORMS } else { 0 };
     let staged = n_rows.min(GPU_FEW_ROWS) * row_bytes(dtype, k);
-    Grid {
-        blocks: [blocks, n_rows.div_ceil(GPU_FEW_ROWS), 1],
-        shared: GPU_TABLE_BYTES + norms + staged + 4096 * waiting,
+    let grid = |of_each: u32| {
+        let blocks = tiles.min(of_each * multiprocessors);
+        let waiting = tiles.div_ceil(blocks.max(1)).min(GPU_FEW_TILES);
+        Grid {
+            blocks: [blocks, n_rows.div_ceil(GPU_FEW_ROWS), 1],
+            shared: GPU_TABLE_BYTES + norms + staged + 4096 * waiting,
+        }
+    };
+    let two = grid(2);
+    match fit(two.shared) {
+        0 | 1 => grid(1),
+        _ => two,
     }
 }
 
@@ -211,9 +221,15 @@ mod tests {
             for k in [1, 65, 4096, 8192, 14_336, 28_672, 60_000] {
                 for n_rows in (1..=4).filter(|&n| !prepares(dtype, n, k)) {
                     for (pairs, multiprocessors) in [(1, 132), (64_128, 132), (64_128, 1)] {
-                        let grid = few(dtype, [pairs, k, n_rows], true, multiprocessors);
-                        assert!(grid.blocks[0] <= pairs.div_ceil(8).min(2 * multiprocessors));
-                        most = most.max(grid.shared);
+                        // The memory of a multiprocessor of compute capability 9.0, 8.0 and 8.6.
+                        for whole in [228, 164, 100] {
+                            let fit = |shared: u32| (whole << 10) / (shared + 1024);
+                            let shape = [pairs, k, n_rows];
+                            let grid = few(dtype, shape, true, multiprocessors, fit);
+                            let at_once = multiprocessors * fit(grid.shared);
+                            assert!(grid.blocks[0] <= pairs.div_ceil(8).min(at_once));
+                            most = most.max(grid.shared);
+                        }
                     }
                 }
             }
@@ -224,6 +240,22 @@ mod tests {
         );
         assert!(prepares(Dtype::Int4, 2, 28_672) && !prepares(Dtype::Int4, 1, 28_672));
         assert!(prepares(Dtype::Bf16, 1, 60_000) && !prepares(Dtype::F32, 8, 60_000));
+    }
+
+    #[test]
+    fn a_multiprocessor_has_two_blocks_where_they_fit() {
+        // Beside the sums of eight tiles, each block stages a row.
+        for (whole, k, each) in [
+            (100, 8192, 2),
+            (100, 8256, 1),
+            (164, 24_576, 2),
+            (164, 24_640, 1),
+            (228, 32_768, 2),
+        ] {
+            let fit = |shared: u32| (whole << 10) / (shared + 1024);
+            let grid = few(Dtype::Bf16, [64_128, k, 1], true, 132, fit);
+            assert_eq!(grid.blocks, [132 * each, 1, 1], "{whole} KiB, {k} columns");
+        }
     }
 
     #[test]

@@ -159,6 +159,7 @@ impl Decode {
                 [self.pairs, self.k, n_rows],
                 self.rounds,
                 d.multiprocessors(),
+                |shared| d.blocks_that_fit(shared),
             ),
         };
         run_dependent(d, self.few.of(dtype)?, grid, params)

@@ -423,6 +423,10 @@ unsafe impl Device for Emu {
         self.units
     }
 
+    fn blocks_that_fit(&self, shared: u32) -> u32 {
+        (228 << 10) / (shared + 1024)
+    }
+
     fn records(&self) -> bool {
         self.records
     }

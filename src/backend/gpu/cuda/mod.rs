@@ -92,6 +92,8 @@ pub struct Cuda {
     /// The rows of a 2D copy may lie at most this many bytes apart.
     max_pitch: usize,
     multiprocessors: u32,
+    /// The shared memory of a multiprocessor, and what each block takes of it beside its own.
+    shared: [u32; 2],
     records: bool,
     runs_ahead: bool,
     /// Whether launches may start before the previous one has ended.
@@ -131,6 +133,9 @@ impl Cuda {
         let modules = Modules::load(&context, images, &found, is_on("LLAMABI_CUDA_CARVEOUT"))?;
         let multiprocessors =
             context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let whole = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR;
+        let reserved = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK;
+        let bytes = |which| context.attribute(which).map(|bytes| bytes.max(0) as u32);
         let cuda = Cuda {
             hopper: modules.hopper && found.arch == (9, 0) && is_on("LLAMABI_CUDA_HOPPER"),
             products: Mutex::new(Products::Own),
@@ -144,6 +149,7 @@ impl Cuda {
             max_pitch: context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH)?
                 as usize,
             multiprocessors: multiprocessors.max(1) as u32,
+            shared: [bytes(whole)?, bytes(reserved)?],
             records: is_on("LLAMABI_CUDA_GRAPHS"),
             runs_ahead: is_on("LLAMABI_CUDA_AHEAD"),
             context: context.clone(),
@@ -222,6 +228,11 @@ unsafe impl Device for Cuda {
 
     fn multiprocessors(&self) -> u32 {
         self.multiprocessors
+    }
+
+    fn blocks_that_fit(&self, shared: u32) -> u32 {
+        let [whole, reserved] = self.shared;
+        whole / shared.saturating_add(reserved).max(1)
     }
 
     fn own_bytes(&self) -> u64 {

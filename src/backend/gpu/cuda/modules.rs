@@ -6,7 +6,7 @@ use super::context::{Context, Owned};
 use crate::backend::gpu::driver::Driver;
 use crate::backend::gpu::driver::sys::{
     CUdevice_attribute, CUfunction, CUfunction_attribute as Attribute, CUjit_option, CUmod_st,
-    CUresult,
+    CUresult, CUshared_carveout,
 };
 use crate::backend::gpu::images::Images;
 use crate::backend::gpu::kernels::Kernel;
@@ -57,11 +57,12 @@ impl Modules {
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let find = |kernel| function(context, &modules, kernel, shared);
         let functions = Kernel::all().map(find).collect::<Result<Vec<_>>>()?;
-        let of_decode = functions
+        let of_decode: Vec<_> = functions
             .iter()
             .zip(Kernel::all())
-            .filter(|(_, kernel)| kernel.decodes());
-        let carved = carve && prefer_shared(context, of_decode.filter_map(|(f, _)| *f))?;
+            .filter_map(|(function, kernel)| function.filter(|_| kernel.decodes()))
+            .collect();
+        let carved = carve && prefer_shared(context, &of_decode)?;
         let ptx = compiled_for(context, &functions)?;
         Ok(Modules {
             ptx,
@@ -163,15 +164,18 @@ fn compiled_for(context: &Context, functions: &[Option<CUfunction>]) -> Result<c
 }
 
 /// Lets functions prefer as much shared memory, beside L1, as a multiprocessor can have. Returns
-/// whether the driver knows such a preference. A multiprocessor changes its carve-out only when it
-/// is empty, so a launch that would get another one than the launch before it could not start
-/// early.
-fn prefer_shared(context: &Context, functions: impl Iterator<Item = CUfunction>) -> Result<bool> {
+/// whether the driver takes such a preference for all of them; otherwise none has one. A
+/// multiprocessor changes its carve-out only when it is empty, so a launch that would get another
+/// one than the launch before it could not start early.
+fn prefer_shared(context: &Context, functions: &[CUfunction]) -> Result<bool> {
     let carveout = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-    for function in functions {
-        // SAFETY: the function's module is loaded.
-        match unsafe { context.driver.cuFuncSetAttribute(function, carveout, 100) } {
+    // SAFETY: the function's module is loaded.
+    let set = |f, percent| unsafe { context.driver.cuFuncSetAttribute(f, carveout, percent) };
+    for (n, &function) in functions.iter().enumerate() {
+        match set(function, 100) {
             Err(failed) if failed.code == CUresult::CUDA_ERROR_INVALID_VALUE as u32 => {
+                let default = CUshared_carveout::CU_SHAREDMEM_CARVEOUT_DEFAULT as c_int;
+                functions[..n].iter().try_for_each(|&f| set(f, default))?;
                 return Ok(false);
             }
             outcome => outcome?,
