@@ -31,7 +31,9 @@ template <class W, int NT> struct Batch {
     // Lines in flight. With 32 sums a thread (NT = 8), two lines of codes would spill registers; of
     // k8, whose sums are scaled twice as often, with 16 sums too.
     static constexpr uint32_t DEPTH = QUANTISED<W> && (NT == 8 || (NT == 4 && L::SIXTEENS)) ? 1 : 2;
-    // Whether each step of a line asks whether it exists. Steps of quantised rows always do.
+    // Whether each step of a line asks whether it lies within K. Rows of 16-bit numbers may end with
+    // a part of a line. Quantised rows end with whole lines, all of whose steps can be multiplied:
+    // theirs ask only where registers are short.
     static constexpr bool BREAKS = !L::SCALED || L::SIXTEENS || NT >= 4;
     static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH,
                               LEVEL_BYTES = NT * 4096;
@@ -188,20 +190,11 @@ template <class W, int NT> struct Batch {
                                    (size_t)tile * split.n * LEVEL_BYTES;
             save(parts + blockIdx.z * LEVEL_BYTES, sums);
             // The last block to finish this tile adds the parts up.
-            device_fence();
 #ifndef PLANT_NO_BARRIER_SPLIT
             block_sync();
 #endif
-            uint32_t *flag = (uint32_t *)shared;
-            if (t == 0) {
-                uint32_t *counter = (uint32_t *)split.scratch + tile;
-                const bool is_last = atomic_add(counter, 1) == split.n - 1;
-                if (is_last) *counter = 0;
-                *flag = is_last;
-            }
-            block_sync();
-            if (*flag == 0) return;
-            device_fence();
+            uint32_t *const counter = (uint32_t *)split.scratch + tile;
+            if (!is_last_block(counter, split.n, (uint32_t *)shared)) return;
             // The loads of all parts of a tile are in flight before the first part is added.
             auto join_parts = [&](auto count) {
                 constexpr uint32_t N = decltype(count)::value;

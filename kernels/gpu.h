@@ -293,7 +293,7 @@ DEVICE float group_max(float v, int width) {
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) { return atomicAdd(p, x); }
 // An addition that orders. A thread that adds sees what those who have added before had written,
 // or had seen, by then. With barriers before and after it, this holds for whole blocks. It is
-// cheaper than device_fence on both sides, which is sequentially consistent.
+// cheaper than a fence on both sides, which is sequentially consistent.
 DEVICE uint32_t atomic_add_ordered(uint32_t *p, uint32_t x) {
     uint32_t before;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
@@ -302,7 +302,6 @@ DEVICE uint32_t atomic_add_ordered(uint32_t *p, uint32_t x) {
         : "memory");
     return before;
 }
-DEVICE void device_fence() { __threadfence(); }
 
 // Programmatic dependent launch. It takes effect where the machine code is for compute capability
 // 9.0 and the launch asks for it (params.h says which launches do). The blocks of such a launch may

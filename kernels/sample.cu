@@ -121,7 +121,12 @@ KERNEL(sample_max) {
     if (c.scored || c.halvings != 0) return; // sample_draw goes on
     if (!is_last_of_row(p, &s->is_last) || t >= 32) return;
     best = ~0ull;
-    for (uint32_t i = lane; i < gridDim.x; i += 32) {
+#ifdef PLANT_ONE_SLICE
+    const uint32_t n_slices = 1;
+#else
+    const uint32_t n_slices = gridDim.x;
+#endif
+    for (uint32_t i = lane; i < n_slices; i += 32) {
         const Words2 of = load_fenced8(&slices[i]);
         best = better(best, (uint64_t)of.w[0] << 32 | of.w[1]);
     }
@@ -312,7 +317,8 @@ DEVICE void alternatives(
         return rank_of(as_float(load_fenced16(&slices[i]).w[2]));
     };
     // If there are at least n slices, the n best tokens are at least as good as the n-th of the
-    // best tokens of slices.
+    // best tokens of slices. With fewer slices nothing is known, and a list of all tokens would
+    // overflow unless the row is short.
     if (t == 0) s->chosen = ANY;
     for (uint32_t i = t; i < n_slices; i += THREADS) s->bins[i] = Sum{i, best_of(i)};
 #ifndef PLANT_NO_BARRIER_BOUND
@@ -325,7 +331,14 @@ DEVICE void alternatives(
 #endif
     uint32_t worst = s->chosen, last = ANY;
     UNROLL_BY(1)
-    for (bool exact = false;; exact = true) {
+    for (bool exact = n > n_slices && row.n > LIST;; exact = true) {
+        if (exact) {
+            const Selected k = select(
+                s, [&](auto f) { each<1>(row, 0, row.n, t, THREADS, f); },
+                [](float) { return (uint64_t)1; }, [&](uint64_t) { return (uint64_t)n - 1; });
+            worst = k.rank;
+            last = last_of(s, row, k.rank, k.rest + 1);
+        }
         gather(
             s, row, [&](uint32_t i) { return (uint32_t)(best_of(i) <= worst); },
             [&](uint32_t id, float v) {
@@ -334,11 +347,6 @@ DEVICE void alternatives(
             },
             value_of(worst), INFINITY_F);
         if (s->count <= LIST || exact) break;
-        const Selected k = select(
-            s, [&](auto f) { each<1>(row, 0, row.n, t, THREADS, f); },
-            [](float) { return (uint64_t)1; }, [&](uint64_t) { return (uint64_t)n - 1; });
-        worst = k.rank;
-        last = last_of(s, row, k.rank, k.rest + 1);
     }
     const uint32_t found = s->count;
     for (uint32_t i = t; i < found; i += THREADS) {
@@ -356,13 +364,18 @@ KERNEL_WIDE(sample_draw) {
     SHARED(shared);
     Scratch *s = (Scratch *)shared;
     start_next();
+#ifndef PLANT_SLICES_EARLY
     wait_for_last();
+#endif
     const SampleRow &c = p.rows[blockIdx.y];
     if (c.given == GPU_NO_ROW || !(c.scored || is_drawn(c))) return;
     const uint32_t t = threadIdx.x;
     SampleSlice *const slices = p.slices + (size_t)blockIdx.y * gridDim.x, *const slice =
                                                                                slices + blockIdx.x;
     const Facts facts = facts_of(slices);
+#ifdef PLANT_SLICES_EARLY
+    wait_for_last();
+#endif
     const Row raw = {p.logits + (size_t)blockIdx.y * p.stride, nullptr, 1, p.vocab_size},
               row = drawn_row(p, c);
     const bool possible = facts.max != -INFINITY_F;

@@ -186,6 +186,10 @@ UNBOUNDED attend bf16 attend_large f16 that is finite: -?inf is not
 UNBOUNDED attend_prefill bf16_32|attend_hopper_bf16_64 attend_large f16 that is finite: -?inf is not
 MASK attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper twin says
 READ_EARLY append - chain started early, a kernel gives other bits
+SLICES_EARLY sample - chain started early, a kernel gives other bits
+ONE_SLICE sample - chain has the largest logit
+NO_BARRIER_TURN logits bf16 chain started early, a kernel gives other bits
+COUNTER_LEFT qkv batch_int4 chain left a counter
 CONST_UNIT attend int8 chain reads by .nc what an earlier launch
 WRITTEN_EARLY qkv bf16 chain written to global memory before wait_for_last
 MISALIGNED embed - embed past a multiple of 16
@@ -215,6 +219,7 @@ NO_BARRIER_BATCH qkv batch_bf16 batch data race
 NO_BARRIER_SPLIT matmul_add batch_bf16 batch data race
 NO_BARRIER_ADAPT adapt - adapt_add data race
 NO_DEVICE_FENCE attend f32|bf16|f16 attend data race
+NO_DEVICE_FENCE matmul_add batch_bf16 batch data race
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill data race
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper data race|a barrier that nobody has made

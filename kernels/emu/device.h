@@ -285,7 +285,6 @@ DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     emu::yield();
     return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST);
 }
-DEVICE void device_fence() { emu::device_fence(); }
 DEVICE uint32_t atomic_add_ordered(uint32_t *p, uint32_t x) {
     emu::device_fence();
     const uint32_t before = emu::atomic_add_global(p, x);

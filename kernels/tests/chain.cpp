@@ -1,8 +1,13 @@
 // A decode step, with an adapter in its second layer, in which each launch may start before the
-// previous one has ended. Until a kernel
-// waits, it cannot see what earlier launches wrote (emu_strict). The results must be the same as
-// those of ordinary launches.
+// previous one has ended. Until a kernel waits, it cannot see what earlier launches wrote
+// (emu_strict). The results must be the same as those of ordinary launches.
+//
+// Blocks count one another wherever they can: two chunks of keys in both layers, products that
+// share a K, and three slices of logits, of which tokens are chosen twice. A block of the product
+// that makes the logits has more tiles than wait to be joined, if launches start early.
 #include "products.h"
+
+#include <algorithm>
 
 namespace {
 
@@ -12,25 +17,28 @@ void must(int failed, const char *error) {
 
 // Runs a step of two layers. Returns the bits of the sampler's output and of the residual stream.
 std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
-    const uint32_t dim = 48, n_heads = 4, n_kv_heads = 2, head_dim = 16, ffn_dim = 72, vocab = 90,
-                   n = 3, padded = 4, page_count = 3;
+    const uint32_t dim = 48, n_heads = 4, n_kv_heads = 2, head_dim = 16, ffn_dim = 72,
+                   vocab = 2 * GPU_SLICE + 90, n = 3, padded = 4, page_count = 21, chunks = 2;
     const uint32_t q_dim = n_heads * head_dim, kv_dim = n_kv_heads * head_dim,
                    out_stride = 5 + 2 * GPU_MAX_TOP;
     const size_t page_bytes = n_kv_heads * head_bytes(kv_type, head_dim);
     Random random{7};
     const Matrix table(GPU_BF16, vocab, dim, random, 1), head(GPU_BF16, vocab, dim, random, 0.3f);
     const Buffer norm(vector_of(dim, pad32(dim), random, 1, 0.2f)),
-        cos(vector_of(8 * 8, 64, random, 0, 1)), sin(vector_of(8 * 8, 64, random, 0, 1));
+        cos(vector_of(301 * 8, 301 * 8, random, 0, 1)),
+        sin(vector_of(301 * 8, 301 * 8, random, 0, 1));
     Buffer x(4 * n * pad32(dim)), q(4 * n * pad32(q_dim)), y(4 * n * pad32(q_dim)),
         h(std::vector<float>(n * pad32(ffn_dim))), logits(4 * n * pad32(vocab));
-    Buffer partial(4 * n * n_heads * (head_dim + 4)),
+    Buffer partial(4 * n * n_heads * chunks * (head_dim + 4)),
         counters(std::vector<uint32_t>(n * n_kv_heads)), fresh(4 * n * 2 * kv_dim),
         head_norms(vector_of(2 * head_dim, 2 * head_dim, random, 1, 0.2f)),
         prepared(2 * padded * 96);
     const Buffer tokens(std::vector<int32_t>{5, 60, 71, -1}),
-        rows(std::vector<int32_t>{0, 1, 2, -1}), positions(std::vector<int32_t>{0, 3, 2});
-    const Buffer slots(std::vector<uint32_t>{0, 16 + 3, 32 + 2, GPU_NO_SLOT}),
-        row_pages(std::vector<uint32_t>{0, 1, 2}), pages(std::vector<uint32_t>{0, 1, 2});
+        rows(std::vector<int32_t>{0, 1, 2, -1}), positions(std::vector<int32_t>{0, 300, 2});
+    std::vector<uint32_t> own_place(page_count);
+    for (uint32_t i = 0; i < page_count; i++) own_place[i] = i;
+    const Buffer slots(std::vector<uint32_t>{0, 19 * 16 + 12, 20 * 16 + 2, GPU_NO_SLOT}),
+        row_pages(std::vector<uint32_t>{0, 1, 20}), pages(own_place);
     // The scratch of the second layer, where four blocks share a K: the counters, and the sums of
     // at most two such groups of blocks.
     const uint32_t splits = 4;
@@ -38,11 +46,18 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     SampleRow row = {};
     row.given = GPU_DRAW, row.n_tokens = vocab, row.history = GPU_NO_HISTORY, row.penalty = 1,
     row.top_p = 0xffffffffu, row.min_low = 1;
-    row.scored = 1, row.n_top = 4;
     std::vector<SampleRow> all(padded, row);
     all[n].given = GPU_NO_ROW;
+    const Buffer greedy(all);
+    // Of these rows the first is drawn at temperature 1, and the last is scored.
+    SampleRow &drawn = all[0];
+    drawn.halvings = 1.44269502f, drawn.high = 0.693145752f, drawn.low = 1.42860677e-6f;
+    drawn.inverse = 1, drawn.top_p = 0xe0000000u, drawn.draw = 1 << 23;
+    all[2].scored = 1, all[2].n_top = 4;
     const Buffer choices(all);
-    Buffer out(std::vector<uint32_t>(n * out_stride)), slices(n * sizeof(SampleSlice));
+    const uint32_t n_slices = tiles(vocab, GPU_SLICE);
+    Buffer first(std::vector<uint32_t>(n * out_stride)), out(std::vector<uint32_t>(n * out_stride)),
+        slices(n * n_slices * sizeof(SampleSlice));
     std::vector<Buffer> caches;
     std::vector<Matrix> weights;
     std::vector<uint8_t> earlier(page_count * page_bytes);
@@ -87,10 +102,11 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             launch(kernel.c_str(), &p, sizeof p, grid, blocks, shared, seed++, error, sizeof error),
             error);
     };
-    // Launches a product of `pairs` pairs of weight rows. In the second layer, a product with a
-    // norm gets its rows from prepare, which reads `from`.
+    // Launches a product of `pairs` pairs of weight rows, with `of_block` tiles for a block of few
+    // rows. In the second layer, a product with a norm gets its rows from prepare, which reads
+    // `from`.
     auto product = [&](const char *op, const Matrix &w, uint32_t pairs, bool batch, auto &p,
-                       auto &from, auto &stride, const Buffer *norms) {
+                       auto &from, auto &stride, const Buffer *norms, uint32_t of_block = 2) {
         if (batch && norms) {
             const int type = quantised(w.type) ? GPU_F16 : w.type;
             const PrepareParams ready = {prepared.as<void>(), (const float *)from,
@@ -100,10 +116,10 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             from = prepared.as<void>(), stride = pad32(w.cols);
         }
         run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p,
-            batch ? 1 : tiles(pairs, 16), batch ? tiles(pairs, GPU_BATCH_PAIRS) : 1,
+            batch ? 1 : tiles(pairs, 8 * of_block), batch ? tiles(pairs, GPU_BATCH_PAIRS) : 1,
             batch ? splits : 1, 256,
             batch ? GPU_TABLE_BYTES + 2 * (GPU_BATCH_SHARED_CODES + GPU_BATCH_LEVEL)
-                  : few_shared(w.type, w.cols, padded, 2, norms));
+                  : few_shared(w.type, w.cols, padded, of_block, norms));
     };
 
     // Launches the kernels before and behind a product of the second layer.
@@ -161,9 +177,9 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
             AttendParams{y.as<void>(), q.as<float>(), k.as<void>(), v.as<void>(),
                 partial.as<float>(), counters.as<uint32_t>(), rows.as<int32_t>(),
                 positions.as<int32_t>(), row_pages.as<uint32_t>(), pages.as<uint32_t>(), padded,
-                n_heads, n_kv_heads, head_dim, head_dim, pad32(q_dim), pad32(q_dim), 1, 0.25f,
-                (uint32_t)(layer ? GPU_F16 : GPU_BF16), layer ? 2u : 0, n_heads / n_kv_heads},
-            n_kv_heads, 1, padded, attend_threads(kv_type), attend_shared(kv_type, head_dim));
+                n_heads, n_kv_heads, head_dim, head_dim, pad32(q_dim), pad32(q_dim), chunks, 0.25f,
+                (uint32_t)(layer ? GPU_F16 : GPU_BF16), layer ? 200u : 0, n_heads / n_kv_heads},
+            n_kv_heads, chunks, padded, attend_threads(kv_type), attend_shared(kv_type, head_dim));
         MatmulAddParams wo = {x.as<float>(), y.as<void>(), w[1].device.as<void>(), nullptr,
             rows.as<int32_t>(), scratch.as<void>(), padded, dim, q_dim, pad32(dim), pad32(q_dim),
             w[1].stride, splits, 0, 1, 0};
@@ -200,15 +216,33 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     LogitsParams last = {logits.as<float>(), x.as<void>(), norm.as<float>(), head.device.as<void>(),
         rows.as<int32_t>(), nullptr, padded, vocab, dim, pad32(dim), head.stride, pad32(vocab),
         1e-5f, 0};
-    product("logits_", head, vocab / 2, false, last, last.x, last.x_stride, &norm);
-    const SampleParams picks = {out.as<uint32_t>(), logits.as<float>(), choices.as<SampleRow>(),
-        nullptr, tokens.as<int32_t>(), slices.as<SampleSlice>(), counters.as<uint32_t>(), padded,
-        vocab, pad32(vocab), 3, out_stride, 1.44269502f, 0.693145752f, 1.42860677e-6f, 1, 0};
-    run("sample_max", picks, 1, padded, 1, 512, GPU_SAMPLE_MAX_SHARED);
-    run("sample_draw", picks, 1, padded, 1, 512, GPU_SAMPLE_DRAW_SHARED);
+    product("logits_", head, vocab / 2, false, last, last.x, last.x_stride, &norm,
+        dependent ? 2 * GPU_FEW_TILES + 1 : 2);
+    SampleParams picks = {first.as<uint32_t>(), logits.as<float>(), greedy.as<SampleRow>(), nullptr,
+        tokens.as<int32_t>(), slices.as<SampleSlice>(), counters.as<uint32_t>(), padded, vocab,
+        pad32(vocab), 3, out_stride, 1.44269502f, 0.693145752f, 1.42860677e-6f, 1, 0};
+    run("sample_max", picks, n_slices, padded, 1, 512, GPU_SAMPLE_MAX_SHARED);
+    picks.out = out.as<uint32_t>(), picks.rows = choices.as<SampleRow>();
+    run("sample_max", picks, n_slices, padded, 1, 512, GPU_SAMPLE_MAX_SHARED);
+    run("sample_draw", picks, n_slices, padded, 1, 512, GPU_SAMPLE_DRAW_SHARED);
     emu_strict(0);
-    std::vector<uint8_t> bits = out.get<uint8_t>(), stream = x.get<uint8_t>();
-    bits.insert(bits.end(), stream.begin(), stream.end());
+    auto counted = counters.get<uint32_t>(), shared_k = scratch.get<uint32_t>();
+    counted.insert(counted.end(), shared_k.begin(), shared_k.begin() + GPU_SPLIT_BELOW);
+    for (uint32_t count : counted) CHECK(count == 0, "a kernel left a counter at %u", count);
+    const auto values = logits.get<float>();
+    const auto picked = first.get<int32_t>(), again = out.get<int32_t>();
+    for (uint32_t i = 0; i < n && !dependent; i++) {
+        const float *of = &values[i * pad32(vocab)];
+        const int32_t best = (int32_t)(std::max_element(of, of + vocab) - of);
+        CHECK(picked[i * out_stride] == best && (i == 0 || again[i * out_stride] == best),
+            "row %u: token %d, then %d, but %d has the largest logit", i, picked[i * out_stride],
+            again[i * out_stride], best);
+    }
+    std::vector<uint8_t> bits;
+    for (const Buffer *part : {&first, &out, &x, &logits}) {
+        const auto more = part->get<uint8_t>();
+        bits.insert(bits.end(), more.begin(), more.end());
+    }
     return bits;
 }
 
@@ -219,8 +253,6 @@ void chain() {
     }
     for (int kv_type : {GPU_F32, GPU_INT8}) {
         const std::vector<uint8_t> want = step(kv_type, false, 1);
-        const int32_t token = view_as<int32_t>(want)[0];
-        CHECK(token >= 0 && token < 90, "token %d", token);
         for (int seed = 2; seed <= 1 + schedules(); seed++)
             CHECK(step(kv_type, true, (uint64_t)seed * 100) == want,
                 "cache of %s: started early, a kernel gives other bits", name_of(kv_type));
