@@ -1,5 +1,5 @@
-"""How many instructions a warp of a product kernel of decode issues: follows warps through the
-kernel's SASS. `make kernels && python3 benches/gpu_trace.py` prints what gpu_cost.py has of it.
+"""How many instructions a warp of a product kernel issues: follows warps through the kernel's SASS.
+`make kernels && python3 benches/gpu_trace.py` prints what gpu_cost.py has of it.
 
 Lane 0 of each of a block's warps is followed, with integers, floats, predicates and shared memory
 as the machine has them, and with a memory that holds zeros. What a warp issues depends on sizes
@@ -87,6 +87,7 @@ class Warp:
         self.code, self.constants, self.special, self.shared, self.atomic = code, constants, special, shared, atomic
         self.r, self.u, self.p = Counter(), Counter(), {}
         self.counts, self.loads, self.pc, self.order = Counter(), [], 0, sorted(code)
+        self.multiplied = 0  # instructions up to the last product of a warpgroup
         self.after = dict(zip(self.order, self.order[1:]))
 
     # ---- operands
@@ -178,8 +179,14 @@ class Warp:
     def step(self, opcode, o):
         name, *rest = opcode.split(".")
         if name in ("NOP", "BSSY", "BSYNC", "WARPSYNC", "PREEXIT", "ACQBULK", "BAR", "ERRBAR", "CCTL", "MEMBAR", "DEPBAR", "LDGDEPBAR",
-                    "LDGSTS", "STG", "ST", "RED", "ENDCOLLECTIVE", "BMOV", "YIELD", "UBLKPF", "CGAERRBAR", "STL"):
+                    "LDGSTS", "STG", "ST", "RED", "ENDCOLLECTIVE", "BMOV", "YIELD", "UBLKPF", "CGAERRBAR", "STL", "WARPGROUP",
+                    "FENCE"):
             return None
+        if name == "HGMMA":
+            self.multiplied = sum(self.counts.values())
+            return None
+        if name in ("SYNCS", "USETMAXREG"):  # what a thread waits for has always happened
+            return self.set_p(o[0], True) if rest[-1] == "TRYWAIT" or "TRY_ALLOC" in rest else None
         if name == "EXIT":
             return "exit"
         if name == "BRA":
@@ -417,7 +424,7 @@ class Warp:
     def zero(self, rest, o):
         self.set(o[0], 0)
 
-    do_F2FP = do_HFMA2 = do_HMUL2 = do_F2F = zero
+    do_F2FP = do_HFMA2 = do_HMUL2 = do_F2F = do_P2R = zero
 
     def do_I2F(self, rest, o):
         x = self.i(o[1])
@@ -493,16 +500,22 @@ def stride(dtype, k):
     return -(-int(padded * codes + 2 * padded / group) // 64) * 4
 
 
-def warps_of(code, op, dtype, rows, k, n, grid, block=(0, 0, 0), splits=1, atomic=0):
-    """Instructions of a block of a product with `rows` weight rows, `k` columns and `n` activation
-    rows, 32 heads of 128 and 8 of them for keys."""
+def values_of(op, dtype, rows, k, n, splits=1):
+    """Parameters of a product with `rows` weight rows, `k` columns and `n` activation rows, 32 heads
+    of 128 and 8 of them for keys."""
     w = stride(dtype, k)
     values = {"n_rows": n, "eps": 1e-5, "splits": splits, "w_stride": w, "x_stride": k}
     values |= {"qkv": {"dim": k, "n": rows, "q_stride": 4096, "n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "head_stride": 128, "kv_type": 2},
                "matmul_add": {"k": k, "n": rows, "x_stride": rows, "y_stride": k, "scale": 1.0},
                "ffn_up": {"dim": k, "ffn_dim": rows // 2, "h_stride": rows // 2, "h_type": 11 if dtype != "bf16" else 2},
                "logits": {"dim": k, "vocab_size": rows, "out_stride": rows}}[op]
-    return sum(sum(warp.counts.values()) for warp in trace(code, parameters(OPS[op], values), grid, block, atomic=atomic))
+    return parameters(OPS[op], values)
+
+
+def warps_of(code, op, dtype, rows, k, n, grid, block=(0, 0, 0), splits=1, atomic=0):
+    """Instructions of a block of such a product."""
+    warps = trace(code, values_of(op, dtype, rows, k, n, splits), grid, block, atomic=atomic)
+    return sum(sum(warp.counts.values()) for warp in warps)
 
 
 def few(code, op, dtype):
@@ -531,6 +544,18 @@ def batch(code, op, dtype):
     return out
 
 
+def hopper(code, op, dtype, width):
+    """What the warps of a block of a prompt's product issue after the last product; for q | k | v
+    the mean of the blocks that have q, k or v. `width`: weight rows of a block."""
+    rows = {"qkv": 6144, "matmul_add": 4096, "ffn_up": 28672}[op]
+    # Two tensor maps, from a multiple of 128 on, come first; the number of warpgroups last.
+    params = bytes(-BASE % 128 + 256) + values_of(op, dtype, rows, 4096, 1024) + struct.pack("<I", 2)
+    blocks = [(0, 6), (4096, 1), (5120, 1)] if op == "qkv" else [(0, 1)]
+    out = [(trace(code, params, (8, 1, 1), (0, first // width, 0), threads=384), share) for first, share in blocks]
+    sums = [share * sum(sum(warp.counts.values()) - warp.multiplied for warp in warps) for warps, share in out]
+    return round(sum(sums) / sum(share for _, share in blocks))
+
+
 def main(folder="build/kernels/ptxas"):
     cuobjdump = subprocess.run(["scripts/nvcc"], capture_output=True, text=True, check=True).stdout.strip().removesuffix("nvcc") + "cuobjdump"
     print("few rows:  block  row  1024 columns of a row  tile  line; many: block and line for 16, 32 and 64 rows; KB of code of both")
@@ -541,6 +566,12 @@ def main(folder="build/kernels/ptxas"):
             if f"{op}_{dtype}" in kernels:
                 one, many = kernels[f"{op}_{dtype}"], kernels[f"{op}_batch_{dtype}"]
                 print(f'    ("{op}", "{dtype}"): ({few(one, op, dtype)}, {batch(many, op, dtype)}),  # {max(one) / 1024:.0f} and {max(many) / 1024:.0f} KB')
+        for dtype in TYPES:
+            if f"{op}_hopper_{dtype}" in kernels:
+                whole, half = kernels[f"{op}_hopper_{dtype}"], kernels[f"{op}_hopper_half_{dtype}"]
+                widths = (256, 128) if dtype == "bf16" else (128, 128)
+                print(f'    ("{op}", "{dtype}"): {[hopper(code, op, dtype, width) for code, width in zip((whole, half), widths)]},'
+                      f"  # after the products of a prompt; {max(whole) / 1024:.0f} and {max(half) / 1024:.0f} KB")
 
 
 if __name__ == "__main__":

@@ -195,13 +195,14 @@ template <class W, int NT> struct Batch {
 #endif
             uint32_t *const counter = (uint32_t *)split.scratch + tile;
             if (!is_last_block(counter, split.n, (uint32_t *)shared)) return;
+            const auto column = pairs.column(j);
             // The loads of all parts of a tile are in flight before the first part is added.
             auto join_parts = [&](auto count) {
                 constexpr uint32_t N = decltype(count)::value;
                 UNROLL_BY(1)
                 for (uint32_t n = 0; n < NT; n++) {
                     const uint32_t i = first + n * 8 + lane % 4 * 2;
-                    const auto found = pairs.find(i, j), other = pairs.find(i + 1, j);
+                    const auto found = pairs.find(i, column), other = pairs.find(i + 1, column);
                     Words4 part[N];
                     UNROLL
                     for (uint32_t s = 0; s < N; s++)
@@ -216,8 +217,8 @@ template <class W, int NT> struct Batch {
                             sum[e] = s == 0 ? quarter : sum[e] + quarter;
                         }
                     }
-                    pairs.put(found, j, sum[0], sum[2]);
-                    pairs.put(other, j, sum[1], sum[3]);
+                    pairs.put(found, column, sum[0], sum[2]);
+                    pairs.put(other, column, sum[1], sum[3]);
                 }
             };
             if (split.n == 4)
@@ -226,16 +227,17 @@ template <class W, int NT> struct Batch {
                 join_parts(Count<8>());
             return;
         }
+        const auto column = pairs.column(j);
         constexpr uint32_t AT_ONCE = NT < 4 ? NT : 4;
         UNROLL
         for (uint32_t n = 0; n < NT; n += AT_ONCE) {
-            decltype(pairs.find(0u, 0u)) found[2 * AT_ONCE];
+            decltype(pairs.find(0u, column)) found[2 * AT_ONCE];
             UNROLL
             for (uint32_t e = 0; e < 2 * AT_ONCE; e++)
-                found[e] = pairs.find(first + (n + e / 2) * 8 + lane % 4 * 2 + e % 2, j);
+                found[e] = pairs.find(first + (n + e / 2) * 8 + lane % 4 * 2 + e % 2, column);
             UNROLL
             for (uint32_t e = 0; e < 2 * AT_ONCE; e++)
-                pairs.put(found[e], j, sums[n + e / 2][e % 2], sums[n + e / 2][e % 2 + 2]);
+                pairs.put(found[e], column, sums[n + e / 2][e % 2], sums[n + e / 2][e % 2 + 2]);
         }
     }
 };

@@ -106,18 +106,19 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
             store16(shared + (r * 256 + t) * 16,
                 Words4{{as_bits(sums[4 * r]), as_bits(sums[4 * r + 1]), as_bits(sums[4 * r + 2]),
                     as_bits(sums[4 * r + 3])}});
+        const auto column = pairs.column(j);
         UNROLL_BY(1)
         for (uint32_t r = 0; r < ROWS / 8; r += 4) {
             // This thread has rows 2t and 2t + 1 of each eight, where t = lane % 4.
-            decltype(pairs.find(0u, 0u)) found[8];
+            decltype(pairs.find(0u, column)) found[8];
             UNROLL
             for (uint32_t e = 0; e < 8; e++)
-                found[e] = pairs.find(m0 + (r + e / 2) * 8 + t % 4 * 2 + e % 2, j);
+                found[e] = pairs.find(m0 + (r + e / 2) * 8 + t % 4 * 2 + e % 2, column);
             UNROLL
             for (uint32_t e = 0; e < 8; e += 2) {
                 const Words4 both = load_shared(shared + ((r + e / 2) * 256 + t) * 16);
-                pairs.put(found[e], j, as_float(both.w[0]), as_float(both.w[2]));
-                pairs.put(found[e + 1], j, as_float(both.w[1]), as_float(both.w[3]));
+                pairs.put(found[e], column, as_float(both.w[0]), as_float(both.w[2]));
+                pairs.put(found[e + 1], column, as_float(both.w[1]), as_float(both.w[3]));
             }
         }
     }

@@ -251,8 +251,9 @@ template <class L> struct StagedRows {
 // methods are:
 //   rows(n, j)           sets n to the two rows of w that are pair j of the block; for a pair that
 //                        does not exist, to any rows that do
-//   find(i, j)           loads what pair j of row i of the launch needs; row i may not exist
-//   put(found, j, a, b)  takes the pair's two sums and stores the results
+//   column(j)            what pair j is to every row
+//   find(i, column)      loads what the pair needs of row i of the launch; row i may not exist
+//   put(found, column, a, b)  takes the pair's two sums and stores the results
 // A thread calls find for all its pairs before it calls put for the first one. The compiler moves
 // no load ahead of a store, so if the calls alternated, each pair would wait for memory in turn.
 
@@ -341,8 +342,9 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
         const uint32_t finished = first + warp * gridDim.x;
         const auto pairs = pairs_of(finished * 8);
         const uint32_t i = first_row + lane % 4 * 2, j = lane / 4;
-        const auto found = pairs.find(finished < end ? i : ~0u, j),
-                   next = pairs.find(finished < end ? i + 1 : ~0u, j);
+        const auto column = pairs.column(j);
+        const auto found = pairs.find(finished < end ? i : ~0u, column),
+                   next = pairs.find(finished < end ? i + 1 : ~0u, column);
 #ifndef PLANT_NO_BARRIER_SUMS
         block_sync();
 #endif
@@ -358,8 +360,8 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
                     sum[e] = w == 0 ? two : sum[e] + two;
                 }
             }
-            pairs.put(found, j, sum[0], sum[2]);
-            pairs.put(next, j, sum[1], sum[3]);
+            pairs.put(found, column, sum[0], sum[2]);
+            pairs.put(next, column, sum[1], sum[3]);
         }
         if (first + GPU_FEW_TILES * gridDim.x >= tiles) return;
 #ifndef PLANT_NO_BARRIER_TURN

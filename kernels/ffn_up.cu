@@ -45,19 +45,20 @@ template <bool PERMUTED> struct GatePairs {
     const FfnUpParams &p;
     uint32_t first;
 
-    DEVICE_MEMBER uint32_t column(uint32_t j) const {
+    DEVICE_MEMBER uint32_t gate_of(uint32_t j) const {
         return PERMUTED ? column_of(first + j) : first + j;
     }
     DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
-        rows[0] = column(j) < p.ffn_dim ? column(j) : first;
+        rows[0] = gate_of(j) < p.ffn_dim ? gate_of(j) : first;
         rows[1] = rows[0] + p.ffn_dim;
     }
+    DEVICE_MEMBER uint32_t column(uint32_t j) const { return j; }
     DEVICE_MEMBER int32_t find(uint32_t i, uint32_t) const { return i < p.n_rows ? p.rows[i] : -1; }
     DEVICE_MEMBER void put(int32_t row, uint32_t j, float gate, float up) const {
-        if (row < 0 || column(j) >= p.ffn_dim) return;
+        if (row < 0 || gate_of(j) >= p.ffn_dim) return;
         if constexpr (PERMUTED)
             from_float(((f16 *)p.h)[(size_t)row * p.h_stride + first + j],
-                bounded(output_of(p, column(j), gate, up), p.h_type));
+                bounded(output_of(p, gate_of(j), gate, up), p.h_type));
         else
             put_one(p, row, first + j, output_of(p, first + j, gate, up));
     }
@@ -103,14 +104,26 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
         });
 }
 
+// The columns of gate and up that a thread of HopperGemm has of each of its rows.
+struct GateTile {
+    const FfnUpParams &p;
+    uint32_t j0;
+
+    struct None {};
+    DEVICE_MEMBER uint32_t column(uint32_t c) const { return j0 + c; }
+    DEVICE_MEMBER int32_t row(uint32_t i) const { return i < p.n_rows ? p.rows[i] : -1; }
+    DEVICE_MEMBER None find(int32_t, uint32_t) const { return {}; }
+    DEVICE_MEMBER void put(int32_t row, uint32_t j, None, Pair gate, Pair up) const {
+        join(p, row, j, gate, up);
+    }
+};
+
 template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopperParams &h) {
     SHARED(shared);
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t j0 = blockIdx.y * G::HALF;
-    G::run(
-        shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
-        [&](uint32_t i, uint32_t) { return h.p.rows[i]; },
-        [&](int32_t row, uint32_t c, Pair gate, Pair up) { join(h.p, row, j0 + c, gate, up); });
+    G::run(shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
+        GateTile{h.p, j0});
 }
 
 template <class Q, uint32_t ROWS> DEVICE void ffn_up_codes(const FfnUpHopperParams &h) {

@@ -223,16 +223,41 @@ template <class W> struct Gemm {
             }
         }
         cp_wait<0>();
+        // When no warp reads the stages any more, each warp takes its sums through shared memory,
+        // half of its rows at a time. There a lane finds the same columns of every fourth row, so
+        // that the epilogue can be a loop; with sums in registers it would be sixteen copies of its
+        // code.
+#ifndef PLANT_NO_BARRIER_GEMM_ENDS
+        block_sync();
+#endif
+        constexpr uint32_t PITCH = 32 * 4 + 32; // eight rows that store pairs use all banks
+        static_assert(8 * 32 * PITCH <= STAGES * STAGE_BYTES, "sums take the place of stages");
+        // (`warp` itself would be one register too many in the loop above for k4.)
+        unsigned char *const own = shared + (warp_m / 16 + warp_n / 32) * (32 * PITCH);
         UNROLL
-        for (uint32_t i = 0; i < 4; i++) UNROLL
-        for (uint32_t h = 0; h < 2; h++) {
-            uint32_t row = m0 + warp_m + i * 16 + h * 8 + lane / 4;
-            if (row >= m) continue;
+        for (uint32_t half = 0; half < 2; half++) {
+#ifndef PLANT_NO_BARRIER_GEMM_HALF
+            warp_sync();
+#endif
             UNROLL
-            for (uint32_t j = 0; j < 2; j++)
-                out(row, warp_n + j * 8 + lane % 4 * 2,
-                    Pair{sums[i][j][2 * h], sums[i][j][2 * h + 1]},
-                    Pair{sums[i][j + 2][2 * h], sums[i][j + 2][2 * h + 1]});
+            for (uint32_t i = 0; i < 4; i++) UNROLL
+            for (uint32_t j = 0; j < 4; j++) {
+                const float *const from = sums[half * 2 + i / 2][j] + i % 2 * 2;
+                store8(own + (i * 8 + lane / 4) * PITCH + (j * 8 + lane % 4 * 2) * 4,
+                    Words2{{as_bits(from[0]), as_bits(from[1])}});
+            }
+#ifndef PLANT_NO_BARRIER_GEMM_ROWS
+            warp_sync();
+#endif
+            UNROLL_BY(1)
+            for (uint32_t i = lane / 8; i < 32; i += 4) {
+                const uint32_t row = m0 + warp_m + half * 32 + i;
+                if (row >= m) break;
+                const unsigned char *const at = own + i * PITCH + lane % 8 * 8;
+                const Words2 a = load_shared8(at), b = load_shared8(at + 64);
+                out(row, warp_n + lane % 8 * 2, Pair{as_float(a.w[0]), as_float(a.w[1])},
+                    Pair{as_float(b.w[0]), as_float(b.w[1])});
+            }
         }
     }
 };

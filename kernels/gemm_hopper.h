@@ -22,9 +22,13 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
     // For the large tile, the warpgroup that copies gives most of its registers to the other two.
     // The half tile does not need this, so one warp copies there instead of a warpgroup.
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
-    // The number of pairs whose inputs are loaded (find) before the first result is stored (put).
-    // With more than two, the half tile spills registers.
-    static constexpr uint32_t TOGETHER = N == 256 ? 4 : 2;
+    // Bytes from one row of sums to the next. The 32 more than the sums have let eight rows that
+    // store pairs at the same time use all banks, and hold what the epilogue knows of the row.
+    static constexpr uint32_t PITCH = N * 4 + 32;
+    // Rows whose inputs are loaded (find) before the first result is stored (put); pairs of columns
+    // of a row that a thread has, of each run.
+    static constexpr uint32_t TOGETHER = 4, EACH = HALF / 64;
+    static_assert(M * PITCH <= STAGES * STAGE_BYTES, "sums take the place of stages");
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) ==
                       (N == 256 ? GPU_HOPPER_SHARED : GPU_HOPPER_HALF_SHARED),
@@ -32,11 +36,15 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 
     // Multiplies m rows of x, from row `x_row` on. A block has groups * 64 of them. `groups` is 2;
     // with the half tile it may be 1, where 2 would give too few blocks. The epilogue `out` of
-    // gemm.h is split into find(i, c), which loads, and put(found, c, a, b), which stores, so that
-    // loads overlap (few.h says why).
-    template <class Find, class Put> DEVICE_MEMBER static void run(unsigned char *shared,
-        const TensorMap &x, uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m,
-        uint32_t k, uint32_t first, uint32_t second, const Find &find, const Put &put) {
+    // gemm.h is an object with four methods:
+    //   column(c)     what columns c and c + 1 of either run are to every row
+    //   row(i)        what row i of the launch is to every column; it may not exist
+    //   find(row, column)             loads what both need together
+    //   put(row, column, found, a, b) stores the results of a pair of sums of each run
+    // Loads are separate from stores for the reason that few.h gives.
+    template <class Out> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,
+        uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m, uint32_t k, uint32_t first,
+        uint32_t second, const Out &out) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * (groups * 64), steps = (k + K - 1) / K;
         // A warpgroup without rows does not take part.
         const uint32_t workers = m - m0 > 64 ? groups : 1;
@@ -86,22 +94,49 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #endif
         }
         wgmma_finish(sums);
-        const uint32_t lane = t % 32;
+        // When no warp reads the last stages any more, each warp stores its sixteen rows of sums in
+        // shared memory, where a lane finds a few columns of all of these rows. So what belongs to
+        // columns is computed once, what belongs to a row is the same for the whole warp, and the
+        // lanes' loads and stores are neighbours. With sums in registers, the epilogue would be N
+        // copies of its code.
+#ifndef PLANT_NO_BARRIER_ENDS
+        named_sync(1, (int)workers * 128);
+#endif
+        const uint32_t lane = t % 32, row = t / 32 * 16;
+        unsigned char *const own = shared + row * PITCH;
+        using Row = decltype(out.row(0u));
+        static_assert(sizeof(Row) <= 32, "it fits behind the sums");
+        if (lane < 16) *(Row *)(own + lane * PITCH + N * 4) = out.row(m0 + row + lane);
+#ifdef PLANT_NO_BARRIER_ROWS
+        warp_sync();
+#endif
         UNROLL
-        for (uint32_t h = 0; h < 2; h++) {
-            const uint32_t row = m0 + worker * 64 + t % 128 / 32 * 16 + h * 8 + lane / 4;
-            if (row >= m) continue;
+        for (uint32_t j = 0; j < N / 4; j++)
+            store8(own + (j % 2 * 8 + lane / 4) * PITCH + (j / 2 * 8 + lane % 4 * 2) * 4,
+                Words2{{as_bits(sums[2 * j]), as_bits(sums[2 * j + 1])}});
+#ifndef PLANT_NO_BARRIER_ROWS
+        warp_sync();
+#endif
+        decltype(out.column(0u)) columns[EACH];
+        UNROLL
+        for (uint32_t u = 0; u < EACH; u++) columns[u] = out.column(lane * 2 + u * 64);
+        UNROLL_BY(1)
+        for (uint32_t i = 0; i < 16 && m0 + row + i < m; i += TOGETHER) {
+            Row rows[TOGETHER];
+            decltype(out.find(rows[0], columns[0])) found[TOGETHER][EACH];
             UNROLL
-            for (uint32_t j = 0; j < HALF / 8; j += TOGETHER) {
-                decltype(find(0u, 0u)) found[TOGETHER];
-                UNROLL
-                for (uint32_t e = 0; e < TOGETHER; e++)
-                    found[e] = find(row, (j + e) * 8 + lane % 4 * 2);
-                UNROLL
-                for (uint32_t e = 0; e < TOGETHER; e++) {
-                    const float *a = sums + 4 * (j + e) + 2 * h, *b = a + HALF / 2;
-                    put(found[e], (j + e) * 8 + lane % 4 * 2, Pair{a[0], a[1]}, Pair{b[0], b[1]});
-                }
+            for (uint32_t e = 0; e < TOGETHER; e++)
+                rows[e] = *(const Row *)(own + (i + e) * PITCH + N * 4);
+            UNROLL
+            for (uint32_t e = 0; e < TOGETHER; e++) UNROLL
+            for (uint32_t u = 0; u < EACH; u++) found[e][u] = out.find(rows[e], columns[u]);
+            UNROLL
+            for (uint32_t e = 0; e < TOGETHER; e++) UNROLL
+            for (uint32_t u = 0; u < EACH; u++) {
+                const unsigned char *const at = own + (i + e) * PITCH + (lane * 2 + u * 64) * 4;
+                const Words2 a = load_shared8(at), b = load_shared8(at + HALF * 4);
+                out.put(rows[e], columns[u], found[e][u], Pair{as_float(a.w[0]), as_float(a.w[1])},
+                    Pair{as_float(b.w[0]), as_float(b.w[1])});
             }
         }
     }

@@ -36,11 +36,11 @@ struct LogitPairs {
         rows[0] = n0 + 2 * j < p.vocab_size ? n0 + 2 * j : n0;
         rows[1] = rows[0] + 1 < p.vocab_size ? rows[0] + 1 : rows[0];
     }
+    DEVICE_MEMBER uint32_t column(uint32_t j) const { return n0 + 2 * j; }
     DEVICE_MEMBER float *find(uint32_t i, uint32_t) const {
         return i < p.n_rows && p.rows[i] >= 0 ? p.out + (size_t)i * p.out_stride : nullptr;
     }
-    DEVICE_MEMBER void put(float *out, uint32_t j, float a, float b) const {
-        const uint32_t n = n0 + 2 * j;
+    DEVICE_MEMBER void put(float *out, uint32_t n, float a, float b) const {
         if (out && n < p.vocab_size) out[n] = a;
         if (out && n + 1 < p.vocab_size) out[n + 1] = b;
     }

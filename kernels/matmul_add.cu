@@ -42,24 +42,39 @@ DEVICE void matmul_add_float(const MatmulAddParams &p) {
     });
 }
 
-// The address and the previous values of columns n and n + 1 of a row (n is even). x is null where
-// these columns do not exist.
-struct Found {
-    float *x;
-    Words2 before;
+// What columns n and n + 1 (n is even) are to every row: how many of them exist, and their biases.
+struct Columns {
+    uint32_t n, exist;
+    float bias[2];
 };
-DEVICE Found find_pair(const MatmulAddParams &p, int32_t row, uint32_t n) {
-    if (row < 0 || n >= p.n) return {};
-    float *x = p.x + (size_t)row * p.x_stride + n;
-    return {x, load_fresh8(x)}; // after an odd last column comes padding
+DEVICE Columns columns_of(const MatmulAddParams &p, uint32_t n) {
+    Columns c = {n, n < p.n ? smaller(p.n - n, 2) : 0, {}};
+    if (p.bias && c.exist > 0) c.bias[0] = load_const_float(p.bias + n);
+    if (p.bias && c.exist > 1) c.bias[1] = load_const_float(p.bias + n + 1);
+    return c;
 }
-DEVICE void add_pair(const MatmulAddParams &p, const Found &found, uint32_t n, Pair sums) {
-    if (!found.x) return;
-    found.x[0] = as_float(found.before.w[0]) +
-                 p.scale * (sums.x + (p.bias ? load_const_float(p.bias + n) : 0));
-    if (n + 1 < p.n)
-        found.x[1] = as_float(found.before.w[1]) +
-                     p.scale * (sums.y + (p.bias ? load_const_float(p.bias + n + 1) : 0));
+// The number in x at which a row begins; NONE where there is no row. (A pointer would forget, on its
+// way through shared memory, that it is one to global memory.)
+typedef uint64_t Row;
+const Row NONE = ~0ull;
+DEVICE Row row_of(const MatmulAddParams &p, int32_t row) {
+    return row < 0 ? NONE : (uint64_t)row * p.x_stride;
+}
+// The previous values of these columns of a row.
+DEVICE Words2 find_pair(const MatmulAddParams &p, Row row, const Columns &c) {
+    // After an odd last column comes padding.
+    return row != NONE && c.exist > 0 ? load_fresh8(p.x + (row + c.n)) : Words2{};
+}
+DEVICE void add_pair(
+    const MatmulAddParams &p, Row row, const Columns &c, const Words2 &before, Pair sums) {
+    if (row == NONE || c.exist == 0) return;
+    const float a = as_float(before.w[0]) + p.scale * (sums.x + c.bias[0]),
+                b = as_float(before.w[1]) + p.scale * (sums.y + c.bias[1]);
+    float *const x = p.x + (row + c.n);
+    if (c.exist == 2)
+        store8(x, Words2{{as_bits(a), as_bits(b)}});
+    else
+        *x = a;
 }
 
 // Two neighbouring rows of w are a pair; n0 is the block's first row (see Pairs in few.h).
@@ -72,11 +87,17 @@ struct AddPairs {
         rows[0] = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
         rows[1] = rows[0] + 1 < p.n ? rows[0] + 1 : rows[0];
     }
-    DEVICE_MEMBER Found find(uint32_t i, uint32_t j) const {
-        return find_pair(p, i < p.n_rows ? p.rows[i] : -1, n0 + 2 * j);
+    struct Found {
+        Row row;
+        Words2 before;
+    };
+    DEVICE_MEMBER Columns column(uint32_t j) const { return columns_of(p, n0 + 2 * j); }
+    DEVICE_MEMBER Found find(uint32_t i, const Columns &c) const {
+        const Row row = row_of(p, i < p.n_rows ? p.rows[i] : -1);
+        return {row, find_pair(p, row, c)};
     }
-    DEVICE_MEMBER void put(const Found &found, uint32_t j, float a, float b) const {
-        add_pair(p, found, n0 + 2 * j, Pair{a, b});
+    DEVICE_MEMBER void put(const Found &found, const Columns &c, float a, float b) const {
+        add_pair(p, found.row, c, found.before, Pair{a, b});
     }
 };
 
@@ -91,20 +112,6 @@ template <class W, bool BATCH> DEVICE void matmul_add(const MatmulAddParams &p) 
             [&](uint32_t first) { return AddPairs(p, first); });
 }
 
-// What find_pair returns for columns n and n + `half`.
-struct FoundPairs {
-    Found a, b;
-};
-DEVICE FoundPairs find_pairs(const MatmulAddParams &p, uint32_t i, uint32_t n, uint32_t half) {
-    const int32_t row = p.rows[i];
-    return {find_pair(p, row, n), find_pair(p, row, n + half)};
-}
-DEVICE void add_pairs(
-    const MatmulAddParams &p, const FoundPairs &found, uint32_t n, uint32_t half, Pair a, Pair b) {
-    add_pair(p, found.a, n, a);
-    add_pair(p, found.b, n + half, b);
-}
-
 template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
     SHARED(shared);
     using G = Gemm<W>;
@@ -113,20 +120,44 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
         shared, p.y, p.y_stride, p.w, p.w_stride, p.n_rows, p.k,
         [&](uint32_t r) -> int64_t { return n0 + r < p.n ? (int64_t)(n0 + r) : -1; },
         [&](uint32_t i, uint32_t c, Pair a, Pair b) {
-            add_pairs(p, find_pairs(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b);
+            const Columns first = columns_of(p, n0 + c), second = columns_of(p, n0 + c + G::HALF);
+            const Row row = row_of(p, p.rows[i]);
+            const Words2 found[2] = {find_pair(p, row, first), find_pair(p, row, second)};
+            add_pair(p, row, first, found[0], a);
+            add_pair(p, row, second, found[1], b);
         });
 }
+
+// The columns that a thread of HopperGemm has of each of its rows.
+struct AddTile {
+    const MatmulAddParams &p;
+    uint32_t n0, half;
+
+    struct Column {
+        Columns a, b;
+    };
+    struct Found {
+        Words2 a, b;
+    };
+    DEVICE_MEMBER Column column(uint32_t c) const {
+        return {columns_of(p, n0 + c), columns_of(p, n0 + c + half)};
+    }
+    DEVICE_MEMBER Row row(uint32_t i) const { return row_of(p, i < p.n_rows ? p.rows[i] : -1); }
+    DEVICE_MEMBER Found find(Row row, const Column &c) const {
+        return {find_pair(p, row, c.a), find_pair(p, row, c.b)};
+    }
+    DEVICE_MEMBER void put(Row row, const Column &c, const Found &found, Pair a, Pair b) const {
+        add_pair(p, row, c.a, found.a, a);
+        add_pair(p, row, c.b, found.b, b);
+    }
+};
 
 template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulAddHopperParams &h) {
     SHARED(shared);
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(
-        shared, h.y, h.p.first, h.w, h.groups, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
-        [&](uint32_t i, uint32_t c) { return find_pairs(h.p, i, n0 + c, G::HALF); },
-        [&](const FoundPairs &found, uint32_t c, Pair a, Pair b) {
-            add_pairs(h.p, found, n0 + c, G::HALF, a, b);
-        });
+    G::run(shared, h.y, h.p.first, h.w, h.groups, h.p.n_rows, h.p.k, n0, n0 + G::HALF,
+        AddTile{h.p, n0, G::HALF});
 }
 
 template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHopperParams &h) {

@@ -11,68 +11,95 @@ template <bool ALONE> DEVICE void store_floats(float *to, float a, float b) {
         to[0] = a, to[1] = b;
 }
 
-// What put_pair needs for two columns of a row: the row, its slot in the cache, and RoPE's cosine
-// and sine. `row` is -1 where there is no row.
-struct Found {
-    int32_t row;
-    uint32_t slot;
+const uint32_t NONE = ~0u;
+
+// What columns n and n + 1 are to every row. n is even, as all widths are, so both belong to one
+// head, and RoPE rotates them together.
+struct Columns {
+    unsigned char *to; // where they lie in the first row, or in the first slot of the cache
+    uint32_t stride;   // bytes from a row, or from a slot, to the next; NONE: they do not exist
+    uint32_t angle;    // the number of the pair in its head
+    // wide: they are stored as float32. last: of a head in the cache, so behind them is padding.
+    bool is_q, turns, wide, last;
+};
+// What a row is to all of its columns: the number of the row; that of its slot, or again of the row
+// where K and V are not stored in the cache yet; and the first of its angles. NONE: there is none.
+struct Row {
+    uint32_t of_q, of_kv, angle;
+};
+struct Angle {
     float cos, sin;
 };
-DEVICE Found find_pair(const QkvParams &p, int32_t row, uint32_t n) {
-    n += p.first;
-    const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim;
-    Found read = {row, GPU_NO_SLOT, 1, 0};
-    if (row >= 0 && n < q_dim + kv_dim && !p.raw) {
-        const size_t angle = (size_t)p.positions[row] * (p.head_dim / 2) + n % p.head_dim / 2;
-        read.cos = p.cos[angle], read.sin = p.sin[angle];
-    }
-    if (row >= 0 && n >= q_dim) read.slot = p.slots[row];
-    return read;
+
+// append.cu takes K and V in float32, because a scale or a norm needs the whole vector.
+DEVICE bool appends(const QkvParams &p) {
+    return p.raw || p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8;
 }
 
-// Finishes and stores columns n and n + 1 of a row, counted from p.first on. n and p.first are
-// even, so both columns belong to one head, and RoPE rotates them together.
-template <bool ALONE = false>
-DEVICE void put_pair(const QkvParams &p, const Found &read, uint32_t n, float a, float b) {
+// Columns n and n + 1, counted from p.first on.
+DEVICE Columns columns_of(const QkvParams &p, uint32_t n) {
+    if (n >= p.n) return {nullptr, NONE, 0, false, false, false, false};
     n += p.first;
-    const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim,
-                   row = (uint32_t)read.row;
-    if (p.bias) {
-        a += p.bias[n];
-        b += p.bias[n + 1];
-    }
-    const uint32_t d = n % p.head_dim;
-    if (n < q_dim + kv_dim && !p.raw) {
-        const float turned = a * read.cos - b * read.sin;
-        b = a * read.sin + b * read.cos;
+    const uint32_t q_dim = p.n_heads * p.head_dim, kv_dim = p.n_kv_heads * p.head_dim;
+    const bool is_q = n < q_dim, is_v = n >= q_dim + kv_dim, paged = !is_q && !appends(p),
+               wide = !paged || p.kv_type == GPU_F32;
+    const uint32_t of_kind = is_q ? n : n - q_dim - (is_v ? kv_dim : 0);
+    // A product instead of a division, which takes twenty instructions. It is exact while n *
+    // head_dim is less than 2^32.
+    const uint32_t inverse = 0xffffffffu / p.head_dim + 1,
+                   head = (uint32_t)((uint64_t)of_kind * inverse >> 32),
+                   d = of_kind - head * p.head_dim, bytes = wide ? 4 : 2;
+    const uint32_t at = paged ? head * GPU_PAGE * p.head_stride + d : of_kind;
+    Columns c;
+    c.to = (unsigned char *)(is_q ? p.q : is_v ? p.v_pages : p.k_pages) + (size_t)at * bytes;
+    c.stride = (is_q ? p.q_stride : paged ? p.head_stride : 2 * kv_dim) * bytes;
+    c.angle = d / 2;
+    c.is_q = is_q, c.turns = !is_v && !p.raw, c.wide = wide;
+    c.last = paged && d + 2 == p.head_dim;
+    return c;
+}
+DEVICE Pair bias_of(const QkvParams &p, uint32_t n) {
+    if (!p.bias || n >= p.n) return {0, 0};
+    return {p.bias[p.first + n], p.bias[p.first + n + 1]};
+}
+DEVICE Row row_of(const QkvParams &p, int32_t row) {
+    if (row < 0) return {NONE, NONE, 0};
+    const uint32_t slot = p.slots[row],
+                   place = slot / GPU_PAGE * (p.n_kv_heads * GPU_PAGE) + slot % GPU_PAGE;
+    return {(uint32_t)row,
+        slot == GPU_NO_SLOT ? NONE
+        : appends(p)        ? (uint32_t)row
+                            : place,
+        (uint32_t)p.positions[row] * (p.head_dim / 2)};
+}
+// Loads what put_pair needs for these columns of a row.
+DEVICE Angle find_pair(const QkvParams &p, const Row &row, const Columns &c) {
+    if (!c.turns) return {1, 0};
+    return {p.cos[row.angle + c.angle], p.sin[row.angle + c.angle]};
+}
+
+// Finishes and stores the columns of a row.
+template <bool ALONE = false> DEVICE void put_pair(const QkvParams &p, const Row &row,
+    const Columns &c, Pair bias, const Angle &angle, float a, float b) {
+    const uint32_t of = c.is_q ? row.of_q : row.of_kv;
+    if (of == NONE || c.stride == NONE) return;
+    if (p.bias) a += bias.x, b += bias.y;
+    if (c.turns) {
+        const float turned = a * angle.cos - b * angle.sin;
+        b = a * angle.sin + b * angle.cos;
         a = turned;
     }
-    if (n < q_dim) {
-        store_floats<ALONE>(p.q + (size_t)row * p.q_stride + n, a, b);
-        return;
-    }
-    const uint32_t slot = read.slot;
-    if (slot == GPU_NO_SLOT) return;
-    const bool is_v = n >= q_dim + kv_dim;
-    // append.cu takes these numbers, because a scale or a norm needs the whole vector.
-    if (p.raw || p.kv_type == GPU_INT8 || p.kv_type == GPU_FP8) {
-        store_floats<ALONE>((float *)(is_v ? p.v_pages : p.k_pages) + (size_t)row * 2 * kv_dim +
-                                (n - q_dim) % kv_dim,
-            a, b);
-        return;
-    }
-    const uint32_t head = (n - q_dim) % kv_dim / p.head_dim;
-    const size_t at =
-        (((size_t)(slot / GPU_PAGE) * p.n_kv_heads + head) * GPU_PAGE + slot % GPU_PAGE) *
-            p.head_stride +
-        d;
-    auto store = [&](auto type) {
-        auto *to = (decltype(type) *)(is_v ? p.v_pages : p.k_pages) + at;
-        store_pair(to, a, b);
-        if (d + 2 == p.head_dim)
-            for (uint32_t i = p.head_dim; i < p.head_stride; i++) from_float(to[i - d], 0);
-    };
-    with_type(p.kv_type, store);
+    unsigned char *const to = c.to + (size_t)of * c.stride;
+    if (c.wide)
+        store_floats<ALONE>((float *)to, a, b);
+    else
+        *(uint32_t *)to = p.kv_type == GPU_BF16 ? pair_of(a, b, bf16()) : pair_of(a, b, f16());
+    UNROLL_BY(1)
+    for (uint32_t i = 0; c.last && i < p.head_stride - p.head_dim; i += 2)
+        if (c.wide)
+            store_floats<ALONE>((float *)to + 2 + i, 0, 0);
+        else
+            ((uint32_t *)to)[1 + i / 2] = 0;
 }
 
 DEVICE void qkv_float(const QkvParams &p) {
@@ -90,9 +117,20 @@ DEVICE void qkv_float(const QkvParams &p) {
         float sums[2][R];
         norm_dot2<R>(sums, w0, w1, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
-        if (f.row >= 0) put_pair(p, find_pair(p, f.row, n), n, f.a, f.b);
+        const Columns columns = columns_of(p, n);
+        const Row row = row_of(p, f.row);
+        put_pair(p, row, columns, bias_of(p, n), find_pair(p, row, columns), f.a, f.b);
     });
 }
+
+struct Column {
+    Columns columns;
+    Pair bias;
+};
+struct Found {
+    Row row;
+    Angle angle;
+};
 
 // Two neighbouring rows of w are a pair; n0 is the block's first row (see Pairs in few.h).
 struct QkvPairs {
@@ -104,11 +142,15 @@ struct QkvPairs {
         rows[0] = n0 + 2 * j < end ? n0 + 2 * j : n0;
         rows[1] = rows[0] + 1;
     }
-    DEVICE_MEMBER Found find(uint32_t i, uint32_t j) const {
-        return find_pair(p, i < p.n_rows && n0 + 2 * j < end ? p.rows[i] : -1, n0 + 2 * j);
+    DEVICE_MEMBER Column column(uint32_t j) const {
+        return {columns_of(p, n0 + 2 * j), bias_of(p, n0 + 2 * j)};
     }
-    DEVICE_MEMBER void put(const Found &found, uint32_t j, float a, float b) const {
-        if (found.row >= 0) put_pair(p, found, n0 + 2 * j, a, b);
+    DEVICE_MEMBER Found find(uint32_t i, const Column &c) const {
+        const Row row = row_of(p, i < p.n_rows ? p.rows[i] : -1);
+        return {row, find_pair(p, row, c.columns)};
+    }
+    DEVICE_MEMBER void put(const Found &found, const Column &c, float a, float b) const {
+        put_pair(p, found.row, c.columns, c.bias, found.angle, a, b);
     }
 };
 
@@ -126,22 +168,6 @@ template <class W, bool BATCH> DEVICE void qkv(const QkvParams &p) {
             p.eps, p.n / 2, [&](uint32_t first) { return QkvPairs(p, first); });
 }
 
-// What put_pairs needs for row i of the launch: a is for columns n and n + 1, b for the two columns
-// `half` further on.
-struct FoundPairs {
-    Found a, b;
-};
-DEVICE FoundPairs find_pairs(const QkvParams &p, uint32_t i, uint32_t n, uint32_t half) {
-    const int32_t row = p.rows[i];
-    return {find_pair(p, row, n), find_pair(p, row, n + half)};
-}
-DEVICE void put_pairs(
-    const QkvParams &p, const FoundPairs &read, uint32_t n, uint32_t half, Pair a, Pair b) {
-    if (read.a.row < 0) return;
-    if (n < p.n) put_pair(p, read.a, n, a.x, a.y);
-    if (n + half < p.n) put_pair(p, read.b, n + half, b.x, b.y);
-}
-
 template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
     SHARED(shared);
     using G = Gemm<W>;
@@ -150,20 +176,48 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
         shared, p.x, p.x_stride, p.w, p.w_stride, p.n_rows, p.dim,
         [&](uint32_t r) -> int64_t { return n0 + r < p.n ? (int64_t)(n0 + r) : -1; },
         [&](uint32_t i, uint32_t c, Pair a, Pair b) {
-            put_pairs(p, find_pairs(p, i, n0 + c, G::HALF), n0 + c, G::HALF, a, b);
+            const Row row = row_of(p, p.rows[i]);
+            const Columns first = columns_of(p, n0 + c);
+            put_pair(p, row, first, bias_of(p, n0 + c), find_pair(p, row, first), a.x, a.y);
+            const Columns second = columns_of(p, n0 + c + G::HALF);
+            put_pair(
+                p, row, second, bias_of(p, n0 + c + G::HALF), find_pair(p, row, second), b.x, b.y);
         });
 }
+
+// The columns that a thread of HopperGemm has of each of its rows.
+struct QkvTile {
+    const QkvParams &p;
+    uint32_t n0, half;
+
+    struct Both {
+        Column a, b;
+    };
+    struct Angles {
+        Angle a, b;
+    };
+    DEVICE_MEMBER Both column(uint32_t c) const {
+        const uint32_t first = n0 + c, second = first + half;
+        return {
+            {columns_of(p, first), bias_of(p, first)}, {columns_of(p, second), bias_of(p, second)}};
+    }
+    DEVICE_MEMBER Row row(uint32_t i) const { return row_of(p, i < p.n_rows ? p.rows[i] : -1); }
+    DEVICE_MEMBER Angles find(const Row &row, const Both &c) const {
+        return {find_pair(p, row, c.a.columns), find_pair(p, row, c.b.columns)};
+    }
+    DEVICE_MEMBER void put(
+        const Row &row, const Both &c, const Angles &found, Pair a, Pair b) const {
+        put_pair<true>(p, row, c.a.columns, c.a.bias, found.a, a.x, a.y);
+        put_pair<true>(p, row, c.b.columns, c.b.bias, found.b, b.x, b.y);
+    }
+};
 
 template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParams &h) {
     SHARED(shared);
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t n0 = blockIdx.y * G::N;
-    G::run(
-        shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
-        [&](uint32_t i, uint32_t c) { return find_pairs(h.p, i, n0 + c, G::HALF); },
-        [&](const FoundPairs &read, uint32_t c, Pair a, Pair b) {
-            put_pairs(h.p, read, n0 + c, G::HALF, a, b);
-        });
+    G::run(shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, n0, n0 + G::HALF,
+        QkvTile{h.p, n0, G::HALF});
 }
 
 template <class Q, uint32_t ROWS> DEVICE void qkv_codes(const QkvHopperParams &h) {
@@ -184,14 +238,21 @@ DEVICE void put_sums(const QkvParams &p) {
 #else
     const float *sums = (const float *)p.x + (size_t)blockIdx.y * p.x_stride;
 #endif
+    const Row found = row_of(p, row);
     Words2 pairs[4];
+    Columns columns[4];
+    Angle angles[4];
     UNROLL
-    for (uint32_t i = 0; i < 4; i++)
-        if (n0 + i * 512 < end) pairs[i] = load_fresh8(sums + n0 + i * 512);
+    for (uint32_t i = 0; i < 4; i++) {
+        if (n0 + i * 512 >= end) continue;
+        pairs[i] = load_fresh8(sums + n0 + i * 512);
+        columns[i] = columns_of(p, n0 + i * 512);
+        angles[i] = find_pair(p, found, columns[i]);
+    }
     UNROLL
     for (uint32_t i = 0; i < 4; i++)
         if (n0 + i * 512 < end)
-            put_pair<true>(p, find_pair(p, row, n0 + i * 512), n0 + i * 512,
+            put_pair<true>(p, found, columns[i], bias_of(p, n0 + i * 512), angles[i],
                 as_float(pairs[i].w[0]), as_float(pairs[i].w[1]));
 }
 

@@ -105,6 +105,9 @@ plants() {
       cat <<'END'
 NO_BARRIER prepare - prepare twin says|other bits
 NO_BARRIER_GEMM matmul_add prefill_bf16 gemm twin says|other bits
+NO_BARRIER_GEMM_ENDS matmul_add prefill_bf16 gemm twin says|other bits
+NO_BARRIER_GEMM_HALF matmul_add prefill_bf16 gemm twin says|other bits
+NO_BARRIER_GEMM_ROWS matmul_add prefill_bf16 gemm twin says|other bits
 NO_BARRIER_ATTEND attend bf16 attend twin says|other bits
 NO_BARRIER_CHUNK attend_prefill_fma f32 attend_prefill_fma twin says|other bits
 WEAK_WAIT_ATTEND attend bf16 attend copies under way|twin says|other bits
@@ -161,6 +164,8 @@ NO_WAIT logits bf16 chain logits_.*no thread waits
 NO_WAIT sample - chain sample_max.*no thread waits
 NO_FENCE matmul_add hopper_bf16 hopper made by a store that no async_fence has made visible
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper a barrier that nobody has made
+NO_BARRIER_ENDS matmul_add hopper_bf16 hopper a product reads what threads have stored|twin says|other bits
+NO_BARRIER_ROWS qkv hopper_bf16 hopper twin says|other bits
 NO_EXPECT matmul_add hopper_bf16 hopper that does not expect them
 WRONG_PARITY matmul_add hopper_bf16 hopper no thread can go on|overwrites what a product of warpgroup . still reads
 FREED_EARLY matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
@@ -208,6 +213,9 @@ END
       cat <<'END'
 NO_BARRIER prepare - prepare data race
 NO_BARRIER_GEMM matmul_add prefill_bf16 gemm data race
+NO_BARRIER_GEMM_ENDS matmul_add prefill_bf16 gemm data race
+NO_BARRIER_GEMM_HALF matmul_add prefill_bf16 gemm data race
+NO_BARRIER_GEMM_ROWS matmul_add prefill_bf16 gemm data race
 NO_BARRIER_ATTEND attend bf16 attend data race
 NO_BARRIER_CHUNK attend_prefill_fma f32 attend_prefill_fma data race
 QUERIES_OVERWRITTEN attend bf16 attend data race
@@ -223,6 +231,8 @@ NO_DEVICE_FENCE matmul_add batch_bf16 batch data race
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill data race
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper data race|a barrier that nobody has made
+NO_BARRIER_ENDS matmul_add hopper_bf16 hopper data race|a product reads what threads have stored
+NO_BARRIER_ROWS qkv hopper_bf16 hopper data race
 FREED_EARLY matmul_add hopper_bf16 hopper data race|overwrites what a product of warpgroup . still reads
 NOT_EMPTY matmul_add hopper_bf16 hopper data race|more arrivals than|overwrites what a product of warpgroup . still reads
 NO_BARRIER_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper data race
