@@ -13,6 +13,9 @@
 // and joins them in the same order. So neither NT nor the number of blocks that share a K changes
 // the bits. With many rows, registers do not suffice for two such sums, so finished sums wait in
 // shared memory until they are joined.
+//
+// A kernel has more than 64 KB of machine code, because it has the loop over K and what comes behind
+// it for three numbers of rows. A launch runs through the code of one.
 
 // The number of blocks that share a K, and the memory in which they exchange sums (params.h).
 struct Split {

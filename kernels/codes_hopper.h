@@ -24,13 +24,15 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) + GPU_TABLE_BYTES ==
                       (ROWS == 256 ? GPU_CODES_SHARED : GPU_CODES_HALF_SHARED),
         "params.h");
-    static_assert(ROWS / 8 * 256 * 16 == STAGES * STAGE_BYTES, "sums take the place of stages");
+    static_assert(ROWS * 64 * 8 <= STAGES * STAGE_BYTES, "sums take the place of stages");
 
     // Multiplies ROWS rows of x, from row x_row + blockIdx.x * ROWS on, by the block's pairs of
-    // rows of w: 32 pairs for each of `groups` warpgroups (`groups` as in gemm_hopper.h).
-    template <class Pairs> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,
-        uint32_t x_row, const void *w, uint32_t w_stride, uint32_t groups, uint32_t k,
-        const Pairs &pairs) {
+    // rows of w: 32 pairs for each of `groups` warpgroups (`groups` as in gemm_hopper.h). `pairs` is
+    // as in few.h, of which rows(n, j) alone is called; `out` is as in gemm_hopper.h, where a has the
+    // sums of one pair and b those of the next, and column(c) is called for twice the pair's number.
+    template <class Pairs, class Out> DEVICE_MEMBER static void run(unsigned char *shared,
+        const TensorMap &x, uint32_t x_row, const void *w, uint32_t w_stride, uint32_t groups,
+        uint32_t k, const Pairs &pairs, const Out &out) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * ROWS,
                        lines = (k + Q::STEPS * 32 - 1) / (Q::STEPS * 32);
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
@@ -95,30 +97,44 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
             }
         }
         wgmma_finish(sums);
-        // When no warp reads the last stages any more, each thread stores its own sums in shared
-        // memory. The epilogue can then be one loop; with sums in registers it would be ROWS / 4
-        // copies of its code.
+        // When no warp reads the last stages any more, all sums go to shared memory, where a warp
+        // finds all columns of some rows (gemm_hopper.h says why). A row has the sums of 64 pairs,
+        // with `groups` 1 of 32; a lane has two neighbouring pairs. Groups of four pairs are
+        // swizzled: four rows that store at the same time use all banks.
 #ifndef PLANT_NO_BARRIER_CODES
         named_sync(1, (int)groups * 128);
 #endif
+        const auto place = [&](uint32_t row, uint32_t pair) {
+            return shared + (row * 64 + (pair ^ (row / 2 % 4 * 4))) * 8;
+        };
         UNROLL
-        for (uint32_t r = 0; r < ROWS / 8; r++)
-            store16(shared + (r * 256 + t) * 16,
-                Words4{{as_bits(sums[4 * r]), as_bits(sums[4 * r + 1]), as_bits(sums[4 * r + 2]),
-                    as_bits(sums[4 * r + 3])}});
-        const auto column = pairs.column(j);
+        for (uint32_t r = 0; r < ROWS / 8; r++) UNROLL
+        for (uint32_t e = 0; e < 2; e++) // this thread has rows 2t and 2t + 1 of each eight
+            store8(place(r * 8 + t % 4 * 2 + e, j),
+                Words2{{as_bits(sums[4 * r + e]), as_bits(sums[4 * r + 2 + e])}});
+#ifndef PLANT_NO_BARRIER_CODES_ROWS
+        named_sync(1, (int)groups * 128);
+#endif
+        const uint32_t lane = t % 32, pair = lane * 2 % (groups * 32);
+        const auto column = out.column(pair * 2);
+        // The warps have eight rows at a time (with 32 pairs in a row, four warps have them). Every
+        // eighth row is swizzled alike.
+        constexpr uint32_t TOGETHER = 4;
+        const uint32_t row = t / (groups * 16);
+        const unsigned char *own = place(row, pair);
         UNROLL_BY(1)
-        for (uint32_t r = 0; r < ROWS / 8; r += 4) {
-            // This thread has rows 2t and 2t + 1 of each eight, where t = lane % 4.
-            decltype(pairs.find(0u, column)) found[8];
+        for (uint32_t i = m0 + row; i < m0 + ROWS; i += TOGETHER * 8, own += TOGETHER * 4096) {
+            decltype(out.row(0u)) rows[TOGETHER];
+            decltype(out.find(rows[0], column)) found[TOGETHER];
             UNROLL
-            for (uint32_t e = 0; e < 8; e++)
-                found[e] = pairs.find(m0 + (r + e / 2) * 8 + t % 4 * 2 + e % 2, column);
+            for (uint32_t e = 0; e < TOGETHER; e++) rows[e] = out.row(i + e * 8);
             UNROLL
-            for (uint32_t e = 0; e < 8; e += 2) {
-                const Words4 both = load_shared(shared + ((r + e / 2) * 256 + t) * 16);
-                pairs.put(found[e], column, as_float(both.w[0]), as_float(both.w[2]));
-                pairs.put(found[e + 1], column, as_float(both.w[1]), as_float(both.w[3]));
+            for (uint32_t e = 0; e < TOGETHER; e++) found[e] = out.find(rows[e], column);
+            UNROLL
+            for (uint32_t e = 0; e < TOGETHER; e++) {
+                const Words4 both = load_shared(own + e * 4096);
+                out.put(rows[e], column, found[e], Pair{as_float(both.w[0]), as_float(both.w[1])},
+                    Pair{as_float(both.w[2]), as_float(both.w[3])});
             }
         }
     }

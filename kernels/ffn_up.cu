@@ -38,29 +38,61 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
     });
 }
 
-// Pair j is row first + j of gate and the same row of up (see Pairs in few.h). With PERMUTED, h is
-// f16 and its columns are in permuted order. The pairs are in that order too, so that the eight
-// outputs of a warp are neighbours in h.
-template <bool PERMUTED> struct GatePairs {
+// Pair j is row first + j of gate and the same row of up (see Pairs in few.h).
+struct GatePairs {
     const FfnUpParams &p;
     uint32_t first;
 
-    DEVICE_MEMBER uint32_t gate_of(uint32_t j) const {
-        return PERMUTED ? column_of(first + j) : first + j;
-    }
     DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
-        rows[0] = gate_of(j) < p.ffn_dim ? gate_of(j) : first;
+        rows[0] = first + j < p.ffn_dim ? first + j : first;
         rows[1] = rows[0] + p.ffn_dim;
     }
-    DEVICE_MEMBER uint32_t column(uint32_t j) const { return j; }
+    DEVICE_MEMBER uint32_t column(uint32_t j) const { return first + j; }
     DEVICE_MEMBER int32_t find(uint32_t i, uint32_t) const { return i < p.n_rows ? p.rows[i] : -1; }
     DEVICE_MEMBER void put(int32_t row, uint32_t j, float gate, float up) const {
-        if (row < 0 || gate_of(j) >= p.ffn_dim) return;
-        if constexpr (PERMUTED)
-            from_float(((f16 *)p.h)[(size_t)row * p.h_stride + first + j],
-                bounded(output_of(p, gate_of(j), gate, up), p.h_type));
-        else
-            put_one(p, row, first + j, output_of(p, first + j, gate, up));
+        if (row >= 0 && j < p.ffn_dim) put_one(p, row, j, output_of(p, j, gate, up));
+    }
+};
+
+// What a row is to the epilogues of HopperGemm and HopperCodes: its number, or -1.
+struct GateRows {
+    struct None {};
+    const FfnUpParams &p;
+    DEVICE_MEMBER int32_t row(uint32_t i) const { return i < p.n_rows ? p.rows[i] : -1; }
+    template <class Column> DEVICE_MEMBER None find(int32_t, const Column &) const { return {}; }
+};
+
+// The same pairs for HopperCodes. h is f16 and its columns are in permuted order. The pairs are in
+// that order too, so that neighbouring pairs have neighbouring outputs in h.
+struct PermutedGates : GateRows {
+    uint32_t first;
+
+    // Of two neighbouring outputs: the place in h, and the columns of gate.
+    struct Column {
+        uint32_t at, gates[2];
+    };
+    DEVICE_MEMBER PermutedGates(const FfnUpParams &p, uint32_t first) : GateRows{p}, first(first) {}
+    DEVICE_MEMBER void rows(uint32_t (&rows)[2], uint32_t j) const {
+        rows[0] = column_of(first + j) < p.ffn_dim ? column_of(first + j) : first;
+        rows[1] = rows[0] + p.ffn_dim;
+    }
+    DEVICE_MEMBER Column column(uint32_t c) const {
+        const uint32_t at = first + c / 2;
+        return {at, {column_of(at), column_of(at + 1)}};
+    }
+    // a and b: gate and up of either output.
+    DEVICE_MEMBER void put(int32_t row, const Column &c, None, Pair a, Pair b) const {
+        if (row < 0) return;
+        f16 *const h = (f16 *)p.h + (size_t)row * p.h_stride + c.at;
+        const bool has_a = c.gates[0] < p.ffn_dim, has_b = c.gates[1] < p.ffn_dim;
+        const float first = has_a ? bounded(output_of(p, c.gates[0], a.x, a.y), p.h_type) : 0,
+                    second = has_b ? bounded(output_of(p, c.gates[1], b.x, b.y), p.h_type) : 0;
+        if (has_a && has_b)
+            store_pair(h, first, second);
+        else if (has_a)
+            from_float(h[0], first);
+        else if (has_b)
+            from_float(h[1], second);
     }
 };
 
@@ -69,10 +101,10 @@ template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
     SHARED(shared);
     if constexpr (BATCH)
         batch_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.n_rows, p.dim,
-            {p.scratch, p.splits}, GatePairs<false>{p, blockIdx.y * GPU_BATCH_PAIRS});
+            {p.scratch, p.splits}, GatePairs{p, blockIdx.y * GPU_BATCH_PAIRS});
     else
         few_rows<W>(shared, p.w, p.w_stride, p.x, p.x_stride, p.norm, p.rows, p.n_rows, p.dim,
-            p.eps, p.ffn_dim, [&](uint32_t first) { return GatePairs<false>{p, first}; });
+            p.eps, p.ffn_dim, [&](uint32_t first) { return GatePairs{p, first}; });
 }
 
 // Stores the outputs in columns j and j + 1 of a row.
@@ -105,14 +137,11 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
 }
 
 // The columns of gate and up that a thread of HopperGemm has of each of its rows.
-struct GateTile {
-    const FfnUpParams &p;
+struct GateTile : GateRows {
     uint32_t j0;
 
-    struct None {};
+    DEVICE_MEMBER GateTile(const FfnUpParams &p, uint32_t j0) : GateRows{p}, j0(j0) {}
     DEVICE_MEMBER uint32_t column(uint32_t c) const { return j0 + c; }
-    DEVICE_MEMBER int32_t row(uint32_t i) const { return i < p.n_rows ? p.rows[i] : -1; }
-    DEVICE_MEMBER None find(int32_t, uint32_t) const { return {}; }
     DEVICE_MEMBER void put(int32_t row, uint32_t j, None, Pair gate, Pair up) const {
         join(p, row, j, gate, up);
     }
@@ -123,14 +152,14 @@ template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopper
     using G = HopperGemm<T, COLUMNS>;
     const uint32_t j0 = blockIdx.y * G::HALF;
     G::run(shared, h.x, 0, h.w, h.groups, h.p.n_rows, h.p.dim, j0, h.p.ffn_dim + j0,
-        GateTile{h.p, j0});
+        GateTile(h.p, j0));
 }
 
 template <class Q, uint32_t ROWS> DEVICE void ffn_up_codes(const FfnUpHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim,
-        GatePairs<true>{h.p, blockIdx.y * (h.groups * 32)});
+    const PermutedGates gates(h.p, blockIdx.y * (h.groups * 32));
+    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim, gates, gates);
 }
 
 // The epilogue of a product that a library computed. h has type T.

@@ -230,10 +230,18 @@ template <class W> struct Gemm {
 #ifndef PLANT_NO_BARRIER_GEMM_ENDS
         block_sync();
 #endif
+        store(shared, sums, m, m0, out);
+    }
+
+    // (A function of its own, so that nothing that it computes from the thread's number takes a
+    // register in the loop above.)
+    template <class Out> DEVICE_MEMBER static void store(unsigned char *shared,
+        const float (&sums)[4][4][4], uint32_t m, uint32_t m0, const Out &out) {
+        const uint32_t t = thread_again(), lane = t % 32, warp_m = t / 128 * 64,
+                       warp_n = t / 32 % 4 * 32;
         constexpr uint32_t PITCH = 32 * 4 + 32; // eight rows that store pairs use all banks
         static_assert(8 * 32 * PITCH <= STAGES * STAGE_BYTES, "sums take the place of stages");
-        // (`warp` itself would be one register too many in the loop above for k4.)
-        unsigned char *const own = shared + (warp_m / 16 + warp_n / 32) * (32 * PITCH);
+        unsigned char *const own = shared + t / 32 * (32 * PITCH);
         UNROLL
         for (uint32_t half = 0; half < 2; half++) {
 #ifndef PLANT_NO_BARRIER_GEMM_HALF

@@ -191,6 +191,14 @@ DEVICE float load_const_float(const float *p) {
 }
 DEVICE void store16(void *p, Words4 v) { *(uint4 *)p = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
 DEVICE void store8(void *p, Words2 v) { *(uint2 *)p = make_uint2(v.w[0], v.w[1]); }
+// threadIdx.x, read anew: what is computed from this needs no register before.
+DEVICE uint32_t thread_again() {
+    uint32_t t;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+    return t;
+}
+// Tells the compiler that an address is one of global memory, where it cannot see that.
+DEVICE void is_global(const void *p) { __builtin_assume(__isGlobal(p)); }
 DEVICE float as_float(uint32_t x) { return __uint_as_float(x); }
 DEVICE uint32_t as_bits(float x) { return __float_as_uint(x); }
 // (x & mask) | bits in one instruction. The compiler would make two of it, one for each constant.

@@ -128,7 +128,8 @@ template <class W> DEVICE void matmul_add_prefill(const MatmulAddParams &p) {
         });
 }
 
-// The columns that a thread of HopperGemm has of each of its rows.
+// The columns that a thread of HopperGemm or HopperCodes has of each of its rows; `half`: from the
+// first two to the second two.
 struct AddTile {
     const MatmulAddParams &p;
     uint32_t n0, half;
@@ -163,8 +164,9 @@ template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulA
 template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    G::run(shared, h.y, h.p.first, h.p.w, h.p.w_stride, h.groups, h.p.k,
-        AddPairs(h.p, blockIdx.y * (h.groups * 32)));
+    const uint32_t first = blockIdx.y * (h.groups * 32);
+    G::run(shared, h.y, h.p.first, h.p.w, h.p.w_stride, h.groups, h.p.k, AddPairs(h.p, first),
+        AddTile{h.p, 2 * first, 2});
 }
 
 KERNEL(matmul_add_f32) { matmul_add_float(p); }

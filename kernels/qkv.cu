@@ -2,15 +2,6 @@
 // page. Where heads have norms, append.cu does what follows the bias.
 #include "gpu.h"
 
-// Stores two floats; with ALONE, by one store of 8 bytes. ALONE is for the kernel that is an
-// epilogue alone. In qkv_prefill_f32 it would raise the registers from 80 to 96.
-template <bool ALONE> DEVICE void store_floats(float *to, float a, float b) {
-    if constexpr (ALONE)
-        store8(to, Words2{{as_bits(a), as_bits(b)}});
-    else
-        to[0] = a, to[1] = b;
-}
-
 const uint32_t NONE = ~0u;
 
 // What columns n and n + 1 are to every row. n is even, as all widths are, so both belong to one
@@ -79,8 +70,8 @@ DEVICE Angle find_pair(const QkvParams &p, const Row &row, const Columns &c) {
 }
 
 // Finishes and stores the columns of a row.
-template <bool ALONE = false> DEVICE void put_pair(const QkvParams &p, const Row &row,
-    const Columns &c, Pair bias, const Angle &angle, float a, float b) {
+DEVICE void put_pair(const QkvParams &p, const Row &row, const Columns &c, Pair bias,
+    const Angle &angle, float a, float b) {
     const uint32_t of = c.is_q ? row.of_q : row.of_kv;
     if (of == NONE || c.stride == NONE) return;
     if (p.bias) a += bias.x, b += bias.y;
@@ -90,14 +81,15 @@ template <bool ALONE = false> DEVICE void put_pair(const QkvParams &p, const Row
         a = turned;
     }
     unsigned char *const to = c.to + (size_t)of * c.stride;
+    is_global(to); // one of three pointers
     if (c.wide)
-        store_floats<ALONE>((float *)to, a, b);
+        store8(to, Words2{{as_bits(a), as_bits(b)}});
     else
         *(uint32_t *)to = p.kv_type == GPU_BF16 ? pair_of(a, b, bf16()) : pair_of(a, b, f16());
     UNROLL_BY(1)
     for (uint32_t i = 0; c.last && i < p.head_stride - p.head_dim; i += 2)
         if (c.wide)
-            store_floats<ALONE>((float *)to + 2 + i, 0, 0);
+            store8((float *)to + 2 + i, Words2{});
         else
             ((uint32_t *)to)[1 + i / 2] = 0;
 }
@@ -177,15 +169,18 @@ template <class W> DEVICE void qkv_prefill(const QkvParams &p) {
         [&](uint32_t r) -> int64_t { return n0 + r < p.n ? (int64_t)(n0 + r) : -1; },
         [&](uint32_t i, uint32_t c, Pair a, Pair b) {
             const Row row = row_of(p, p.rows[i]);
-            const Columns first = columns_of(p, n0 + c);
-            put_pair(p, row, first, bias_of(p, n0 + c), find_pair(p, row, first), a.x, a.y);
-            const Columns second = columns_of(p, n0 + c + G::HALF);
-            put_pair(
-                p, row, second, bias_of(p, n0 + c + G::HALF), find_pair(p, row, second), b.x, b.y);
+            UNROLL_BY(1)
+            for (uint32_t second = 0; second < 2; second++) {
+                const uint32_t n = n0 + c + second * G::HALF;
+                const Columns columns = columns_of(p, n);
+                put_pair(p, row, columns, bias_of(p, n), find_pair(p, row, columns),
+                    second ? b.x : a.x, second ? b.y : a.y);
+            }
         });
 }
 
-// The columns that a thread of HopperGemm has of each of its rows.
+// The columns that a thread of HopperGemm or HopperCodes has of each of its rows; `half`: from the
+// first two to the second two.
 struct QkvTile {
     const QkvParams &p;
     uint32_t n0, half;
@@ -207,8 +202,8 @@ struct QkvTile {
     }
     DEVICE_MEMBER void put(
         const Row &row, const Both &c, const Angles &found, Pair a, Pair b) const {
-        put_pair<true>(p, row, c.a.columns, c.a.bias, found.a, a.x, a.y);
-        put_pair<true>(p, row, c.b.columns, c.b.bias, found.b, b.x, b.y);
+        put_pair(p, row, c.a.columns, c.a.bias, found.a, a.x, a.y);
+        put_pair(p, row, c.b.columns, c.b.bias, found.b, b.x, b.y);
     }
 };
 
@@ -223,8 +218,9 @@ template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParam
 template <class Q, uint32_t ROWS> DEVICE void qkv_codes(const QkvHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim,
-        QkvPairs(h.p, blockIdx.y * (h.groups * 32)));
+    const uint32_t first = blockIdx.y * (h.groups * 32);
+    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim, QkvPairs(h.p, first),
+        QkvTile{h.p, 2 * first, 2});
 }
 
 // The epilogue of a product that a library computed. A thread has four pairs of columns; it loads
@@ -252,7 +248,7 @@ DEVICE void put_sums(const QkvParams &p) {
     UNROLL
     for (uint32_t i = 0; i < 4; i++)
         if (n0 + i * 512 < end)
-            put_pair<true>(p, found, columns[i], bias_of(p, n0 + i * 512), angles[i],
+            put_pair(p, found, columns[i], bias_of(p, n0 + i * 512), angles[i],
                 as_float(pairs[i].w[0]), as_float(pairs[i].w[1]));
 }
 

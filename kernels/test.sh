@@ -176,6 +176,7 @@ WRONG_SWIZZLE ffn_up hopper_bf16 hopper twin says
 DECODED_EARLY matmul_add hopper_int8 codes registers were written while a product read them
 CODES_FREED_EARLY matmul_add hopper_int8 codes overwrites what a product of warpgroup . still reads
 NO_BARRIER_CODES matmul_add hopper_int8 codes a product reads what threads have stored
+NO_BARRIER_CODES_ROWS ffn_up hopper_nf4 codes twin says|other bits
 NOT_PERMUTED prepare - codes twin says
 NO_FENCE_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper no async_fence has made visible
 NO_ZEROS attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper nan, twin says|depends on the cut
@@ -227,7 +228,6 @@ NO_BARRIER_BATCH qkv batch_bf16 batch data race
 NO_BARRIER_SPLIT matmul_add batch_bf16 batch data race
 NO_BARRIER_ADAPT adapt - adapt_add data race
 NO_DEVICE_FENCE attend f32|bf16|f16 attend data race
-NO_DEVICE_FENCE matmul_add batch_bf16 batch data race
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm data race
 WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill data race
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper data race|a barrier that nobody has made
@@ -237,6 +237,7 @@ FREED_EARLY matmul_add hopper_bf16 hopper data race|overwrites what a product of
 NOT_EMPTY matmul_add hopper_bf16 hopper data race|more arrivals than|overwrites what a product of warpgroup . still reads
 NO_BARRIER_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper data race
 NO_BARRIER_CODES matmul_add hopper_int8 codes data race|a product reads what threads have stored
+NO_BARRIER_CODES_ROWS ffn_up hopper_nf4 codes data race
 NOT_ATOMIC sample - sample data race
 NOT_ATOMIC_SLICE sample - sample data race
 NO_BARRIER_PICK sample - sample data race
