@@ -69,7 +69,8 @@ Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instr
 # alone: one block on a multiprocessor at a time, so that nothing multiplies there while the block
 # ends.
 # instructions: lane instructions to decode.
-Hopper = namedtuple("Hopper", "blocks share flops end alone instructions")
+# ended: instructions that all warps of a block issue after its last product.
+Hopper = namedtuple("Hopper", "blocks share flops end alone instructions ended")
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 SCALED = ("int8", "fp8")  # types of the cache with a scale for each vector
@@ -78,29 +79,48 @@ UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5, "fp8": 0.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64, "fp8": 128}
 # Columns of a line of weights.
 LINE = {"f16": 64, "bf16": 64, "int8": 128, "fp8": 128, "int4": 256, "nf4": 256}
+# What all warps of a block of a prompt's product issue after its last product, for the largest tiles
+# and for half of them, as gpu_trace.py counts it.
+ENDED = {
+    ("qkv", "bf16"): [16352, 13780],
+    ("qkv", "int8"): [35860, 19028],
+    ("qkv", "fp8"): [35860, 19028],
+    ("qkv", "int4"): [35860, 19044],
+    ("qkv", "nf4"): [31532, 16868],
+    ("matmul_add", "bf16"): [12440, 8408],
+    ("matmul_add", "int8"): [20936, 10968],
+    ("matmul_add", "fp8"): [20936, 10968],
+    ("matmul_add", "int4"): [20936, 10984],
+    ("matmul_add", "nf4"): [16872, 8880],
+    ("ffn_up", "bf16"): [19848, 10520],
+    ("ffn_up", "int8"): [27096, 13760],
+    ("ffn_up", "fp8"): [27096, 13760],
+    ("ffn_up", "int4"): [27096, 13776],
+    ("ffn_up", "nf4"): [25768, 13216],
+}
 # What all warps of a block issue together, counted in the machine code by gpu_trace.py. For few rows: for
 # the block itself, for an activation row, for 1024 columns of one, for a tile of sixteen weight rows,
 # and for a line of one. For many rows: for the block itself and for a line of its 128 weight rows, with
 # 16, 32 and 64 activation rows.
 COUNTED = {
-    ("qkv", "bf16"): ([1438, 621, 724, 250, 78], [6776, 1072, 11912, 1264, 21544, 1956]),
-    ("qkv", "int8"): ([1389, 669, 826, 274, 152], [7008, 1812, 11816, 2396, 21800, 3936]),
-    ("qkv", "fp8"): ([1357, 669, 826, 289, 130], [7112, 1680, 12088, 2368, 22008, 4104]),
-    ("qkv", "int4"): ([1373, 669, 824, 257, 270], [6968, 3340, 12032, 4816, 21888, 7568]),
-    ("qkv", "nf4"): ([1485, 669, 824, 255, 694], [7056, 6892, 12128, 8308, 21832, 12240]),
-    ("matmul_add", "bf16"): ([1357, 99, 152, 217, 78], [4880, 1072, 7968, 1264, 13464, 1988]),
-    ("matmul_add", "int8"): ([1301, 139, 164, 218, 152], [4728, 1812, 7432, 2396, 12576, 3936]),
-    ("matmul_add", "fp8"): ([1301, 123, 164, 250, 130], [5160, 1668, 8144, 2364, 14096, 4344]),
+    ("qkv", "bf16"): ([1438, 621, 724, 250, 78], [6416, 1016, 11296, 1208, 20544, 1852]),
+    ("qkv", "int8"): ([1389, 669, 826, 274, 152], [6624, 1812, 11408, 2416, 20568, 3920]),
+    ("qkv", "fp8"): ([1357, 669, 826, 289, 130], [6664, 1596, 11512, 2184, 20640, 3712]),
+    ("qkv", "int4"): ([1373, 669, 824, 257, 270], [6768, 3320, 10376, 4524, 17864, 7312]),
+    ("qkv", "nf4"): ([1485, 669, 824, 255, 694], [6824, 6692, 10480, 7916, 19536, 10704]),
+    ("matmul_add", "bf16"): ([1357, 99, 152, 217, 78], [4520, 1016, 7352, 1216, 12560, 1872]),
+    ("matmul_add", "int8"): ([1301, 139, 164, 218, 152], [4728, 1812, 7488, 2416, 12576, 3936]),
+    ("matmul_add", "fp8"): ([1301, 123, 164, 250, 130], [4768, 1604, 7592, 2184, 12632, 3752]),
     ("matmul_add", "int4"): ([1285, 131, 162, 218, 268], [4920, 3340, 7640, 4888, 12624, 7568]),
-    ("matmul_add", "nf4"): ([1429, 123, 164, 216, 693], [5160, 6896, 8096, 8408, 14208, 12264]),
-    ("ffn_up", "bf16"): ([1180, 567, 724, 211, 78], [5104, 1072, 8752, 1296, 14840, 1808]),
-    ("ffn_up", "int8"): ([1112, 618, 826, 231, 152], [5088, 1812, 8136, 2396, 14104, 3936]),
-    ("ffn_up", "fp8"): ([1103, 619, 826, 248, 130], [5568, 1668, 8672, 2460, 15736, 4320]),
+    ("matmul_add", "nf4"): ([1429, 123, 164, 216, 693], [4944, 6760, 7760, 7956, 12720, 10968]),
+    ("ffn_up", "bf16"): ([1180, 567, 724, 211, 78], [4744, 1016, 7792, 1216, 13568, 1872]),
+    ("ffn_up", "int8"): ([1112, 618, 826, 231, 152], [5088, 1812, 8168, 2416, 14104, 3936]),
+    ("ffn_up", "fp8"): ([1103, 619, 826, 248, 130], [5128, 1604, 8272, 2184, 14160, 3752]),
     ("ffn_up", "int4"): ([1096, 618, 824, 214, 270], [5288, 3340, 8448, 4816, 14168, 7568]),
-    ("ffn_up", "nf4"): ([1208, 618, 826, 223, 694], [5512, 6888, 8800, 8348, 15760, 11888]),
-    ("logits", "bf16"): ([1247, 540, 724, 222, 78], [4448, 1072, 6912, 1264, 11432, 1988]),
-    ("logits", "int8"): ([1205, 589, 826, 239, 152], [4664, 1812, 6784, 2396, 11784, 3936]),
-    ("logits", "int4"): ([1173, 589, 824, 222, 270], [4616, 3340, 7032, 4816, 11888, 7568]),
+    ("ffn_up", "nf4"): ([1208, 618, 826, 223, 694], [5296, 6760, 8432, 7956, 14240, 10968]),
+    ("logits", "bf16"): ([1247, 540, 724, 222, 78], [4328, 1048, 6832, 1280, 11512, 1912]),
+    ("logits", "int8"): ([1205, 589, 826, 239, 152], [4552, 1812, 6904, 2792, 11528, 4760]),
+    ("logits", "int4"): ([1173, 589, 824, 222, 270], [4672, 3320, 7088, 5292, 11536, 8848]),
 }
 COUNTED |= {(kernel, "f16"): counted for (kernel, dtype), counted in COUNTED.items() if dtype == "bf16"}
 STAGED = 65536  # GPU_FEW_STAGED
@@ -247,7 +267,8 @@ def gemm(kernel, dtype, rows, cols, n):
         # of activations.
         decode = rows * cols * ceil(n / side) * (UNPACK[dtype] + 0.5) if codes else 0
         hopper = Hopper(smallest if one else half if smaller else whole, 1 / 2 if one else 3 / 4 if smaller else 1, 2 * area * cols,
-                        (64 if one else 128) * side * out, codes or not smaller, decode)
+                        (64 if one else 128) * side * out, codes or not smaller, decode,
+                        ENDED[kernel.removesuffix("_prefill"), "bf16" if dtype == "f16" else dtype][smaller] / (2 if one else 1))
     return Launch(kernel, rows * row_bytes(dtype, cols) + activations + out * n * rows, 2 * blocks * tile * tile * cols,
                   "vector" if dtype == "f32" else "matrix", blocks, hopper=hopper)
 
@@ -378,7 +399,9 @@ def limits(machine, launch):
         share = machine.wgmma * h.share
         multiplied = max(h.flops / (machine.matrix * share * busy), launch.bytes / min(machine.bandwidth, h.blocks * machine.one),
                          h.instructions / (machine.lanes * busy))
-        return {"prompt": multiplied + (rounds if h.alone else 1) * h.end * min(h.blocks, machine.units) / machine.bandwidth}
+        ended = 32 * h.ended * machine.units / (machine.lanes * machine.issue)
+        written = max(h.end * min(h.blocks, machine.units) / machine.bandwidth, ended)
+        return {"prompt": multiplied + (rounds if h.alone else 1) * written}
     if launch.attend and machine.wgmma:
         flops, longest = launch.attend
         rate = machine.matrix * machine.attend[1][launch.unit == "attend"]
@@ -442,7 +465,7 @@ def main():
                 times = limits(m, launch)
                 if launch.instructions:
                     print(f"{dtype:<5} batch {batch:<4}{launch.kernel:<12}{launch.instructions / 32e6:>8.2f} M" + "".join(
-                        f"{name:>10}{1e6 * times[name]:>7.1f}" for name in ("memory", "matrix", "issue", "L2", "latency")) + f"   {max(times, key=times.get)}")
+                        f"{name:>10}{1e6 * times.get(name, 0):>7.1f}" for name in ("memory", "matrix", "issue", "L2", "latency")) + f"   {max(times, key=times.get)}")
     print("\ndecode, one stream, by context (graphs): tokens/s")
     contexts = (0, 512, 2048, 4096, 8192)
     print(" " * 10 + "".join(f"{context:>8}" for context in contexts))
