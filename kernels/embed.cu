@@ -1,12 +1,27 @@
 // Embedding: copies rows of the table and widens them to float32.
 #include "gpu.h"
 
+// The row of the table that this block copies, or ~0 if there is none. A token of another rank gives
+// zeros.
+DEVICE uint32_t row_to_copy(const EmbedParams &p, float *to) {
+    const int32_t token = p.tokens[blockIdx.x];
+    if (token < 0) return ~0u;
+    const uint32_t row = (uint32_t)token - p.first;
+#ifdef PLANT_FOREIGN
+    if (row <= p.n) return row;
+#else
+    if (row < p.n) return row;
+#endif
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x) to[i] = 0;
+    return ~0u;
+}
+
 template <class W> DEVICE void embed(const EmbedParams &p) {
     start_next();
-    int32_t token = p.tokens[blockIdx.x];
-    if (token < 0) return;
-    const W *from = (const W *)p.table + (size_t)token * p.w_stride;
     float *to = p.x + (size_t)blockIdx.x * p.x_stride;
+    const uint32_t row = row_to_copy(p, to);
+    if (row == ~0u) return;
+    const W *from = (const W *)p.table + (size_t)row * p.w_stride;
     for (uint32_t i = threadIdx.x * 8; i < p.dim; i += blockDim.x * 8) {
         float v[8];
 #ifdef PLANT_MISALIGNED
@@ -24,10 +39,10 @@ template <class W> DEVICE void embed(const EmbedParams &p) {
 // weights), or where a GGUF file has it so.
 template <class Q> DEVICE void embed_quantised(const EmbedParams &p) {
     start_next();
-    int32_t token = p.tokens[blockIdx.x];
-    if (token < 0) return;
-    const unsigned char *codes = row_of<Q>(p.table, p.w_stride, (uint32_t)token);
     float *to = p.x + (size_t)blockIdx.x * p.x_stride;
+    const uint32_t row = row_to_copy(p, to);
+    if (row == ~0u) return;
+    const unsigned char *codes = row_of<Q>(p.table, p.w_stride, row);
     for (uint32_t i = threadIdx.x * 4; i < p.dim; i += blockDim.x * 4) {
         float v[4];
         const uint32_t word = word_of<Q>(codes, i);

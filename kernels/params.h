@@ -169,14 +169,36 @@ typedef struct {
 #define GPU_NO_SLOT    0xffffffffu
 #define GPU_NO_HISTORY 0xffffffffu
 
-// ---- embed_{f32,f16,bf16,int8,int4}: x[i] = table[tokens[i]] for rows 0..n_rows; a negative token is
-// padding. grid (n_rows), block 128, shared 0. The kernel's type is the table's.
+// ---- embed_{f32,f16,bf16,int8,int4}: x[i] = table[tokens[i] - first] for rows 0..n_rows; a negative
+// token is padding. Of several ranks, each has `n` rows of the vocabulary from `first` on; for all
+// other tokens it writes zeros. grid (n_rows), block 128, shared 0. The kernel's type is the table's.
 typedef struct {
     float *x;              // [n_rows, x_stride] out
-    const void *table;     // [vocab_size, w_stride]
+    const void *table;     // [n, w_stride]
     const int32_t *tokens; // [n_rows]
     uint32_t n_rows, dim, x_stride, w_stride;
+    uint32_t first, n;
 } EmbedParams;
+
+// ---- reduce: of several ranks, x = the sum of all parts in the order of the ranks; with `adds`, x +=
+// that sum. Then it sets this rank's own part to zero, because the products that make the next one add
+// to it. n is a multiple of 4. grid (ceil(n / 1024)), block 256, shared 0.
+typedef struct {
+    float *x;           // [n] in and out
+    const float *parts; // [ranks, n]
+    float *own;         // [n] out
+    uint64_t n;
+    uint32_t ranks, adds;
+} ReduceParams;
+
+// ---- gather: of several ranks, out[i, firsts[r] + j] = shares[r, i, j]: the columns of each rank side
+// by side. grid (ceil(share_stride / 1024), n_rows, ranks), block 256, shared 0.
+typedef struct {
+    float *out;             // [n_rows, out_stride] out
+    const float *shares;    // [ranks, n_rows, share_stride]
+    const uint32_t *firsts; // [ranks + 1]: the first column of each rank, and the end of the last
+    uint32_t n_rows, ranks, share_stride, out_stride;
+} GatherParams;
 
 // ---- prepare_{f32,f16,bf16}: prepares the activations for a product of many rows: out[i] =
 // round(rms_norm(x[rows[i]]) * norm). Columns width..pad32(width) and padding rows become zero.
@@ -706,6 +728,8 @@ typedef struct {
     X(prepare_f16, PrepareParams, 256)                                                             \
     X(prepare_bf16, PrepareParams, 256)                                                            \
     X(silu_add, SiluAddParams, 256)                                                                \
+    X(reduce, ReduceParams, 256)                                                                   \
+    X(gather, GatherParams, 256)                                                                   \
     X(qkv_epilogue, QkvParams, 256)                                                                \
     X(ffn_up_epilogue_f16, FfnUpParams, 256)                                                       \
     X(ffn_up_epilogue_bf16, FfnUpParams, 256)                                                      \

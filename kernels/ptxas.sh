@@ -121,7 +121,8 @@ wanted() {
     *_prefill_int8 | *_prefill_int4 | *_prefill_fp8 | *_prefill_k[4568]) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     *_prefill_nf4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LDS$ STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     *_prefill_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
-    prepare_* | silu_add) ;;
+    prepare_* | silu_add | gather) ;;
+    reduce) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.128' ;;
     qkv_epilogue) echo 'LDG\.E[A-Z0-9._]*\.64 STG\.E[A-Z0-9._]*\.64' ;;
     ffn_up_epilogue_*) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.64' ;;
     embed_int8 | embed_k8) echo 'PRMT' ;;
@@ -150,7 +151,7 @@ wanted_early() {
     adapt_*_prefill_*) echo 'PREEXIT ACQBULK' ;;
     adapt_*) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *_prefill_* | *_hopper_* | qkv_epilogue | ffn_up_epilogue_*) ;;
-    embed_* | silu_add) echo 'PREEXIT' ;;
+    embed_* | silu_add | reduce | gather) echo 'PREEXIT' ;;
     qkv_f32 | matmul_add_f32 | ffn_up_f32 | logits_f32) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *) echo 'PREEXIT ACQBULK' ;;
   esac

@@ -123,6 +123,10 @@ NO_BARRIER_SPLIT matmul_add batch_bf16 batch twin says|other bits
 NO_BARRIER_ADAPT adapt - adapt_add twin says|other bits
 OTHER_PART adapt - adapt_qkv twin says
 SUMS_LEFT silu_add - silu_add silu_add leaves
+OTHER_ORDER reduce - reduce reduce .*twin says
+PART_LEFT reduce - reduce reduce leaves
+WIDEST gather - gather outside a buffer|gather .*twin says|other bits
+FOREIGN embed f32 embed_ranks embed .*twin says
 ONE_RUN adapt - adapt_up twin says|other bits
 WEAK_WAIT matmul_add prefill_bf16 gemm twin says|other bits
 WRITE_AFTER_READ matmul_add prefill_bf16 gemm twin says|other bits
@@ -358,12 +362,12 @@ caught() {
 run_mode() {
   local name names bug file which checks=()
   start "$1"
-  for name in main products qkv attention sampling chain adapters medusa machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
+  for name in main products qkv attention sampling chain adapters medusa ranks machine; do list+=("host build/kernels/test-$name.o kernels/tests/$name.cpp"); done
   list+=("compile $dir/machine.o kernels/tests/machine.cu $device")
   while read -r bug file which _; do list+=("plant $bug $file $which"); done < <(plants "$mode")
   at_once "${list[@]}"
 
-  tests=(build/kernels/test-{main,products,qkv,attention,sampling,chain,adapters,medusa}.o "${emu[@]}" $tables)
+  tests=(build/kernels/test-{main,products,qkv,attention,sampling,chain,adapters,medusa,ranks}.o "${emu[@]}" $tables)
   "$cxx" "${link[@]}" -pthread -o "$dir/machine" "$dir/machine.o" build/kernels/test-machine.o "${emu[@]}"
   "$cxx" "${link[@]}" -o "$dir/tests" "${tests[@]}" "${objects[@]}"
   # (`for` loses the status of a command in its head.)

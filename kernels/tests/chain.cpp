@@ -142,7 +142,7 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
     emu_strict(dependent);
     run("embed_bf16",
         EmbedParams{x.as<float>(), table.device.as<void>(), tokens.as<int32_t>(), padded, dim,
-            pad32(dim), table.stride},
+            pad32(dim), table.stride, 0, table.rows},
         padded, 1, 1, 128, 0, true);
     for (int layer = 0; layer < 2; layer++) {
         const Matrix *w = &weights[layer * 4];

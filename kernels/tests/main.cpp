@@ -3,12 +3,13 @@
 
 #include <ctime>
 
-extern const Test PRODUCTS[], QKV[], ATTENTION[], SAMPLING[], CHAIN[], ADAPTERS[], MEDUSA[];
+extern const Test PRODUCTS[], QKV[], ATTENTION[], SAMPLING[], CHAIN[], ADAPTERS[], MEDUSA[],
+    RANKS[];
 
 int main(int argc, char **argv) {
     const bool names = argc == 2 && !strcmp(argv[1], "names");
     int count = 0;
-    for (const Test *list : {PRODUCTS, QKV, ATTENTION, SAMPLING, CHAIN, ADAPTERS, MEDUSA})
+    for (const Test *list : {PRODUCTS, QKV, ATTENTION, SAMPLING, CHAIN, ADAPTERS, MEDUSA, RANKS})
         for (const Test *t = list; t->name; t++) {
             bool wanted = argc == 1;
             for (int i = 1; i < argc; i++) wanted |= !strcmp(argv[i], t->name);

@@ -9,7 +9,7 @@ void embed(int type, uint32_t dim) {
     std::vector<int32_t> tokens = {3, 10, -1, 0, 3};
     Buffer x(5 * pad32(dim) * 4), ids(tokens);
     EmbedParams p = {x.as<float>(), table.device.as<void>(), ids.as<int32_t>(), 5, dim, pad32(dim),
-        table.stride};
+        table.stride, 0, 11};
     auto got = view_as<float>(on_schedules("embed", [&](uint64_t seed) {
         launch("embed" + suffix(type), p, 5, 1, 1, 128, 0, seed);
         return x.get<uint8_t>();

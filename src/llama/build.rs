@@ -6,7 +6,7 @@ use super::setting::Setting;
 use super::{BuildOptions, Device, Info, Llama, RankInfo};
 use crate::backend::cpu::Cpu;
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
-use crate::backend::{Carrier, RopeTable, Run};
+use crate::backend::{Carrier, RopeTable, Run, Shape};
 use crate::checkpoint::gguf::vocabulary;
 use crate::checkpoint::{self, Adapter, Checkpoint, Files, TokenizerSource};
 use crate::engine::{Engine, EngineOptions};
@@ -61,6 +61,18 @@ impl Llama {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
         Build::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
+    }
+
+    /// As [`Llama::build_on`], with a rank on each of these devices. [`BuildOptions::devices`] has a
+    /// number for each; equal numbers are devices that share one memory.
+    pub fn build_on_ranks<D: gpu::device::Device>(
+        devices: Vec<Arc<D>>,
+        ckpt_dir: &Path,
+        tokenizer_path: Option<&Path>,
+        options: &BuildOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        Build::new(ckpt_dir, tokenizer_path, options)?.load_on_gpus(devices, progress)
     }
 }
 
@@ -190,49 +202,56 @@ impl<'a> Build<'a> {
         device: Arc<D>,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
-        // What the device has taken for an optional library it gives back where the model needs it.
-        let free = device.available()?.saturating_add(device.own_bytes());
-        let available = match self.options.gpu_memory_bytes {
-            0 => free,
-            limit => free.min(limit),
-        };
-        let place = Place {
-            device: Device::Cuda,
-            available,
-            no_memory: |what, needed, available| Error::DeviceMemory {
-                what,
-                needed,
-                available,
-            },
-        };
+        let available = self.available(&*device)?;
         let open = |rope: RopeTable, setting: &Setting<'_>, needed: u64| {
-            let name = device.name();
             let (shape, limits) = (&setting.config.shape, &setting.limits);
-            let (weights, room) = (&setting.weights_dtypes, available - needed);
-            let given_up = Gpu::give_up_library(&*device, shape, limits, weights, room);
-            let device = device.clone();
-            let gpu = Gpu::new(device, shape, &rope, limits, weights, setting.kv_dtype)?;
-            let gpu = match setting.config.family.head_norms {
-                Some(_) => gpu.head_norms(limits)?,
-                None => gpu,
-            };
-            let gpu = match setting.config.unrotated.is_empty() {
-                true => gpu,
-                false => gpu.unrotated(limits)?,
-            };
+            let gpu = self.gpu(&device, shape, &rope, setting, available - needed)?;
             let gpu = match self.options.medusa_dir {
                 Some(_) => gpu.with_medusa(limits)?,
                 None => gpu,
             };
-            let gpu = gpu.log(self.options.log.clone());
-            let gpu = gpu.library(limits, given_up);
             let gpu = match self.options.gpu_memory_bytes {
                 0 => gpu,
                 limit => gpu.adapters_within(limit.saturating_sub(needed)),
             };
-            Ok((gpu, name))
+            Ok((gpu, device.name()))
         };
-        self.load(place, open, progress)
+        self.load(Place::gpu(available), open, progress)
+    }
+
+    /// Bytes that a device has for a model.
+    pub(super) fn available<D: gpu::device::Device>(&self, device: &D) -> Result<u64> {
+        // What the device has taken for an optional library it gives back where the model needs it.
+        let free = device.available()?.saturating_add(device.own_bytes());
+        Ok(match self.options.gpu_memory_bytes {
+            0 => free,
+            limit => free.min(limit),
+        })
+    }
+
+    /// The backend of a model, or of a rank, of this shape, which leaves `room` bytes of the device.
+    pub(super) fn gpu<D: gpu::device::Device>(
+        &self,
+        device: &Arc<D>,
+        shape: &Shape,
+        rope: &RopeTable,
+        setting: &Setting<'_>,
+        room: u64,
+    ) -> Result<Gpu<D>> {
+        let (limits, weights) = (&setting.limits, &setting.weights_dtypes);
+        let given_up = Gpu::give_up_library(&**device, shape, limits, weights, room);
+        let kv_dtype = setting.kv_dtype;
+        let gpu = Gpu::new(device.clone(), shape, rope, limits, weights, kv_dtype)?;
+        let gpu = match setting.config.family.head_norms {
+            Some(_) => gpu.head_norms(limits)?,
+            None => gpu,
+        };
+        let gpu = match setting.config.unrotated.is_empty() {
+            true => gpu,
+            false => gpu.unrotated(limits)?,
+        };
+        let gpu = gpu.log(self.options.log.clone());
+        Ok(gpu.library(limits, given_up))
     }
 
     /// Logs what is going to be loaded: bytes of the weights and of the KV pool.

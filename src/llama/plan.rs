@@ -14,6 +14,19 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// The memory of a GPU, of which so much is available.
+    pub fn gpu(available: u64) -> Place {
+        Place {
+            device: Device::Cuda,
+            available,
+            no_memory: |what, needed, available| Error::DeviceMemory {
+                what,
+                needed,
+                available,
+            },
+        }
+    }
+
     /// The memory of this machine.
     pub fn cpu() -> Place {
         Place {

@@ -1,12 +1,16 @@
-//! The loading of several ranks: each reads its share of the weights on its own processors, all at
-//! the same time.
+//! The loading of several ranks: each reads its share of the weights onto its own device, all at the
+//! same time.
 
 use super::build::{Build, Loaded, Opened};
 use super::plan::{MemoryPlan, Place};
 use super::setting::{Setting, memory, setting};
 use super::{BuildOptions, Device, Llama, RankInfo};
-use crate::backend::RopeTable;
 use crate::backend::cpu::{Cpu, CpuExchange, usable_threads};
+use crate::backend::gpu::cuda::Cuda;
+use crate::backend::gpu::driver::LIBRARIES;
+use crate::backend::gpu::images::Images;
+use crate::backend::gpu::{self, Gpu, GpuExchange};
+use crate::backend::{Backend, Exchange, Limits, RopeTable, Shape, Wire};
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{Adapter, Plan};
 use crate::error::panic_text;
@@ -15,10 +19,11 @@ use crate::model::{Cuts, Runner, matrices::LAYER, rope};
 use crate::ranks::board::{Board, MAX_RANKS};
 use crate::ranks::figures::Figures;
 use crate::ranks::nodes::{self, Processors};
-use crate::ranks::{Rank, Ranks};
+use crate::ranks::{Rank, Ranks, of_rank};
 use crate::thread::without_signals;
 use crate::{Error, Result};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -28,14 +33,231 @@ use std::time::Duration;
 /// How often the caller hears of the progress, and is asked whether to go on.
 const REPORT: Duration = Duration::from_millis(20);
 
-/// What all ranks are loaded from.
-struct Shares<'a> {
+/// What makes GPUs exchange numbers through the memory of the host, with the value `staged`. Only then
+/// may `devices` name a GPU more than once.
+const VARIABLE: &str = "LLAMABI_RANKS";
+
+/// What a rank takes in bytes, as [`memory`] counts it.
+type Items = [(&'static str, u64); 4];
+
+/// A kind of device that ranks can have.
+trait Kind: Sync {
+    type Backend: Backend + 'static;
+    const DEVICE: Device;
+
+    /// Bytes on the device of a rank with these rows of the vocabulary, for its exchanges.
+    fn exchange_bytes(&self, dim: usize, limits: &Limits, cuts: &Cuts, rank: usize) -> u64;
+
+    /// The most numbers that a rank gives at a time.
+    fn most(&self, dim: usize, limits: &Limits, vocabulary: &[Range<usize>]) -> usize;
+
+    /// Checks that what the ranks take is there; `board` is what they take together on the host.
+    fn check(&self, ranks: &[Items], board: u64) -> Result<()>;
+
+    /// The error of a rank, with what was planned where a device refuses memory.
+    fn explain(&self, error: Error, _rank: usize, _ranks: &[Items]) -> Error {
+        error
+    }
+
+    /// A rank's backend, and its description. `ranks` is what the ranks take.
+    fn open(
+        &self,
+        rank: usize,
+        shape: &Shape,
+        rope: &RopeTable,
+        setting: &Setting<'_>,
+        ranks: &[Items],
+    ) -> Result<(Self::Backend, String)>;
+
+    fn exchange(
+        &self,
+        wire: Box<dyn Wire>,
+        dim: usize,
+        limits: &Limits,
+        vocabulary: &[Range<usize>],
+    ) -> Result<Box<dyn Exchange<Self::Backend>>>;
+
+    /// Where a rank's threads stay.
+    fn processors(&self, _rank: usize) -> Option<Processors> {
+        None
+    }
+}
+
+/// Ranks on NUMA nodes.
+struct OnNodes<'a> {
+    options: &'a BuildOptions,
+    places: Vec<Processors>,
+}
+
+impl Kind for OnNodes<'_> {
+    type Backend = Cpu;
+    const DEVICE: Device = Device::Cpu;
+
+    fn exchange_bytes(&self, dim: usize, limits: &Limits, cuts: &Cuts, rank: usize) -> u64 {
+        CpuExchange::bytes(dim, limits, cuts.vocabulary()[rank].len())
+    }
+
+    fn most(&self, dim: usize, limits: &Limits, vocabulary: &[Range<usize>]) -> usize {
+        CpuExchange::most(dim, limits, vocabulary)
+    }
+
+    fn check(&self, ranks: &[Items], board: u64) -> Result<()> {
+        let mut items = sum(ranks);
+        items[3].1 = items[3].1.saturating_add(board);
+        let plan = MemoryPlan {
+            items: items.to_vec(),
+            place: Place::cpu(),
+        };
+        plan.check()?;
+        let bytes: Vec<[u64; 2]> = ranks.iter().map(|own| [own[0].1, own[1].1]).collect();
+        warn_of_full_nodes(self.options, &bytes);
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        rank: usize,
+        shape: &Shape,
+        rope: &RopeTable,
+        setting: &Setting<'_>,
+        _: &[Items],
+    ) -> Result<(Cpu, String)> {
+        let (options, place) = (self.options, &self.places[rank]);
+        if !nodes::stay_on(place) {
+            let node = options.devices[rank];
+            options.log.write(Level::Warn, || {
+                format!("rank {rank} cannot be kept on the processors of NUMA node {node}")
+            });
+        }
+        let n_threads = match options.n_threads {
+            0 => {
+                let same = self.places.iter().filter(|other| *other == place);
+                (usable_threads() / same.count()).max(1)
+            }
+            n => n,
+        };
+        let precision = options.precision.of_cpu(options.max_batch_size);
+        let cpu = Cpu::new(shape, rope.clone(), n_threads, setting.limits.max_rows)?;
+        let cpu = cpu.precision(precision);
+        let description = cpu.description();
+        Ok((cpu, description))
+    }
+
+    fn exchange(
+        &self,
+        wire: Box<dyn Wire>,
+        dim: usize,
+        limits: &Limits,
+        vocabulary: &[Range<usize>],
+    ) -> Result<Box<dyn Exchange<Cpu>>> {
+        let exchange = CpuExchange::new(wire, dim, limits, vocabulary.to_vec())?;
+        Ok(Box::new(exchange))
+    }
+
+    fn processors(&self, rank: usize) -> Option<Processors> {
+        Some(self.places[rank].clone())
+    }
+}
+
+/// Ranks on GPUs, which exchange numbers through the memory of the host.
+struct OnGpus<'a, D: gpu::device::Device> {
     build: &'a Build<'a>,
+    devices: Vec<Arc<D>>,
+    /// Bytes that each rank's GPU has for this model.
+    available: Vec<u64>,
+}
+
+impl<D: gpu::device::Device> OnGpus<'_, D> {
+    /// Bytes that ranks up to this one take on its GPU.
+    fn needed(&self, rank: usize, last: usize, ranks: &[Items]) -> u64 {
+        let gpus = &self.build.options.devices;
+        let of = |other: &usize| gpus[*other] == gpus[rank];
+        let bytes = |other: usize| ranks[other].iter().map(|item| item.1);
+        (0..=last)
+            .filter(of)
+            .flat_map(bytes)
+            .fold(0, u64::saturating_add)
+    }
+
+    fn place(&self, rank: usize) -> Place {
+        Place::gpu(self.available[rank])
+    }
+}
+
+impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
+    type Backend = Gpu<D>;
+    const DEVICE: Device = Device::Cuda;
+
+    fn exchange_bytes(&self, dim: usize, limits: &Limits, cuts: &Cuts, _: usize) -> u64 {
+        GpuExchange::<D>::bytes(dim, limits, cuts.vocabulary())
+    }
+
+    fn most(&self, dim: usize, limits: &Limits, vocabulary: &[Range<usize>]) -> usize {
+        GpuExchange::<D>::most(dim, limits, vocabulary)
+    }
+
+    /// The first rank that finds its GPU full is the one that is named.
+    fn check(&self, ranks: &[Items], _board: u64) -> Result<()> {
+        for rank in 0..ranks.len() {
+            let before = self.needed(rank, rank, ranks) - own(&ranks[rank]);
+            let plan = MemoryPlan {
+                items: ranks[rank].to_vec(),
+                place: Place::gpu(self.available[rank].saturating_sub(before)),
+            };
+            plan.check().map_err(|error| of_rank(error, rank))?;
+        }
+        Ok(())
+    }
+
+    fn explain(&self, error: Error, rank: usize, ranks: &[Items]) -> Error {
+        let plan = MemoryPlan {
+            items: ranks[rank].to_vec(),
+            place: self.place(rank),
+        };
+        plan.explain(error)
+    }
+
+    fn open(
+        &self,
+        rank: usize,
+        shape: &Shape,
+        rope: &RopeTable,
+        setting: &Setting<'_>,
+        ranks: &[Items],
+    ) -> Result<(Gpu<D>, String)> {
+        let device = &self.devices[rank];
+        let needed = self.needed(rank, ranks.len() - 1, ranks);
+        let room = self.available[rank].saturating_sub(needed);
+        let gpu = self.build.gpu(device, shape, rope, setting, room)?;
+        let gpu = match ranks.len() {
+            1 => gpu,
+            _ => gpu.among(),
+        };
+        Ok((gpu, device.name()))
+    }
+
+    fn exchange(
+        &self,
+        wire: Box<dyn Wire>,
+        dim: usize,
+        limits: &Limits,
+        vocabulary: &[Range<usize>],
+    ) -> Result<Box<dyn Exchange<Gpu<D>>>> {
+        let device = &self.devices[wire.rank()];
+        let exchange = GpuExchange::new(device, wire, dim, limits, vocabulary)?;
+        Ok(Box::new(exchange))
+    }
+}
+
+/// What all ranks are loaded from.
+struct Shares<'a, K> {
+    build: &'a Build<'a>,
+    kind: &'a K,
     cuts: &'a Cuts,
     plans: &'a [Plan<'a>],
+    items: &'a [Items],
     setting: &'a Setting<'a>,
     rope: &'a RopeTable,
-    places: &'a [Processors],
     board: &'a Arc<Board>,
     /// The share of its bytes that each rank has read, as bits of a float.
     progress: Vec<AtomicU32>,
@@ -43,23 +265,59 @@ struct Shares<'a> {
 }
 
 impl Build<'_> {
-    /// Loads a rank onto each of the nodes that `devices` names.
+    /// Loads a rank onto each of the GPUs or nodes that `devices` names.
     pub(super) fn load_on_ranks(&self, progress: &mut dyn FnMut(f32) -> bool) -> Result<Llama> {
         let options = self.options;
-        let n = options.devices.len();
+        self.check_ranks(options.devices.len())?;
         if options.device == Device::Cuda {
-            let what = "devices: ranks run on the CPU; a GPU is chosen by device_index";
-            return Err(Error::Unsupported(what.into()));
+            return self.load_on_gpus(gpus(options)?, progress);
         }
-        if options.draft_dir.is_some() {
-            let what =
-                "devices together with draft_dir: a model of several ranks has no draft model";
-            return Err(Error::Unsupported(what.into()));
+        self.check_cpu()?;
+        let places = nodes::choose(&nodes::of_machine(), &options.devices)?;
+        self.load_ranks(&OnNodes { options, places }, progress)
+    }
+
+    /// Loads a rank onto each of these GPUs. Equal numbers in `devices` are the same GPU.
+    pub(super) fn load_on_gpus<D: gpu::device::Device>(
+        &self,
+        devices: Vec<Arc<D>>,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        let options = self.options;
+        self.check_ranks(devices.len())?;
+        if devices.len() != options.devices.len() {
+            let (have, want) = (devices.len(), options.devices.len());
+            return Err(Error::Internal(format!("{have} GPUs for {want} ranks")));
         }
-        if options.medusa_dir.is_some() {
-            let what =
-                "devices together with medusa_dir: a model of several ranks has no Medusa heads";
-            return Err(Error::Unsupported(what.into()));
+        if devices.len() > 1 {
+            options.log.write(Level::Warn, || {
+                "ranks on GPUs exchange numbers through the memory of the host, and wait for every \
+                 exchange; NCCL is not used yet"
+                    .into()
+            });
+        }
+        let available = devices.iter().map(|device| self.available(&**device));
+        let kind = OnGpus {
+            build: self,
+            available: available.collect::<Result<_>>()?,
+            devices,
+        };
+        self.load_ranks(&kind, progress)
+    }
+
+    /// Checks what ranks of any kind refuse.
+    fn check_ranks(&self, n: usize) -> Result<()> {
+        let options = self.options;
+        let refused = [
+            (options.draft_dir.is_some(), "draft_dir", "draft model"),
+            (options.medusa_dir.is_some(), "medusa_dir", "Medusa heads"),
+        ];
+        for (asked, name, what) in refused {
+            if asked {
+                return Err(Error::Unsupported(format!(
+                    "devices together with {name}: a model of several ranks has no {what}"
+                )));
+            }
         }
         if n > MAX_RANKS {
             return Err(Error::invalid(
@@ -68,42 +326,60 @@ impl Build<'_> {
                 n,
             ));
         }
-        self.check_cpu()?;
-        let places = nodes::choose(&nodes::of_machine(), &options.devices)?;
+        Ok(())
+    }
+
+    fn load_ranks<K: Kind>(
+        &self,
+        kind: &K,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        let options = self.options;
+        let n = options.devices.len();
         let opened = self.open_checkpoint()?;
+        K::Backend::takes(&opened.config.needs(options.max_seq_len))?;
         let adapters = self.adapters()?;
-        let whole = self.plan(&opened, &adapters)?;
+        let whole = self.plan::<K::Backend>(&opened, &adapters)?;
         let [_, o, _, down] = std::array::from_fn::<_, { LAYER.len() }, _>(|i| whole.block(i));
         let cuts = Cuts::new(&opened.config.shape, n, [o, down])?;
-        let setting = setting::<Cpu>(options, &opened.config, &whole, options.kv_dtype);
+        let setting = setting::<K::Backend>(options, &opened.config, &whole, options.kv_dtype);
         let mut plans = vec![whole.cut(&cuts, 0)];
         for rank in 1..n {
-            plans.push(self.plan(&opened, &adapters)?.cut(&cuts, rank));
+            let whole = self.plan::<K::Backend>(&opened, &adapters)?;
+            plans.push(whole.cut(&cuts, rank));
         }
-        let most = CpuExchange::most(opened.config.shape.dim, &setting.limits, cuts.vocabulary());
-        let plan = MemoryPlan {
-            items: self.memory_of_all(&cuts, &plans, &setting, most).to_vec(),
-            place: Place::cpu(),
+        let (dim, limits) = (opened.config.shape.dim, &setting.limits);
+        let most = kind.most(dim, limits, cuts.vocabulary());
+        let items: Vec<Items> = (0..n)
+            .map(|rank| {
+                let shape = cuts.shape(rank);
+                let mut own = memory::<K::Backend>(&shape, &plans[rank], &setting, options);
+                if n > 1 {
+                    let exchange = kind.exchange_bytes(dim, limits, &cuts, rank);
+                    own[3].1 = own[3].1.saturating_add(exchange);
+                }
+                own
+            })
+            .collect();
+        let on_board = match n {
+            1 => 0,
+            _ => Board::bytes(n, most),
         };
-        plan.check()?;
-        let (weight_bytes, kv_bytes) = (plan.items[0].1, plan.items[1].1);
-        let of_rank = |rank: usize| {
-            let items = memory::<Cpu>(&cuts.shape(rank), &plans[rank], &setting, options);
-            [items[0].1, items[1].1]
-        };
-        let bytes: Vec<[u64; 2]> = (0..n).map(of_rank).collect();
-        warn_of_full_nodes(options, &bytes);
+        kind.check(&items, on_board)?;
+        let all = sum(&items);
+        let (weight_bytes, kv_bytes) = (all[0].1, all[1].1);
         let figures = Arc::new(Figures::new(n));
         let timeout = Duration::from_millis(options.rank_timeout_ms.into());
         let board = Board::new(n, most, timeout, figures.clone())?;
         let rope = rope::table(&opened.config, options.max_seq_len)?;
         let shares = Shares {
             build: self,
+            kind,
             cuts: &cuts,
             plans: &plans,
+            items: &items,
             setting: &setting,
             rope: &rope,
-            places: &places,
             board: &board,
             progress: (0..n).map(|_| AtomicU32::new(0)).collect(),
             stop: AtomicBool::new(false),
@@ -116,14 +392,14 @@ impl Build<'_> {
         self.say(&opened, &setting, [weight_bytes, kv_bytes], &device_name);
         let (weights_dtype, kv_dtype) = (setting.weights_dtypes[0], setting.kv_dtype);
         drop(plans);
-        let infos = runners.iter().zip(bytes);
-        let infos =
-            infos.map(|((_, name), bytes)| RankInfo::here(Device::Cpu, bytes, name.clone()));
+        let infos = runners.iter().zip(&items);
+        let infos = infos
+            .map(|((_, name), own)| RankInfo::here(K::DEVICE, [own[0].1, own[1].1], name.clone()));
         let infos = infos.collect();
-        let ranks = runners.into_iter().zip(places);
-        let ranks = ranks.map(|((runner, _), processors)| Rank {
+        let ranks = runners.into_iter().enumerate();
+        let ranks = ranks.map(|(rank, (runner, _))| Rank {
             run: Box::new(runner),
-            processors,
+            processors: kind.processors(rank),
         });
         let what = "adapters of requests are for one rank; with several, merge them while loading";
         let loaded = Loaded {
@@ -131,21 +407,25 @@ impl Build<'_> {
             run: Box::new(Ranks::new(ranks.collect(), board)?),
             ranks: infos,
             figures,
-            device: Device::Cpu,
+            device: K::DEVICE,
             device_name,
             weights_dtype,
             kv_dtype,
             weight_bytes,
             kv_bytes,
-            carrier: match n {
-                1 => Ok(None),
+            carrier: match (n, K::DEVICE) {
+                (1, Device::Cpu) => Ok(None),
                 _ => Err(Error::Unsupported(what.into())),
             },
         };
         self.handle(opened, loaded)
     }
 
-    fn plan<'a>(&self, opened: &'a Opened, adapters: &'a [Adapter]) -> Result<Plan<'a>> {
+    fn plan<'a, B: Backend>(
+        &self,
+        opened: &'a Opened,
+        adapters: &'a [Adapter],
+    ) -> Result<Plan<'a>> {
         let Opened {
             checkpoint,
             config,
@@ -153,38 +433,55 @@ impl Build<'_> {
             ..
         } = opened;
         let asked = self.options.weights_dtype;
-        Plan::new::<Cpu>(&**checkpoint, files, config, asked, adapters)
-    }
-
-    /// What all ranks take together, which exchange at most `most` numbers at a time.
-    fn memory_of_all(
-        &self,
-        cuts: &Cuts,
-        plans: &[Plan<'_>],
-        setting: &Setting<'_>,
-        most: usize,
-    ) -> [(&'static str, u64); 4] {
-        let mut all = memory::<Cpu>(&cuts.shape(0), &plans[0], setting, self.options);
-        for (rank, plan) in plans.iter().enumerate().skip(1) {
-            let own = memory::<Cpu>(&cuts.shape(rank), plan, setting, self.options);
-            for (all, own) in all.iter_mut().zip(own) {
-                all.1 = all.1.saturating_add(own.1);
-            }
-        }
-        if cuts.ranks() > 1 {
-            let (dim, limits) = (cuts.shape(0).dim, &setting.limits);
-            let own = |range: &std::ops::Range<usize>| CpuExchange::bytes(dim, limits, range.len());
-            let parts: u64 = cuts.vocabulary().iter().map(own).sum();
-            let scratch = &mut all[3].1;
-            *scratch = scratch.saturating_add(parts + Board::bytes(cuts.ranks(), most));
-        }
-        all
+        Plan::new::<B>(&**checkpoint, files, config, asked, adapters)
     }
 }
 
-impl Shares<'_> {
+/// The GPUs that `devices` names.
+fn gpus(options: &BuildOptions) -> Result<Vec<Arc<Cuda>>> {
+    let staged = std::env::var_os(VARIABLE).is_some_and(|value| value == "staged");
+    let images = Images::choose()?;
+    let devices = options.devices.iter().enumerate();
+    let open = |(rank, &index): (usize, &usize)| {
+        let name = format!("devices[{rank}]");
+        if !staged && options.devices[..rank].contains(&index) {
+            return Err(Error::invalid(name, "a GPU that has no rank yet", index));
+        }
+        match Cuda::open(&LIBRARIES, &images, index) {
+            Ok(cuda) => Ok(Arc::new(cuda)),
+            Err(Error::InvalidArgument { expected, got, .. }) => Err(Error::InvalidArgument {
+                name,
+                expected,
+                got,
+            }),
+            Err(error) => Err(error),
+        }
+    };
+    devices.map(open).collect()
+}
+
+/// What all ranks take together.
+fn sum(ranks: &[Items]) -> Items {
+    let mut all = ranks[0];
+    for own in &ranks[1..] {
+        for (all, own) in all.iter_mut().zip(own) {
+            all.1 = all.1.saturating_add(own.1);
+        }
+    }
+    all
+}
+
+/// What a rank takes.
+fn own(items: &Items) -> u64 {
+    items.iter().fold(0, |sum, item| sum.saturating_add(item.1))
+}
+
+impl<K: Kind> Shares<'_, K> {
     /// Loads all ranks. Returns each with its description, in order.
-    fn load(&self, progress: &mut dyn FnMut(f32) -> bool) -> Result<Vec<(Runner<Cpu>, String)>> {
+    fn load(
+        &self,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Vec<(Runner<K::Backend>, String)>> {
         let n = self.plans.len();
         let results: Mutex<Vec<Option<Result<_>>>> = Mutex::new((0..n).map(|_| None).collect());
         let keep = |rank: usize, result: Result<_>| {
@@ -250,44 +547,31 @@ impl Shares<'_> {
         }
     }
 
-    fn load_rank(&self, rank: usize) -> Result<(Runner<Cpu>, String)> {
-        let options = self.build.options;
-        let place = &self.places[rank];
-        if !nodes::stay_on(place) {
-            let node = options.devices[rank];
-            options.log.write(Level::Warn, || {
-                format!("rank {rank} cannot be kept on the processors of NUMA node {node}")
-            });
-        }
-        let n_threads = match options.n_threads {
-            0 => {
-                let same = self.places.iter().filter(|other| *other == place);
-                (usable_threads() / same.count()).max(1)
-            }
-            n => n,
-        };
+    fn load_rank(&self, rank: usize) -> Result<(Runner<K::Backend>, String)> {
+        let explain = |error| self.kind.explain(error, rank, self.items);
         let (shape, limits) = (self.cuts.shape(rank), &self.setting.limits);
-        let precision = options.precision.of_cpu(options.max_batch_size);
-        let cpu = Cpu::new(&shape, self.rope.clone(), n_threads, limits.max_rows)?;
-        let cpu = cpu.precision(precision);
-        let description = cpu.description();
+        let opened = self
+            .kind
+            .open(rank, &shape, self.rope, self.setting, self.items);
+        let (backend, description) = opened.map_err(explain)?;
         let mut control = LoadControl {
-            cancel: options.cancel.as_ref(),
+            cancel: self.build.options.cancel.as_ref(),
             progress: &mut |share| {
                 self.progress[rank].store(share.to_bits(), Ordering::Relaxed);
                 !self.stop.load(Ordering::Relaxed)
             },
         };
-        let weights = weights::load(&cpu, &self.plans[rank], &mut control)?;
+        let weights = weights::load(&backend, &self.plans[rank], &mut control).map_err(explain)?;
         let kv_dtype = self.setting.kv_dtype;
-        let runner = Runner::new(cpu, weights, &shape, kv_dtype, limits.clone())?;
+        let runner = Runner::new(backend, weights, &shape, kv_dtype, limits.clone());
+        let runner = runner.map_err(explain)?;
         if self.cuts.ranks() == 1 {
             return Ok((runner, description));
         }
         let wire = Box::new(self.board.wire(rank));
-        let vocabulary = self.cuts.vocabulary().to_vec();
-        let exchange = CpuExchange::new(wire, shape.dim, limits, vocabulary)?;
-        Ok((runner.among(Box::new(exchange)), description))
+        let vocabulary = self.cuts.vocabulary();
+        let exchange = self.kind.exchange(wire, shape.dim, limits, vocabulary);
+        Ok((runner.among(exchange.map_err(explain)?), description))
     }
 }
 
@@ -306,32 +590,5 @@ fn warn_of_full_nodes(options: &BuildOptions, bytes: &[[u64; 2]]) {
                 )
             });
         }
-    }
-}
-
-/// Memory that lacks says which rank lacks it. Other errors name a file or an option.
-fn of_rank(error: Error, rank: usize) -> Error {
-    match error {
-        Error::NoMemory {
-            what,
-            needed,
-            available,
-            limit,
-        } => Error::NoMemory {
-            what: format!("rank {rank}: {what}"),
-            needed,
-            available,
-            limit,
-        },
-        Error::Refused {
-            what,
-            needed,
-            limit,
-        } => Error::Refused {
-            what: format!("rank {rank}: {what}"),
-            needed,
-            limit,
-        },
-        error => error,
     }
 }

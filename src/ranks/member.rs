@@ -1,7 +1,7 @@
 //! A rank on a thread of its own: what it is told, and doing it.
 
 use super::board::Board;
-use super::{Rank, bytes, nodes};
+use super::{Rank, bytes, nodes, of_rank};
 use crate::backend::{Run, Step};
 use crate::error::panic_text;
 use crate::{Error, Result};
@@ -27,15 +27,15 @@ pub(super) struct Member {
 impl Member {
     /// Does what it is told until nobody can tell it anything. A failure ends the exchanges of all.
     pub fn serve(mut self, tasks: &Receiver<Task>) {
-        nodes::stay_on(&self.rank.processors);
+        self.rank.processors.as_deref().map(nodes::stay_on);
         while let Ok(task) = tasks.recv() {
             if self.board.failure().is_some() {
                 // Whoever waits for an answer gets none, and looks at the board.
                 continue;
             }
-            let run = &mut *self.rank.run;
-            let done = catch_unwind(AssertUnwindSafe(|| perform(run, task)));
-            let (number, failed) = (self.number, |error| self.board.fail(error));
+            let (run, number) = (&mut *self.rank.run, self.number);
+            let done = catch_unwind(AssertUnwindSafe(|| perform(run, number, task)));
+            let failed = |error| self.board.fail(of_rank(error, number));
             match done {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => failed(error),
@@ -48,7 +48,7 @@ impl Member {
     }
 }
 
-fn perform(run: &mut dyn Run, task: Task) -> Result<()> {
+fn perform(run: &mut dyn Run, number: usize, task: Task) -> Result<()> {
     match task {
         Task::Step(step) => {
             run.submit(&step)?;
@@ -59,11 +59,12 @@ fn perform(run: &mut dyn Run, task: Task) -> Result<()> {
             let saved = bytes(pages.len() * run.page_bytes())
                 .and_then(|mut to| run.save_pages(&pages, &mut to).map(|()| to));
             // Nobody waits where rank 0 has failed meanwhile.
-            let _ = answer.send(saved);
+            let _ = answer.send(saved.map_err(|error| of_rank(error, number)));
             Ok(())
         }
         Task::Load(pages, from, answer) => {
-            let _ = answer.send(run.load_pages(&pages, &from));
+            let loaded = run.load_pages(&pages, &from);
+            let _ = answer.send(loaded.map_err(|error| of_rank(error, number)));
             Ok(())
         }
     }

@@ -35,8 +35,46 @@ use std::thread::JoinHandle;
 pub struct Rank {
     /// Its share of the model.
     pub run: Box<dyn Run>,
-    /// Where its threads stay.
-    pub processors: Processors,
+    /// Where its threads stay, if they stay somewhere.
+    pub processors: Option<Processors>,
+}
+
+/// The error of a rank, whose message names the rank where it would not do so otherwise.
+pub fn of_rank(error: Error, rank: usize) -> Error {
+    let named = |what: String| format!("rank {rank}: {what}");
+    match error {
+        Error::NoMemory {
+            what,
+            needed,
+            available,
+            limit,
+        } => Error::NoMemory {
+            what: named(what),
+            needed,
+            available,
+            limit,
+        },
+        Error::Refused {
+            what,
+            needed,
+            limit,
+        } => Error::Refused {
+            what: named(what),
+            needed,
+            limit,
+        },
+        Error::DeviceMemory {
+            what,
+            needed,
+            available,
+        } => Error::DeviceMemory {
+            what: named(what),
+            needed,
+            available,
+        },
+        Error::Device(what) => Error::Device(named(what)),
+        error => error,
+    }
 }
 
 /// All ranks of a model.
@@ -114,7 +152,7 @@ impl Run for Ranks {
     fn submit(&mut self, step: &Step) -> Result<()> {
         if !self.stays {
             self.stays = true;
-            nodes::stay_on(&self.own.processors);
+            self.own.processors.as_deref().map(nodes::stay_on);
         }
         if !self.others.is_empty() {
             let step = Arc::new(step.clone());
@@ -124,13 +162,16 @@ impl Run for Ranks {
     }
 
     fn collect(&mut self) -> Result<Answer<'_>> {
-        self.own.run.collect()
+        let (others, board) = (&self.others, &self.board);
+        let outcome = self.own.run.collect();
+        outcome.map_err(|error| failed(others, board, error))
     }
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
         let shared: Arc<[(u32, u32)]> = pairs.into();
         self.tell(|| Task::Copy(shared.clone()));
-        self.own.run.copy_pages(pairs)
+        let outcome = self.own.run.copy_pages(pairs);
+        outcome.map_err(|error| failed(&self.others, &self.board, error))
     }
 
     /// A page lies in the ranks' caches in parts.
@@ -214,6 +255,16 @@ impl Drop for Ranks {
             }
         }
     }
+}
+
+/// What a step fails with where rank 0 has failed with this: with the failure of whichever rank was the
+/// first. The others need not wait for rank 0 any longer.
+fn failed(others: &[Other], board: &Board, error: Error) -> Error {
+    if others.is_empty() {
+        return error;
+    }
+    board.fail(of_rank(error.clone(), 0));
+    board.failure().unwrap_or(error)
 }
 
 /// Places a rank's parts of pages into whole pages, `at` bytes from the beginning of each.

@@ -84,7 +84,7 @@ fn ranks(widths: &[usize], fails_at: Option<i32>) -> Ranks {
         };
         Rank {
             run: Box::new(fake),
-            processors: Vec::new(),
+            processors: None,
         }
     });
     let fakes = fakes.collect();

@@ -181,7 +181,7 @@ LT cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, co
         REFUSE;
     const float before = *(const float *)beta;
     if (*(const float *)alpha != 1 || (before != 0 && before != 1) ||
-        !s.on_device((CUdeviceptr)workspace, bytes))
+        !((CUstream)stream)->context->on_device((CUdeviceptr)workspace, bytes))
         REFUSE;
     const uint64_t at[] = {(uint64_t)a, (uint64_t)b, (uint64_t)c};
     s.enqueue((CUstream)stream, [=] {

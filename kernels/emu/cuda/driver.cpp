@@ -6,7 +6,8 @@
 // their stream until somebody waits for them; with seed=..., some run earlier, at random. A copy
 // accesses page-locked memory when it runs, and other memory at once. The driver reports memory
 // that is freed while pending work may use it, objects that are not alive, and contexts that are
-// left current.
+// left current. Each device has a context of its own. Work runs while other threads may call the
+// driver, so that the work of several devices runs at the same time.
 //
 // | file | what it has |
 // |---|---|
@@ -110,23 +111,27 @@ API CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) {
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     ENTER(cuDevicePrimaryCtxRetain);
-    s.context.retained++;
-    *context = &s.context;
+    if (device < 0 || device >= s.settings.devices) return CUDA_ERROR_INVALID_DEVICE;
+    *context = &s.contexts[device];
+    (*context)->retained++;
     return CUDA_SUCCESS;
 }
 
-API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
+API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     ENTER(cuDevicePrimaryCtxRelease_v2);
-    if (s.context.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--s.context.retained == 0) s.release();
+    CUctx_st &c = s.contexts[device];
+    if (c.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--c.retained == 0) s.release(&c);
     return CUDA_SUCCESS;
 }
 
 API CUresult cuCtxPushCurrent_v2(CUcontext context) {
     ENTER(cuCtxPushCurrent_v2);
-    if (context != &s.context || s.context.retained == 0) {
+    bool known = false;
+    for (auto &[device, one] : s.contexts) known |= context == &one && one.retained > 0;
+    if (!known) {
         s.misused("cuCtxPushCurrent of a context that is not retained");
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -149,15 +154,17 @@ API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 API CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
     ENTER_CONTEXT(cuStreamCreate);
     if (flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    s.streams.insert(*stream = new CUstream_st);
+    c.streams.insert(*stream = new CUstream_st);
+    (*stream)->context = &c;
     return CUDA_SUCCESS;
 }
 
 API CUresult cuStreamDestroy_v2(CUstream stream) {
     ENTER_CONTEXT(cuStreamDestroy_v2);
     ALIVE(streams, stream);
-    if (!stream->queue.empty()) s.misused("cuStreamDestroy while work is under way");
-    s.streams.erase(stream);
+    if (!stream->queue.empty() || stream->running)
+        s.misused("cuStreamDestroy while work is under way");
+    c.streams.erase(stream);
     delete stream;
     return CUDA_SUCCESS;
 }
@@ -172,7 +179,7 @@ API CUresult cuEventCreate(CUevent *event, unsigned flags) {
     ENTER_CONTEXT(cuEventCreate);
     NOT_RECORDING;
     if (flags & ~7u) return CUDA_ERROR_INVALID_VALUE;
-    s.events.insert(*event = new CUevent_st);
+    c.events.insert(*event = new CUevent_st);
     return CUDA_SUCCESS;
 }
 
@@ -181,7 +188,7 @@ API CUresult cuEventDestroy_v2(CUevent event) {
     ALIVE(events, event);
     if (event->done < event->recorded)
         s.misused("cuEventDestroy of one that somebody may wait for");
-    s.events.erase(event);
+    c.events.erase(event);
     delete event;
     return CUDA_SUCCESS;
 }
@@ -197,6 +204,7 @@ API CUresult cuEventRecord(CUevent event, CUstream stream) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     uint64_t time = ++event->recorded;
+    event->stream = stream;
     s.enqueue(stream, [event, time] {
         event->done = time;
         return CUDA_SUCCESS;
@@ -208,12 +216,13 @@ API CUresult cuEventSynchronize(CUevent event) {
     ENTER_CONTEXT(cuEventSynchronize);
     NOT_RECORDING;
     ALIVE(events, event);
-    if (event->done == event->recorded) return s.context.error;
-    for (CUstream stream : s.streams) {
-        while (event->done < event->recorded && !stream->queue.empty()) s.run(stream, 1);
-        s.ahead += !stream->queue.empty(); // counts waits after which other work is still pending
-    }
-    return s.context.error;
+    CUstream stream = event->stream;
+    while (event->done < event->recorded && c.streams.count(stream) &&
+           (stream->running || !stream->queue.empty()))
+        s.run(stream, 1);
+    // Counts waits after which other work is still pending.
+    if (stream && c.streams.count(stream)) s.ahead += !stream->queue.empty();
+    return c.error;
 }
 
 // ---- for the tests
@@ -231,13 +240,16 @@ API void emu_cuda_set(const char *text) {
 API unsigned emu_cuda_report(char *text, size_t size) {
     State &s = state();
     std::lock_guard<std::mutex> hold(s.lock);
+    unsigned retained = 0;
+    uint64_t used = 0;
+    for (auto &[device, one] : s.contexts) retained += (unsigned)one.retained, used += one.used;
+    std::lock_guard<std::mutex> misuses(s.misuse_lock);
     snprintf(text, size,
-        "%d contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes, %llu sent, %llu recarved; failed %s",
-        s.context.retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls,
+        "%u contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes, %llu sent, %llu recarved; failed %s",
+        retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls,
         (unsigned long long)s.launches, (unsigned long long)s.copies, (unsigned long long)s.replays,
         (unsigned long long)s.dependent, (unsigned long long)s.ahead,
-        (unsigned long long)s.heuristics, (unsigned long long)s.products,
-        (unsigned long long)s.used, (unsigned long long)s.sent, (unsigned long long)s.recarved,
-        s.settings.failed.c_str());
-    return (unsigned)s.context.retained + (unsigned)(s.current != 0) + s.misuses;
+        (unsigned long long)s.heuristics, (unsigned long long)s.products, (unsigned long long)used,
+        (unsigned long long)s.sent, (unsigned long long)s.recarved, s.settings.failed.c_str());
+    return retained + (unsigned)(s.current != 0) + s.misuses;
 }

@@ -5,7 +5,7 @@ API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) 
     ENTER_CONTEXT(cuStreamBeginCapture_v2);
     ALIVE(streams, stream);
     if (stream->recording) return CUDA_ERROR_ILLEGAL_STATE;
-    s.graphs.insert(stream->recording = new CUgraph_st);
+    c.graphs.insert(stream->recording = new CUgraph_st);
     stream->invalid = false;
     stream->mode = mode;
     stream->recorder = std::this_thread::get_id();
@@ -17,7 +17,8 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     std::lock_guard<std::mutex> hold(s.lock);
     CUresult failed = s.enter("cuStreamEndCapture");
     if (pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-    if (s.context.error) return s.context.error;
+    CUctx_st &c = *pushed.back();
+    if (c.error) return c.error;
     ALIVE(streams, stream);
     if (!stream->recording) return CUDA_ERROR_ILLEGAL_STATE;
     if (stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
@@ -28,14 +29,14 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     if (stream->invalid && !failed) failed = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!failed) return CUDA_SUCCESS;
     // The recording ends even if it is invalid.
-    s.graphs.erase(*graph);
+    c.graphs.erase(*graph);
     delete *graph;
     *graph = nullptr;
     return failed;
 }
 
-static bool recorded(const State &s, CUgraph graph) {
-    for (CUstream one : s.streams)
+static bool recorded(const CUctx_st &c, CUgraph graph) {
+    for (CUstream one : c.streams)
         if (one->recording == graph) return false;
     return true;
 }
@@ -45,19 +46,19 @@ API CUresult cuGraphInstantiateWithFlags(
     ENTER_CONTEXT(cuGraphInstantiateWithFlags);
     NOT_RECORDING;
     ALIVE(graphs, graph);
-    if (flags || !recorded(s, graph)) return CUDA_ERROR_INVALID_VALUE;
+    if (flags || !recorded(c, graph)) return CUDA_ERROR_INVALID_VALUE;
     *exec = new CUgraphExec_st;
     (*exec)->work = graph->work;
-    s.execs.insert(*exec);
+    c.execs.insert(*exec);
     return CUDA_SUCCESS;
 }
 
-static CUresult uploaded(State &s, CUgraphExec exec) {
+static CUresult uploaded(State &s, CUctx_st &c, CUgraphExec exec) {
     if (exec->bytes) return CUDA_SUCCESS;
     const uint64_t bytes = s.settings.graph;
-    if (s.used > s.settings.memory || bytes > s.settings.memory - s.used)
+    if (c.used > s.settings.memory || bytes > s.settings.memory - c.used)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    s.used += exec->bytes = bytes;
+    c.used += exec->bytes = bytes;
     return CUDA_SUCCESS;
 }
 
@@ -66,14 +67,14 @@ API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
     NOT_RECORDING;
     ALIVE(execs, exec);
     ALIVE(streams, stream);
-    return uploaded(s, exec);
+    return uploaded(s, c, exec);
 }
 
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     ENTER_CONTEXT(cuGraphLaunch);
     ALIVE(execs, exec);
     ALIVE(streams, stream);
-    if (CUresult failed = uploaded(s, exec)) return failed;
+    if (CUresult failed = uploaded(s, c, exec)) return failed;
     if (stream->recording) {
         s.misused("cuGraphLaunch in a stream that records");
         stream->invalid = true;
@@ -92,8 +93,8 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 API CUresult cuGraphDestroy(CUgraph graph) {
     ENTER_CONTEXT(cuGraphDestroy);
     ALIVE(graphs, graph);
-    if (!recorded(s, graph)) return CUDA_ERROR_INVALID_VALUE;
-    s.graphs.erase(graph);
+    if (!recorded(c, graph)) return CUDA_ERROR_INVALID_VALUE;
+    c.graphs.erase(graph);
     delete graph;
     return CUDA_SUCCESS;
 }
@@ -102,8 +103,8 @@ API CUresult cuGraphExecDestroy(CUgraphExec exec) {
     ENTER_CONTEXT(cuGraphExecDestroy);
     ALIVE(execs, exec);
     if (exec->done < exec->launched) s.misused("cuGraphExecDestroy while it runs");
-    s.execs.erase(exec);
-    s.used -= exec->bytes;
+    c.execs.erase(exec);
+    c.used -= exec->bytes;
     delete exec;
     return CUDA_SUCCESS;
 }

@@ -33,15 +33,15 @@ API CUresult cuModuleLoadDataEx(
     for (size_t at = 4, end; !made.all && (end = text.find('\n', at)) != std::string::npos;
         at = end + 1)
         made.names.insert(text.substr(at, end - at));
-    s.modules.insert(*module = new CUmod_st(std::move(made)));
+    c.modules.insert(*module = new CUmod_st(std::move(made)));
     return CUDA_SUCCESS;
 }
 
 API CUresult cuModuleUnload(CUmodule module) {
     ENTER_CONTEXT(cuModuleUnload);
     ALIVE(modules, module);
-    s.idle("cuModuleUnload");
-    s.modules.erase(module);
+    s.idle(&c, "cuModuleUnload");
+    c.modules.erase(module);
     delete module;
     return CUDA_SUCCESS;
 }
@@ -55,8 +55,8 @@ API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const ch
     return CUDA_SUCCESS;
 }
 
-static bool alive(const State &s, CUfunction function) {
-    for (CUmodule module : s.modules)
+static bool alive(const CUctx_st &c, CUfunction function) {
+    for (CUmodule module : c.modules)
         for (auto &[name, one] : module->functions)
             if (&one == function) return true;
     return false;
@@ -64,7 +64,7 @@ static bool alive(const State &s, CUfunction function) {
 
 API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
     ENTER_CONTEXT(cuFuncSetAttribute);
-    if (!alive(s, function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!alive(c, function)) return CUDA_ERROR_INVALID_HANDLE;
     if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
         if (!s.settings.carveout || value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
         function->carveout = value;
@@ -79,7 +79,7 @@ API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attrib
 
 API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
     ENTER_CONTEXT(cuFuncGetAttribute);
-    if (!alive(s, function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!alive(c, function)) return CUDA_ERROR_INVALID_HANDLE;
     if (attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION)
         *value = s.settings.ptx;
     else if (attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
@@ -92,22 +92,22 @@ API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfu
 API CUresult cuLaunchKernelEx(
     const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
     ENTER_CONTEXT(cuLaunchKernelEx);
-    const CUlaunchConfig c = *config;
-    CUstream stream = c.hStream;
+    const CUlaunchConfig l = *config;
+    CUstream stream = l.hStream;
     ALIVE(streams, stream);
-    if (!alive(s, function)) {
+    if (!alive(c, function)) {
         s.misused("cuLaunchKernelEx of a function that is not alive");
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (!c.gridDimX || !c.gridDimY || !c.gridDimZ || c.gridDimY > 65535 || c.gridDimZ > 65535 ||
-        c.blockDimX * c.blockDimY * c.blockDimZ > 1024 ||
-        (int)c.sharedMemBytes > function->shared || extra)
+    if (!l.gridDimX || !l.gridDimY || !l.gridDimZ || l.gridDimY > 65535 || l.gridDimZ > 65535 ||
+        l.blockDimX * l.blockDimY * l.blockDimZ > 1024 ||
+        (int)l.sharedMemBytes > function->shared || extra)
         return CUDA_ERROR_INVALID_VALUE;
     bool dependent = false;
-    for (unsigned i = 0; i < c.numAttrs; i++) {
-        if (c.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+    for (unsigned i = 0; i < l.numAttrs; i++) {
+        if (l.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
             return CUDA_ERROR_INVALID_VALUE;
-        dependent = c.attrs[i].value.programmaticStreamSerializationAllowed != 0;
+        dependent = l.attrs[i].value.programmaticStreamSerializationAllowed != 0;
     }
     // Machine code for older architectures does not wait for the previous launch.
     if (dependent && s.settings.ptx < 90)
@@ -117,15 +117,15 @@ API CUresult cuLaunchKernelEx(
     std::vector<char> params(
         (const char *)arguments[0], (const char *)arguments[0] + entry->params_size);
     s.enqueue(stream, [=] {
-        const unsigned grid[] = {c.gridDimX, c.gridDimY, c.gridDimZ},
-                       block[] = {c.blockDimX, c.blockDimY, c.blockDimZ};
+        const unsigned grid[] = {l.gridDimX, l.gridDimY, l.gridDimZ},
+                       block[] = {l.blockDimX, l.blockDimY, l.blockDimZ};
         char text[600];
         State &now = state();
         now.dependent += dependent;
-        now.recarved += dependent && carveout != now.carveout;
-        now.carveout = carveout;
+        const int before = now.carveout.exchange(carveout);
+        now.recarved += dependent && carveout != before;
         const auto launch = dependent ? emu_launch_dependent : emu_launch;
-        if (!launch(entry->name, params.data(), params.size(), grid, block, c.sharedMemBytes,
+        if (!launch(entry->name, params.data(), params.size(), grid, block, l.sharedMemBytes,
                 now.launches++, text, sizeof text))
             return CUDA_SUCCESS;
         now.misused(text);

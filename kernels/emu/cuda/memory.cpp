@@ -8,26 +8,26 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t bytes) {
     ENTER_CONTEXT(cuMemAlloc_v2);
     NOT_RECORDING;
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (s.used > s.settings.memory || bytes > s.settings.memory - s.used)
+    if (c.used > s.settings.memory || bytes > s.settings.memory - c.used)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (!(*at = emu_alloc(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
-    s.memory[*at] = bytes;
-    s.used += bytes;
+    c.memory[*at] = bytes;
+    c.used += bytes;
     return CUDA_SUCCESS;
 }
 
 API CUresult cuMemFree_v2(CUdeviceptr at) {
     ENTER_CONTEXT(cuMemFree_v2);
     NOT_RECORDING;
-    if (!s.memory.count(at)) {
+    if (!c.memory.count(at)) {
         s.misused("cuMemFree of what is not allocated");
         return CUDA_ERROR_INVALID_VALUE;
     }
-    s.idle("cuMemFree");
+    s.idle(&c, "cuMemFree");
     char text[512];
     if (emu_free(at, text, sizeof text)) s.misused(text);
-    s.used -= s.memory[at];
-    s.memory.erase(at);
+    c.used -= c.memory[at];
+    c.memory.erase(at);
     return CUDA_SUCCESS;
 }
 
@@ -36,18 +36,18 @@ API CUresult cuMemHostAlloc(void **at, size_t bytes, unsigned) {
     NOT_RECORDING;
     if (bytes == 0 || posix_memalign(at, 4096, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     memset(*at, 0xff, bytes);
-    s.pinned[(const char *)*at] = bytes;
+    c.pinned[(const char *)*at] = bytes;
     return CUDA_SUCCESS;
 }
 
 API CUresult cuMemFreeHost(void *at) {
     ENTER_CONTEXT(cuMemFreeHost);
     NOT_RECORDING;
-    if (!s.pinned.erase((const char *)at)) {
+    if (!c.pinned.erase((const char *)at)) {
         s.misused("cuMemFreeHost of what is not allocated");
         return CUDA_ERROR_INVALID_VALUE;
     }
-    s.idle("cuMemFreeHost");
+    s.idle(&c, "cuMemFreeHost");
     free(at);
     return CUDA_SUCCESS;
 }
@@ -55,7 +55,7 @@ API CUresult cuMemFreeHost(void *at) {
 API CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     ENTER_CONTEXT(cuMemGetInfo_v2);
     *total = s.settings.memory;
-    *free = s.used > *total ? 0 : *total - s.used;
+    *free = c.used > *total ? 0 : *total - c.used;
     return CUDA_SUCCESS;
 }
 
@@ -78,8 +78,8 @@ static CUresult to_device(CUdeviceptr to, const void *from, size_t bytes) {
 API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     ENTER_CONTEXT(cuMemcpyHtoDAsync_v2);
     ALIVE(streams, stream);
-    if (!s.on_device(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (s.is_pinned(from, bytes)) {
+    if (!c.on_device(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (c.is_pinned(from, bytes)) {
         s.enqueue(stream, [=] { return to_device(to, from, bytes); });
         return CUDA_SUCCESS;
     }
@@ -92,40 +92,40 @@ API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes
 API CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
     ENTER_CONTEXT(cuMemcpyDtoHAsync_v2);
     ALIVE(streams, stream);
-    if (!s.on_device(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!c.on_device(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
     s.enqueue(stream, [=] {
         char text[512];
         return copied(emu_copy_to_host(to, from, bytes, text, sizeof text), text);
     });
-    return s.is_pinned(to, bytes) ? CUDA_SUCCESS : s.finish(stream);
+    return c.is_pinned(to, bytes) ? CUDA_SUCCESS : s.finish(stream);
 }
 
 API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream) {
     ENTER_CONTEXT(cuMemcpy2DAsync_v2);
     ALIVE(streams, stream);
-    const CUDA_MEMCPY2D c = *copy;
+    const CUDA_MEMCPY2D m = *copy;
     const size_t limit = (size_t)s.settings.pitch;
-    if (c.WidthInBytes > c.srcPitch || c.WidthInBytes > c.dstPitch || c.srcPitch > limit ||
-        c.dstPitch > limit)
+    if (m.WidthInBytes > m.srcPitch || m.WidthInBytes > m.dstPitch || m.srcPitch > limit ||
+        m.dstPitch > limit)
         return CUDA_ERROR_INVALID_VALUE;
-    if (c.srcXInBytes || c.srcY || c.dstXInBytes || c.dstY ||
-        c.dstMemoryType != CU_MEMORYTYPE_DEVICE)
+    if (m.srcXInBytes || m.srcY || m.dstXInBytes || m.dstY ||
+        m.dstMemoryType != CU_MEMORYTYPE_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
-    if (c.WidthInBytes == 0 || c.Height == 0) return CUDA_SUCCESS;
-    const size_t from_bytes = (c.Height - 1) * c.srcPitch + c.WidthInBytes;
-    if (!s.on_device(c.dstDevice, (c.Height - 1) * c.dstPitch + c.WidthInBytes))
+    if (m.WidthInBytes == 0 || m.Height == 0) return CUDA_SUCCESS;
+    const size_t from_bytes = (m.Height - 1) * m.srcPitch + m.WidthInBytes;
+    if (!c.on_device(m.dstDevice, (m.Height - 1) * m.dstPitch + m.WidthInBytes))
         return CUDA_ERROR_INVALID_VALUE;
-    const bool from_host = c.srcMemoryType == CU_MEMORYTYPE_HOST;
-    if (from_host ? !s.is_pinned(c.srcHost, from_bytes) : !s.on_device(c.srcDevice, from_bytes))
+    const bool from_host = m.srcMemoryType == CU_MEMORYTYPE_HOST;
+    if (from_host ? !c.is_pinned(m.srcHost, from_bytes) : !c.on_device(m.srcDevice, from_bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    s.enqueue(stream, [c, from_host] {
-        for (size_t row = 0; row < c.Height; row++) {
-            CUdeviceptr to = c.dstDevice + row * c.dstPitch, from = c.srcDevice + row * c.srcPitch;
+    s.enqueue(stream, [m, from_host] {
+        for (size_t row = 0; row < m.Height; row++) {
+            CUdeviceptr to = m.dstDevice + row * m.dstPitch, from = m.srcDevice + row * m.srcPitch;
             char text[512];
             CUresult r =
                 from_host
-                    ? to_device(to, (const char *)c.srcHost + row * c.srcPitch, c.WidthInBytes)
-                    : copied(emu_copy_on_device(to, from, c.WidthInBytes, text, sizeof text), text);
+                    ? to_device(to, (const char *)m.srcHost + row * m.srcPitch, m.WidthInBytes)
+                    : copied(emu_copy_on_device(to, from, m.WidthInBytes, text, sizeof text), text);
             if (r) return r;
         }
         return CUDA_SUCCESS;
@@ -136,7 +136,7 @@ API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream) {
 API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char byte, size_t bytes, CUstream stream) {
     ENTER_CONTEXT(cuMemsetD8Async);
     ALIVE(streams, stream);
-    if (!s.on_device(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!c.on_device(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
     s.enqueue(stream, [=] {
         char text[512];
         return copied(emu_fill(to, byte, bytes, text, sizeof text), text);

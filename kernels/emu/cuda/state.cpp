@@ -71,6 +71,7 @@ CUresult State::enter(const char *function) {
 }
 
 void State::misused(const std::string &text) {
+    std::lock_guard<std::mutex> hold(misuse_lock);
     if (!misuses++) misuse = text;
     fprintf(stderr, "the stand-in driver: %s\n", text.c_str());
 }
@@ -89,17 +90,26 @@ void State::enqueue(CUstream stream, Work work) {
 }
 
 void State::run(CUstream stream, size_t pieces) {
-    while (pieces-- && !stream->queue.empty()) {
+    while (stream->running) ended.wait(lock);
+    for (; pieces && !stream->queue.empty(); pieces--) {
         Work work = std::move(stream->queue.front());
         stream->queue.pop_front();
         CUresult result = CUDA_SUCCESS;
         Settings &s = settings;
-        if (s.fail_in && s.fail == "work" && --s.fail_in == 0)
+        if (s.fail_in && s.fail == "work" && --s.fail_in == 0) {
             result = (CUresult)s.fail_code;
-        else
+        } else if (s.strict) {
             result = work();
+        } else {
+            stream->running = true;
+            lock.unlock();
+            result = work();
+            lock.lock();
+            stream->running = false;
+            ended.notify_all();
+        }
         if (result != CUDA_SUCCESS) {
-            context.error = result;
+            stream->context->error = result;
             stream->queue.clear();
         }
     }
@@ -112,19 +122,20 @@ CUresult State::finish(CUstream stream) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     run(stream, stream->queue.size());
-    return context.error;
+    return stream->context->error;
 }
 
 bool State::spoils(const char *function) {
-    for (CUstream one : streams) {
-        if (!one->recording || one->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
-        if (one->mode != CU_STREAM_CAPTURE_MODE_GLOBAL &&
-            one->recorder != std::this_thread::get_id())
-            continue;
-        misused(std::string(function) + " while a stream records");
-        one->invalid = true;
-        return true;
-    }
+    for (auto &[device, context] : contexts)
+        for (CUstream one : context.streams) {
+            if (!one->recording || one->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
+            if (one->mode != CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                one->recorder != std::this_thread::get_id())
+                continue;
+            misused(std::string(function) + " while a stream records");
+            one->invalid = true;
+            return true;
+        }
     return false;
 }
 
@@ -136,40 +147,36 @@ template <class Key> static bool within(const std::map<Key, size_t> &ranges, Key
     return offset <= length && size <= length - offset;
 }
 
-bool State::on_device(CUdeviceptr at, size_t size) const { return within(memory, at, size); }
-bool State::is_pinned(const void *at, size_t size) const {
+bool CUctx_st::on_device(CUdeviceptr at, size_t size) const { return within(memory, at, size); }
+bool CUctx_st::is_pinned(const void *at, size_t size) const {
     return within(pinned, (const char *)at, size);
 }
 
-void State::idle(const char *function) {
-    for (CUstream stream : streams)
-        if (!stream->queue.empty()) {
-            misused(std::string(function) + " while work is under way");
-            return;
-        }
+void State::idle(CUcontext context, const char *function) {
+    for (CUstream stream : context->streams)
+        if (stream->queue.empty() && !stream->running) return;
+    if (!context->streams.empty()) misused(std::string(function) + " while work is under way");
 }
 
-void State::release() {
-    size_t alive = memory.size() + pinned.size() + streams.size() + events.size() + modules.size() +
-                   graphs.size() + execs.size();
-    if (alive && !context.error) {
+void State::release(CUcontext context) {
+    CUctx_st &c = *context;
+    size_t alive = c.memory.size() + c.pinned.size() + c.streams.size() + c.events.size() +
+                   c.modules.size() + c.graphs.size() + c.execs.size();
+    if (alive && !c.error) {
         char text[200];
         snprintf(text, sizeof text,
             "left behind: %zu allocations, %zu pinned, %zu streams, %zu events, %zu modules, %zu graphs",
-            memory.size(), pinned.size(), streams.size(), events.size(), modules.size(),
-            graphs.size() + execs.size());
+            c.memory.size(), c.pinned.size(), c.streams.size(), c.events.size(), c.modules.size(),
+            c.graphs.size() + c.execs.size());
         misused(text);
     }
     char error[512];
-    for (auto &[at, bytes] : memory) emu_free(at, error, sizeof error);
-    for (auto &[at, bytes] : pinned) free((void *)at);
-    for (CUstream one : streams) delete one;
-    for (CUevent one : events) delete one;
-    for (CUmodule one : modules) delete one;
-    for (CUgraph one : graphs) delete one;
-    for (CUgraphExec one : execs) delete one;
-    memory.clear(), pinned.clear(), streams.clear(), events.clear(), modules.clear(),
-        graphs.clear(), execs.clear();
-    used = 0;
-    context.error = CUDA_SUCCESS;
+    for (auto &[at, bytes] : c.memory) emu_free(at, error, sizeof error);
+    for (auto &[at, bytes] : c.pinned) free((void *)at);
+    for (CUstream one : c.streams) delete one;
+    for (CUevent one : c.events) delete one;
+    for (CUmodule one : c.modules) delete one;
+    for (CUgraph one : c.graphs) delete one;
+    for (CUgraphExec one : c.execs) delete one;
+    c = CUctx_st();
 }

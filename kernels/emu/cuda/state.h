@@ -2,6 +2,8 @@
 #ifndef LLAMABI_EMU_CUDA_STATE_H
 #define LLAMABI_EMU_CUDA_STATE_H
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -18,26 +20,27 @@
 
 using Work = std::function<CUresult()>;
 
-struct CUctx_st {
-    int retained = 0;
-    CUresult error = CUDA_SUCCESS; // the error of work that has run; every later call returns it
-};
 struct CUgraph_st {
     std::vector<Work> work;
 };
 struct CUgraphExec_st {
     std::vector<Work> work;
-    uint64_t launched = 0, done = 0, bytes = 0; // bytes: the device memory that it takes
+    uint64_t launched = 0, bytes = 0; // bytes: the device memory that it takes
+    std::atomic<uint64_t> done{0};
 };
 struct CUstream_st {
+    CUcontext context;
     std::deque<Work> queue;
+    bool running = false; // whether a thread runs work of this stream
     CUgraph recording = nullptr;
     bool invalid = false; // whether the recording has been invalidated
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     std::thread::id recorder;
 };
 struct CUevent_st {
-    uint64_t recorded = 0, done = 0;
+    uint64_t recorded = 0;
+    std::atomic<uint64_t> done{0};
+    CUstream stream = nullptr; // in which it was recorded last
 };
 struct CUfunc_st {
     const emu::Entry *entry;
@@ -48,6 +51,24 @@ struct CUmod_st {
     bool all;                    // made from a real image: has every kernel of the emulator
     std::set<std::string> names; // otherwise: has these kernels
     std::map<std::string, CUfunc_st> functions;
+};
+
+// The primary context of a device, and what lives in it.
+struct CUctx_st {
+    int retained = 0;
+    CUresult error = CUDA_SUCCESS; // the error of work that has run; every later call returns it
+    std::map<CUdeviceptr, size_t> memory;
+    std::map<const char *, size_t> pinned;
+    std::set<CUstream> streams;
+    std::set<CUevent> events;
+    std::set<CUmodule> modules;
+    std::set<CUgraph> graphs;
+    std::set<CUgraphExec> execs;
+    uint64_t used = 0;
+
+    // Whether [at, at + size) lies in one allocation.
+    bool on_device(CUdeviceptr at, size_t size) const;
+    bool is_pinned(const void *at, size_t size) const;
 };
 
 // Settings. The environment variable EMU_CUDA and the function emu_cuda_set take them as "key=value
@@ -75,22 +96,18 @@ struct State {
     std::mutex lock;
     Settings settings;
     bool started = false;
-    CUctx_st context; // shared by all devices: nothing here depends on the device
-    std::map<CUdeviceptr, size_t> memory;
-    std::map<const char *, size_t> pinned;
-    std::set<CUstream> streams;
-    std::set<CUevent> events;
-    std::set<CUmodule> modules;
-    std::set<CUgraph> graphs;
-    std::set<CUgraphExec> execs;
-    uint64_t used = 0, calls = 0, launches = 0, copies = 0, replays = 0, dependent = 0, ahead = 0,
-             // sent: bytes from the host. recarved: launches that may start early but ask for
-        // another carve-out than the launch before them has
-        sent = 0, recarved = 0, heuristics = 0, products = 0, random = 1;
-    int carveout = -1; // of the last launch
-    long current = 0;  // contexts pushed and not popped, on all threads
+    std::map<int, CUctx_st> contexts; // by device
+    uint64_t calls = 0, replays = 0, ahead = 0, heuristics = 0, random = 1;
+    // What work counts, which runs while the lock is free. sent: bytes from the host. recarved:
+    // launches that may start early but ask for another carve-out than the launch before them has
+    std::atomic<uint64_t> launches{0}, copies{0}, dependent{0}, sent{0}, recarved{0}, products{0};
+    std::atomic<int> carveout{-1}; // of the last launch
+    long current = 0;              // contexts pushed and not popped, on all threads
+    std::mutex misuse_lock;
     unsigned misuses = 0;
     std::string misuse; // the first misuse
+    // Somebody who ran work of a stream has ended.
+    std::condition_variable_any ended;
 
     void set(const char *text);
     // Returns an error if this call is the one that is to fail.
@@ -98,18 +115,19 @@ struct State {
     // Records a misuse: an act that is not allowed, although a driver need not notice it.
     void misused(const std::string &text);
     void enqueue(CUstream stream, Work work);
+    // Runs pieces of work, in their order. Other threads may call the driver meanwhile, except in
+    // strict mode. If another thread runs work of this stream, waits for it first.
     void run(CUstream stream, size_t pieces);
     CUresult finish(CUstream stream);
     // For functions that may not be called while this thread records, or while another thread
     // records for all threads. Returns true, and invalidates the recording, if that is the case.
     bool spoils(const char *function);
-    // Whether [at, at + size) lies in one allocation.
-    bool on_device(CUdeviceptr at, size_t size) const;
-    bool is_pinned(const void *at, size_t size) const;
     // Called when memory is freed. Reports a misuse if work is pending, which might use the memory.
-    void idle(const char *function);
-    // Releases the context and everything in it.
-    void release();
+    // Several users of a context have a stream each, and one that frees memory has waited for its
+    // own; so the act is allowed if any stream is idle.
+    void idle(CUcontext context, const char *function);
+    // Releases what lives in a context.
+    void release(CUcontext context);
 };
 
 State &state();

@@ -187,7 +187,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn embed(&mut self, x: &mut GpuBuf<D>, table: &GpuMat<D>) {
-        self.run(|this| ops::embed(this, x, table));
+        self.run(|this| ops::embed(this, x, table, 0));
     }
 
     fn qkv(&mut self, q: &mut GpuBuf<D>, kv: &mut GpuKv<D>, x: &GpuBuf<D>, layer: &Layer<Self>) {

@@ -54,9 +54,9 @@ struct Recorded<D: Device> {
 pub(super) struct Graphs<D: Device> {
     all: Vec<Recorded<D>>,
     clock: u64,
-    /// Whether more graphs are made. False if the device records nothing, or once a graph has been
-    /// refused.
-    on: bool,
+    /// Whether more graphs are made. False if the device records nothing, if there are other ranks,
+    /// or once a graph has been refused.
+    pub on: bool,
     pub log: Arc<Log>,
 }
 

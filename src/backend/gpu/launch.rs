@@ -51,6 +51,8 @@ const LOGITS_BATCH: Family = Family::new("logits_batch_*");
 const SAMPLE_MAX: Kernel = Kernel::named("sample_max");
 const SAMPLE_DRAW: Kernel = Kernel::named("sample_draw");
 const SILU_ADD: Kernel = Kernel::named("silu_add");
+const REDUCE: Kernel = Kernel::named("reduce");
+const GATHER: Kernel = Kernel::named("gather");
 const QKV_EPILOGUE: Kernel = Kernel::named("qkv_epilogue");
 const FFN_UP_EPILOGUE: Family = Family::new("ffn_up_epilogue_*");
 
@@ -190,6 +192,17 @@ pub(super) fn prepare<D: Device>(d: &D, dtype: Dtype, p: &PrepareParams) -> Resu
 
 pub(super) fn silu_add<D: Device>(d: &D, p: &SiluAddParams) -> Result<()> {
     run(d, SILU_ADD, blocks([p.n_rows, 1, 1], 0), p)
+}
+
+/// Adds what all ranks have computed.
+pub(super) fn reduce<D: Device>(d: &D, p: &ReduceParams) -> Result<()> {
+    run(d, REDUCE, blocks([p.n.div_ceil(1024) as u32, 1, 1], 0), p)
+}
+
+/// Puts the columns of all ranks side by side.
+pub(super) fn gather<D: Device>(d: &D, p: &GatherParams) -> Result<()> {
+    let grid = [p.share_stride.div_ceil(1024), p.n_rows, p.ranks];
+    run(d, GATHER, blocks(grid, 0), p)
 }
 
 pub(super) fn qkv<D: Device>(d: &D, dtype: Dtype, p: &QkvParams) -> Result<()> {

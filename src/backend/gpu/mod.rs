@@ -15,6 +15,7 @@
 //! | `step`, `mat`, `quantised` | a step and weights on the device |
 //! | `medusa` | what Medusa heads need beside their weights, and their operations |
 //! | `adapters` | adapters of requests: their memory, and the rows of a step that have them |
+//! | `exchange` | what several ranks of a model exchange |
 //! | `sample` | the choice of tokens on the device |
 //! | `answer` | the answer of a step, while the next step may already run |
 //!
@@ -38,6 +39,7 @@ pub mod reason;
 mod adapters;
 mod answer;
 mod backend;
+mod exchange;
 mod geometry;
 mod graph;
 mod launch;
@@ -50,6 +52,7 @@ mod quantised;
 mod sample;
 mod step;
 
+pub use exchange::GpuExchange;
 pub use mat::GpuMat;
 
 use super::cpu::Quantiser;
@@ -407,6 +410,12 @@ impl<D: Device> Gpu<D> {
     pub fn unrotated(mut self, limits: &Limits) -> Result<Self> {
         self.still = Some(Still::new(&self.device, &self.shape, limits)?);
         Ok(self)
+    }
+
+    /// As one of several ranks, whose exchanges wait for one another: launches are not recorded.
+    pub fn among(mut self) -> Self {
+        self.graphs.on = false;
+        self
     }
 
     /// Sets the log, to which it writes when steps are not recorded.

@@ -153,7 +153,13 @@ impl<D: Device> Gpu<D> {
     }
 }
 
-pub(super) fn embed<D: Device>(gpu: &Gpu<D>, x: &mut GpuBuf<D>, table: &GpuMat<D>) -> Result<()> {
+/// `first`: the token of the table's first row.
+pub(super) fn embed<D: Device>(
+    gpu: &Gpu<D>,
+    x: &mut GpuBuf<D>,
+    table: &GpuMat<D>,
+    first: usize,
+) -> Result<()> {
     let table = table.whole();
     let params = EmbedParams {
         x: x.at(),
@@ -163,6 +169,8 @@ pub(super) fn embed<D: Device>(gpu: &Gpu<D>, x: &mut GpuBuf<D>, table: &GpuMat<D
         dim: gpu.shape.dim as u32,
         x_stride: x.stride as u32,
         w_stride: table.stride as u32,
+        first: first as u32,
+        n: table.rows as u32,
     };
     launch::embed(&*gpu.device, table.dtype, &params)
 }
@@ -469,6 +477,18 @@ pub(super) fn ffn_up<D: Device>(
     }
 }
 
+impl<D: Device> Gpu<D> {
+    /// Numbers from one row of logits to the next. If the host reads the logits, their rows have no
+    /// padding, so that one copy brings them all. If tokens are chosen on the device, the kernel
+    /// needs aligned rows.
+    pub(super) fn logits_stride(&self, out: &GpuBuf<D>) -> usize {
+        match self.chooser.n_rows {
+            0 => self.shape.vocab_size,
+            _ => out.stride,
+        }
+    }
+}
+
 /// Logits of the wanted rows, and the choice of their tokens if the step asks for it.
 pub(super) fn logits<D: Device>(
     gpu: &Gpu<D>,
@@ -477,13 +497,18 @@ pub(super) fn logits<D: Device>(
     norm: Option<&GpuBuf<D>>,
     head: &GpuMat<D>,
 ) -> Result<()> {
-    let vocab_size = gpu.shape.vocab_size;
-    // If the host reads the logits, their rows have no padding, so that one copy brings them all.
-    // If tokens are chosen on the device, the kernel needs aligned rows.
-    let out_stride = match gpu.chooser.n_rows {
-        0 => vocab_size,
-        _ => out.stride,
-    };
+    self::head(gpu, (out, gpu.logits_stride(out)), x, norm, head)?;
+    choose(gpu, out)
+}
+
+/// Logits of the wanted rows for the tokens that `head` has, with this stride.
+pub(super) fn head<D: Device>(
+    gpu: &Gpu<D>,
+    (out, out_stride): (&GpuBuf<D>, usize),
+    x: &GpuBuf<D>,
+    norm: Option<&GpuBuf<D>>,
+    head: &GpuMat<D>,
+) -> Result<()> {
     let rows = Rows {
         at: gpu.step.wanted(),
         n: gpu.step.n_wanted_padded as u32,
@@ -502,7 +527,7 @@ pub(super) fn logits<D: Device>(
         rows: rows.at,
         scratch: gpu.split.at(),
         n_rows: rows.n,
-        vocab_size: vocab_size as u32,
+        vocab_size: head.rows as u32,
         dim: gpu.shape.dim as u32,
         x_stride: input.stride,
         w_stride: head.stride as u32,
@@ -510,8 +535,13 @@ pub(super) fn logits<D: Device>(
         eps: norm.eps,
         splits: 1,
     };
-    launch::logits(&*gpu.device, head.dtype, &params)?;
+    launch::logits(&*gpu.device, head.dtype, &params)
+}
+
+/// The choice of tokens from logits, if the step asks for it.
+pub(super) fn choose<D: Device>(gpu: &Gpu<D>, logits: &GpuBuf<D>) -> Result<()> {
     let (rows, next) = (gpu.step.choices(), gpu.step.tokens());
+    let stride = gpu.logits_stride(logits);
     gpu.chooser
-        .launch(&gpu.device, rows, out.at(), out_stride, next)
+        .launch(&gpu.device, rows, logits.at(), stride, next)
 }

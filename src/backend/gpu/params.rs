@@ -54,6 +54,12 @@ macro_rules! params {
 params! {
     EmbedParams {
         x: u64, table: u64, tokens: u64, n_rows: u32, dim: u32, x_stride: u32, w_stride: u32,
+        first: u32, n: u32,
+    }
+    ReduceParams { x: u64, parts: u64, own: u64, n: u64, ranks: u32, adds: u32 }
+    GatherParams {
+        out: u64, shares: u64, firsts: u64, n_rows: u32, ranks: u32, share_stride: u32,
+        out_stride: u32,
     }
     PrepareParams {
         out: u64, x: u64, norm: u64, rows: u64, n_rows: u32, width: u32, x_stride: u32,
