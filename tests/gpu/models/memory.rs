@@ -9,7 +9,7 @@ fn on(device: &Arc<Emu>, options: &BuildOptions) -> Result<Llama> {
 
 /// Waits until the engine's thread has released everything.
 #[track_caller]
-fn assert_returned(device: &Emu) {
+pub(super) fn assert_returned(device: &Emu) {
     let start = Instant::now();
     while device.allocated().0 > 0 {
         let left = device.allocated().0;

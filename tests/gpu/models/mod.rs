@@ -5,6 +5,7 @@
 
 mod ahead;
 mod memory;
+mod ranks;
 
 use crate::common::{Failure, Model, greedy, reference};
 use crate::emu::real::real;

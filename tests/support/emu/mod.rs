@@ -18,6 +18,7 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 type Copy = unsafe extern "C" fn(u64, *const c_void, usize, *mut c_char, usize) -> c_int;
 type ToHost = unsafe extern "C" fn(*mut c_void, u64, usize, *mut c_char, usize) -> c_int;
@@ -101,6 +102,8 @@ pub struct Emu {
     promised: u64,
     /// How many more calls succeed before all fail; or [`NEVER`].
     good: AtomicU64,
+    /// Milliseconds for which it does nothing before the next thing that it is asked to do.
+    stall: AtomicU64,
     records: bool,
     runs_ahead: bool,
     /// Steps that began and answers that were waited for, in order.
@@ -177,6 +180,7 @@ impl Emu {
             memory,
             promised,
             good: AtomicU64::new(NEVER),
+            stall: AtomicU64::new(0),
             records,
             runs_ahead,
             order: Mutex::default(),
@@ -226,10 +230,16 @@ impl Emu {
         self.good.store(n, Ordering::SeqCst);
     }
 
+    /// Lets the device do nothing for this time, before the next thing that it is asked to do.
+    pub fn stall(&self, time: Duration) {
+        self.stall.store(time.as_millis() as u64, Ordering::SeqCst);
+    }
+
     /// Counts one thing that the device is asked to do.
     fn work(&self, what: &str) -> Result<()> {
         let recording = self.recording.lock().unwrap().is_some();
         assert!(!recording, "{what} while launches are recorded");
+        std::thread::sleep(Duration::from_millis(self.stall.swap(0, Ordering::SeqCst)));
         let count = |n| match n {
             NEVER => Some(NEVER),
             n => Some(u64::saturating_sub(n, 1)),

@@ -135,6 +135,11 @@ impl Standin {
     pub fn open_with(&self, images: &Images) -> llamabi::Result<Cuda> {
         Cuda::open(&[self.path.to_str().unwrap()], images, 0)
     }
+
+    /// GPU `index` of those that `devices=` says.
+    pub fn open_at(&self, index: usize) -> llamabi::Result<Cuda> {
+        Cuda::open(&[self.path.to_str().unwrap()], &images(), index)
+    }
 }
 
 impl Drop for Standin {

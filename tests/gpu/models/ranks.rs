@@ -1,0 +1,433 @@
+//! Several ranks, each on an emulated device of its own: what ranks on the CPU say, the laws, memory
+//! and failures.
+
+use super::memory::assert_returned;
+use super::*;
+use llamabi::Cancel;
+use llamabi::capi::LLAMA_E_PEER;
+use llamabi::engine::Next;
+use llamabi::llama::Sequence;
+
+fn devices(n: usize, seed: u64) -> Vec<Arc<Emu>> {
+    (0..n)
+        .map(|rank| Emu::new(GIB, 100 * seed + rank as u64))
+        .collect()
+}
+
+fn on(devices: &[Arc<Emu>], dir: &Path, options: &BuildOptions) -> Result<Llama> {
+    on_with(devices, dir, None, options)
+}
+
+fn on_with(
+    devices: &[Arc<Emu>],
+    dir: &Path,
+    tokenizer: Option<&Path>,
+    options: &BuildOptions,
+) -> Result<Llama> {
+    let options = BuildOptions {
+        devices: (0..devices.len()).collect(),
+        ..options.clone()
+    };
+    Llama::build_on_ranks(devices.to_vec(), dir, tokenizer, &options, &mut |_| true)
+}
+
+/// As many ranks on the CPU.
+fn ranks_on_cpu(n: usize, dir: &Path, options: &BuildOptions) -> Llama {
+    let options = BuildOptions {
+        device: Device::Cpu,
+        devices: vec![0; n],
+        n_threads: 1,
+        ..options.clone()
+    };
+    Llama::build(dir, None, &options, &mut |_| true).unwrap()
+}
+
+fn open_two(
+    dir: &Path,
+    tokenizer: Option<&Path>,
+    options: &BuildOptions,
+) -> std::result::Result<Model, Failure> {
+    let llama = on_with(&devices(2, 1), dir, tokenizer, options);
+    let llama = llama.map_err(|e| (status_of(&e), e.to_string()))?;
+    assert_eq!(llama.info().ranks.len(), 2);
+    Ok(llama.into())
+}
+
+const TWO: Place = Place {
+    open: open_two,
+    ..GPU
+};
+
+reference_cases!(TWO; logits generate nucleus);
+
+/// The models of which so many ranks can have shares. With four ranks, two have the same KV head.
+const MODELS: [(&str, usize); 4] = [
+    ("mha-f32/hf", 2),
+    ("gqa-bf16/meta", 2),
+    ("gqa-f16-mp2/meta", 2),
+    ("gqa-f16-mp2/hf", 4),
+];
+
+/// The numbers of as many ranks on the CPU, in float32: prompts in chunks and together, and what is
+/// generated. Every schedule gives the same bits.
+#[test]
+fn ranks_say_what_ranks_on_the_cpu_say() {
+    if real() {
+        return println!("only on emulated devices");
+    }
+    let mut options = options(Some(Dtype::F32));
+    options.prefill_chunk = Some(24);
+    let prompts = [1, 17, 40].map(|n| prompt(n, n));
+    let walk = |llama: &Llama| {
+        let streams = prompts.each_ref().map(|p| start(llama, p, going_on(6)));
+        streams.each_ref().map(finish)
+    };
+    for (model, n) in MODELS {
+        let dir = reference(model);
+        let want = walk(&ranks_on_cpu(n, &dir, &options));
+        let mut first = None;
+        for seed in [1, 2] {
+            let devices = devices(n, seed);
+            let llama = on(&devices, &dir, &options).unwrap();
+            let info = llama.info();
+            assert_eq!((info.device, info.ranks.len()), (Device::Cuda, n));
+            let got = walk(&llama);
+            for (got, want) in got.iter().zip(&want) {
+                assert_near(got, want, 1e-3, &format!("{model} on {n} ranks"));
+            }
+            let got = got.each_ref().map(bits);
+            assert_eq!(got, *first.get_or_insert(got.clone()), "{model}, {n}");
+            // Steps that wait for other ranks are not recorded.
+            assert!(devices.iter().all(|device| device.replays() == 0));
+            assert!(devices.iter().all(|device| device.order().contains('<')));
+        }
+    }
+}
+
+/// All that a caller can see of a sequence, with bits for floats.
+type Seen = (Vec<Token>, Vec<u32>, Vec<(Token, u32)>);
+
+fn seen(sequence: &Sequence) -> Seen {
+    let top = sequence.top.iter().flatten();
+    (
+        sequence.tokens.clone(),
+        sequence.logprobs.iter().map(|l| l.to_bits()).collect(),
+        top.map(|a| (a.token, a.logprob.to_bits())).collect(),
+    )
+}
+
+/// Law four, on several ranks: alone or in company, greedy and drawn, in chunks, from the prefix
+/// cache.
+#[test]
+fn company_changes_nothing() {
+    if real() {
+        return println!("only on emulated devices");
+    }
+    let prompts: Vec<_> = [40, 1, 17, 33].map(|n| prompt(n, n)).into();
+    let asked = |index: usize| GenerateOptions {
+        temperature: if index.is_multiple_of(2) { 0.0 } else { 0.9 },
+        top_p: 0.9,
+        seed: 11 + index as u64,
+        repetition_penalty: if index == 3 { 1.2 } else { 1.0 },
+        top_logprobs: 2,
+        ..going_on(6)
+    };
+    let one = |llama: &Llama, index: usize| {
+        let prompt = Prompt::Tokens(prompts[index].clone());
+        let done = llama.generate(vec![prompt], asked(index), &mut |_| true);
+        seen(&done.unwrap().sequences[0])
+    };
+    for (model, n, weights) in [
+        ("gqa-bf16/meta", 2, None),
+        ("gqa-f16-mp2/meta", 2, Some(Dtype::Int8)),
+        ("gqa-f16-mp2/meta", 4, None),
+    ] {
+        let mut want = None;
+        for (chunk, together) in [(64, false), (7, false), (24, true)] {
+            let mut options = options(weights);
+            options.prefill_chunk = Some(chunk);
+            let llama = on(&devices(n, chunk as u64), &reference(model), &options).unwrap();
+            let all = 0..prompts.len();
+            let got: Vec<_> = if together {
+                std::thread::scope(|scope| {
+                    let (llama, one) = (&llama, &one);
+                    let calls = all.map(|i| scope.spawn(move || one(llama, i)));
+                    let calls: Vec<_> = calls.collect();
+                    calls.into_iter().map(|call| call.join().unwrap()).collect()
+                })
+            } else {
+                all.map(|i| one(&llama, i)).collect()
+            };
+            assert_eq!(
+                got[0],
+                one(&llama, 0),
+                "{model}, {n}: from the prefix cache"
+            );
+            let want = want.get_or_insert(got.clone());
+            assert_eq!(got, *want, "{model}, {n} ranks, chunks of {chunk}");
+        }
+    }
+}
+
+/// Weights do not depend on the number of ranks. What differs from one device is the order in which
+/// float32 sums are rounded, and what that does to 16-bit activations and caches.
+#[test]
+fn every_format_says_what_one_device_says() {
+    if real() {
+        return println!("only on emulated devices");
+    }
+    let dir = reference("gqa-f16-mp2/meta");
+    let tokens = prompt(40, 3);
+    let echo = || GenerateOptions {
+        echo: true,
+        ..going_on(0)
+    };
+    let formats = [
+        None,
+        Some(Dtype::F32),
+        Some(Dtype::Bf16),
+        Some(Dtype::Int8),
+        Some(Dtype::Int4),
+        Some(Dtype::Nf4),
+        Some(Dtype::Fp8),
+    ];
+    let mut shared = 0;
+    for dtype in formats {
+        for hopper in [false, true] {
+            let device = |seed| Emu::either(hopper, GIB, seed);
+            let options = options(dtype);
+            let Ok(one) = Llama::build_on(device(1), &dir, None, &options, &mut |_| true) else {
+                assert_eq!(dtype, Some(Dtype::Nf4));
+                continue;
+            };
+            let two = match on(&[device(2), device(3)], &dir, &options) {
+                Ok(llama) => llama,
+                // The output projection would be cut within blocks.
+                Err(error) => {
+                    assert!(error.to_string().contains("stored in blocks of"), "{error}");
+                    continue;
+                }
+            };
+            let want = run(&one, &tokens, echo());
+            let got = run(&two, &tokens, echo());
+            let tolerance = match dtype {
+                Some(Dtype::F32) => 1e-3,
+                _ => 0.15,
+            };
+            assert_near(&got, &want, tolerance, &format!("{dtype:?}, {hopper}"));
+            shared += 1;
+        }
+    }
+    assert!(shared >= 8, "{shared}");
+}
+
+/// Pages that lie in several caches are copied and forgotten as one.
+#[test]
+fn samples_share_a_prompt_on_ranks() {
+    if real() {
+        return println!("only on emulated devices");
+    }
+    let llama = on(&devices(2, 5), &reference("gqa-bf16/meta"), &options(None)).unwrap();
+    let asked = |n| GenerateOptions {
+        temperature: 0.9,
+        seed: 5,
+        num_return_sequences: n,
+        ..going_on(8)
+    };
+    let prompt = || Prompt::Tokens(prompt(33, 1));
+    let all = |prompts, n| -> Vec<Seen> {
+        let done = llama.generate(prompts, asked(n), &mut |_| true).unwrap();
+        done.sequences.iter().map(seen).collect()
+    };
+    assert_eq!(
+        all(vec![prompt()], 3),
+        all(vec![prompt(), prompt(), prompt()], 1)
+    );
+}
+
+/// What the plan asks for is enough on each device, and never is more taken.
+#[test]
+fn every_rank_keeps_to_the_plan() {
+    if real() {
+        return println!("only on emulated devices");
+    }
+    let dir = reference("gqa-bf16/meta");
+    let mut options = options(None);
+    options.gpu_memory_bytes = 1;
+    let error = on(&devices(2, 1), &dir, &options).err().unwrap();
+    let text = error.to_string();
+    let Error::DeviceMemory { needed, .. } = error else {
+        panic!("{text}");
+    };
+    assert!(
+        text.starts_with("rank 0: the model (the weights "),
+        "{text}"
+    );
+    options.gpu_memory_bytes = needed - 1;
+    assert!(on(&devices(2, 1), &dir, &options).is_err());
+    // The first rank has the most, so this suffices for all.
+    options.gpu_memory_bytes = needed;
+    let devices = devices(2, 1);
+    let llama = on(&devices, &dir, &options).unwrap();
+    let built = devices.each_allocated();
+    assert!(built.iter().all(|&bytes| bytes <= needed), "{built:?}");
+    assert!(built[0] > needed - needed / 8, "{built:?} of {needed}");
+    run(&llama, &prompt(60, 1), going_on(4));
+    assert_eq!(devices.each_allocated(), built, "nothing later");
+    let ranks = &llama.info().ranks;
+    let sum: u64 = ranks.iter().map(|rank| rank.weight_bytes).sum();
+    assert_eq!(sum, llama.info().weight_bytes);
+    drop(llama);
+    for device in &devices {
+        assert_returned(device);
+    }
+
+    // Two ranks on one GPU have its memory together.
+    options.devices = vec![3, 3];
+    let both = |devices: &[Arc<Emu>]| {
+        Llama::build_on_ranks(devices.to_vec(), &dir, None, &options, &mut |_| true)
+    };
+    let text = both(&devices).err().unwrap().to_string();
+    assert!(text.starts_with("rank 1: the model ("), "{text}");
+    assert_eq!(devices[0].allocated().0, 0, "planned, not tried");
+}
+
+/// A device that has less memory than it says, or that fails: the rank is named, the handle is
+/// poisoned, nothing hangs, and nothing is left.
+#[test]
+fn a_rank_that_fails_is_named() {
+    if real() {
+        return println!("only on emulated devices");
+    }
+    let dir = reference("gqa-bf16/meta");
+    for rank in 0..2 {
+        let mut all = devices(2, 7);
+        all[rank] = Emu::with_promise(200_000, GIB, 9);
+        let error = on(&all, &dir, &options(None)).err().unwrap();
+        let text = error.to_string();
+        assert_eq!(status_of(&error), LLAMA_E_DEVICE_MEMORY, "{text}");
+        assert!(text.starts_with(&format!("rank {rank}: ")), "{text}");
+        assert!(text.contains("the weights "), "{text}");
+        all.iter().for_each(|device| assert_returned(device));
+
+        for good in [0, 7, 40, 200] {
+            let all = devices(2, good);
+            let llama = on(&all, &dir, &options(None)).unwrap();
+            run(&llama, &prompt(5, 1), going_on(2));
+            all[rank].break_after(good);
+            let fails = || {
+                let prompts = vec![Prompt::Tokens(prompt(20, 2))];
+                llama.generate(prompts, going_on(9), &mut |_| true)
+            };
+            let error = fails().map(drop).unwrap_err();
+            let text = error.to_string();
+            assert_eq!(status_of(&error), LLAMA_E_DEVICE, "{text}");
+            assert!(text.contains(&format!("rank {rank}: ")), "{text}");
+            assert!(text.contains("a planted failure"), "{text}");
+            let again = fails().map(drop).unwrap_err();
+            assert_eq!(status_of(&again), LLAMA_E_POISONED, "{again}");
+            assert!(llama.health().is_err());
+            drop(llama);
+            all.iter().for_each(|device| assert_returned(device));
+        }
+    }
+}
+
+/// A rank whose device is silent for too long is named, too.
+#[test]
+fn a_rank_that_is_silent_is_named() {
+    if real() {
+        return println!("only on emulated devices");
+    }
+    let all = devices(2, 3);
+    let options = BuildOptions {
+        rank_timeout_ms: 300,
+        ..options(None)
+    };
+    let llama = on(&all, &reference("gqa-bf16/meta"), &options).unwrap();
+    run(&llama, &prompt(5, 1), going_on(2));
+    all[1].stall(Duration::from_secs(3));
+    let prompts = vec![Prompt::Tokens(prompt(20, 2))];
+    let failed = llama.generate(prompts, going_on(9), &mut |_| true);
+    let error = failed.map(drop).unwrap_err();
+    assert_eq!(status_of(&error), LLAMA_E_PEER, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("rank 1 of 2 has not been heard of"), "{text}");
+    drop(llama);
+    all.iter().for_each(|device| assert_returned(device));
+}
+
+/// A call may be given up, and the handle dropped, while ranks are in a step.
+#[test]
+fn ranks_end_when_they_are_told() {
+    if real() {
+        return println!("only on emulated devices");
+    }
+    let all = devices(2, 4);
+    let dir = reference("gqa-bf16/meta");
+    let llama = on(&all, &dir, &options(None)).unwrap();
+    let want = run(&llama, &prompt(9, 1), going_on(5));
+    for _ in 0..3 {
+        let stream = start(&llama, &prompt(30, 6), going_on(30));
+        assert!(matches!(stream.next(None), Ok(Next::Event(_))));
+        drop(stream);
+        // The next call finds all ranks at the same step.
+        let got = run(&llama, &prompt(9, 1), going_on(5));
+        assert_eq!(bits(&got), bits(&want));
+    }
+    let stream = start(&llama, &prompt(30, 6), going_on(30));
+    assert!(matches!(stream.next(None), Ok(Next::Event(_))));
+    drop(llama);
+    drop(stream);
+    all.iter().for_each(|device| assert_returned(device));
+
+    // Loading stops for the caller and for the flag.
+    let mut options = options(None);
+    options.devices = vec![0, 1];
+    let stopped = Llama::build_on_ranks(all.clone(), &dir, None, &options, &mut |_| false);
+    assert!(matches!(stopped.err(), Some(Error::Cancelled)));
+    let cancel = Cancel::new();
+    cancel.trigger();
+    options.cancel = Some(cancel);
+    let stopped = Llama::build_on_ranks(all.clone(), &dir, None, &options, &mut |_| true);
+    assert!(matches!(stopped.err(), Some(Error::Cancelled)));
+    all.iter().for_each(|device| assert_returned(device));
+}
+
+/// What ranks do not have is refused when the model is built, or when it is asked for.
+#[test]
+fn what_ranks_do_not_have_is_refused() {
+    if real() {
+        return println!("only on emulated devices");
+    }
+    let dir = reference("gqa-bf16/meta");
+    let with = |set: &dyn Fn(&mut BuildOptions)| {
+        let mut options = options(None);
+        set(&mut options);
+        on(&devices(2, 1), &dir, &options)
+            .err()
+            .unwrap()
+            .to_string()
+    };
+    let draft = with(&|options| options.draft_dir = Some(reference("mha-f32/meta")));
+    assert!(draft.contains("has no draft model"), "{draft}");
+    let medusa = with(&|options| options.medusa_dir = Some(PathBuf::from("heads")));
+    assert!(medusa.contains("has no Medusa heads"), "{medusa}");
+    let heads = on(&devices(4, 1), &dir, &options(None));
+    let heads = heads.err().unwrap().to_string();
+    assert!(
+        heads.contains("6 heads cannot be shared among 4"),
+        "{heads}"
+    );
+}
+
+trait Allocated {
+    fn each_allocated(&self) -> Vec<u64>;
+}
+
+impl Allocated for Vec<Arc<Emu>> {
+    /// The most that each ever had.
+    fn each_allocated(&self) -> Vec<u64> {
+        self.iter().map(|device| device.allocated().1).collect()
+    }
+}
