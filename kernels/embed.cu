@@ -1,8 +1,8 @@
 // Embedding: copies rows of the table and widens them to float32.
 #include "gpu.h"
 
-// The row of the table that this block copies, or ~0 if there is none. A token of another rank gives
-// zeros.
+// The row of the table that this block copies, or ~0 if there is none. A token of another rank
+// gives zeros.
 DEVICE uint32_t row_to_copy(const EmbedParams &p, float *to) {
     const int32_t token = p.tokens[blockIdx.x];
     if (token < 0) return ~0u;

@@ -122,8 +122,9 @@ func WithDevice(d Device, index int) Option {
 	}
 }
 
-// WithDevices puts a rank with its share of the model on each of these NUMA nodes, whose numbers
-// `lscpu` says; a node may be named more than once. None: one rank.
+// WithDevices puts a rank with its share of the model on each of these GPUs (on DeviceCUDA, by the
+// numbers of WithDevice), otherwise on each of these NUMA nodes, whose numbers `lscpu` says; a node
+// may be named more than once, a GPU may not. None: one rank.
 func WithDevices(nodes ...int) Option {
 	return func(o *buildOptions) {
 		o.devices = nil

@@ -70,8 +70,9 @@ export interface OpenOptions {
   device?: 'auto' | 'cpu' | 'cuda';
   deviceIndex?: number;
   /**
-   * NUMA nodes, by the numbers of `lscpu`, each of which gets a rank with its share of the model; a
-   * node may be named more than once. []: one rank.
+   * With device 'cuda' GPUs, by the numbers of deviceIndex, otherwise NUMA nodes, by the numbers of
+   * `lscpu`: each gets a rank with its share of the model. A node may be named more than once, a GPU
+   * may not. []: one rank.
    */
   devices?: number[];
   /** How long a rank may be silent while others wait for it, then calls fail with LLAMA_E_PEER. 0: 60000. */

@@ -1,5 +1,5 @@
-// Compares what the ranks of a model do together with scalar twins: bit for bit, because the order of
-// the ranks is a promise.
+// Compares what the ranks of a model do together with scalar twins: bit for bit, because the order
+// of the ranks is a promise.
 #include "harness.h"
 
 namespace {

@@ -63,8 +63,9 @@ pub struct BuildOptions {
     pub device: Device,
     /// Which one of several; the CPU is 0.
     pub device_index: usize,
-    /// A rank for each of these NUMA nodes ([`crate::ranks`]); a node may be named more than once.
-    /// Empty: one rank, on [`BuildOptions::device_index`].
+    /// A rank on each of these ([`crate::ranks`]): GPUs with [`Device::Cuda`], each named once;
+    /// otherwise NUMA nodes, which may be named more than once. Empty: one rank, on
+    /// [`BuildOptions::device_index`].
     pub devices: Vec<usize>,
     /// How long a rank may be silent, in milliseconds, while others wait for it.
     pub rank_timeout_ms: u32,

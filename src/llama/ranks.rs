@@ -1,5 +1,5 @@
-//! The loading of several ranks: each reads its share of the weights onto its own device, all at the
-//! same time.
+//! The loading of several ranks: each reads its share of the weights onto its own device, all at
+//! the same time.
 
 use super::build::{Build, Loaded, Opened};
 use super::plan::{MemoryPlan, Place};
@@ -33,8 +33,8 @@ use std::time::Duration;
 /// How often the caller hears of the progress, and is asked whether to go on.
 const REPORT: Duration = Duration::from_millis(20);
 
-/// What makes GPUs exchange numbers through the memory of the host, with the value `staged`. Only then
-/// may `devices` name a GPU more than once.
+/// What makes GPUs exchange numbers through the memory of the host, with the value `staged`. Only
+/// then may `devices` name a GPU more than once.
 const VARIABLE: &str = "LLAMABI_RANKS";
 
 /// What a rank takes in bytes, as [`memory`] counts it.

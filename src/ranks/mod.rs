@@ -257,8 +257,8 @@ impl Drop for Ranks {
     }
 }
 
-/// What a step fails with where rank 0 has failed with this: with the failure of whichever rank was the
-/// first. The others need not wait for rank 0 any longer.
+/// What a step fails with where rank 0 has failed with this: with the failure of whichever rank was
+/// the first. The others need not wait for rank 0 any longer.
 fn failed(others: &[Other], board: &Board, error: Error) -> Error {
     if others.is_empty() {
         return error;

@@ -2,9 +2,12 @@
 
 use crate::common::reference;
 use crate::cuda::{greedy, options, warnings};
-use crate::emu::standin::Standin;
+use crate::emu::build as emulator;
+use crate::emu::standin::{Standin, kernel_folder};
 use llamabi::log::{Level, Log};
-use llamabi::{BuildOptions, Error, Llama};
+use llamabi::{BuildOptions, Device, Error, Llama};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 fn build(standin: &Standin, devices: [usize; 2], log: &Arc<Log>) -> llamabi::Result<Llama> {
@@ -24,8 +27,8 @@ fn build(standin: &Standin, devices: [usize; 2], log: &Arc<Log>) -> llamabi::Res
     )
 }
 
-/// The same tokens and the same bits wherever ranks are, and whenever work runs. A log line says how
-/// they exchange numbers.
+/// The same tokens and the same bits wherever ranks are, and whenever work runs. A log line says
+/// how they exchange numbers.
 #[test]
 fn ranks_on_one_gpu_and_on_two() {
     let prompts = || vec![vec![1, 500, 243, 283, 146], vec![7, 8, 9]];
@@ -81,8 +84,8 @@ fn work_that_fails_on_a_rank() {
     }
 }
 
-/// Whatever call the driver refuses, on whichever rank: the build or the call ends with an error, and
-/// nothing waits.
+/// Whatever call the driver refuses, on whichever rank: the build or the call ends with an error,
+/// and nothing waits.
 #[test]
 fn any_call_may_fail_on_ranks() {
     let once = |standin: &Standin| -> llamabi::Result<()> {
@@ -112,4 +115,69 @@ fn any_call_may_fail_on_ranks() {
         }
     }
     assert!(failures > 10, "{failures}");
+}
+
+/// `devices` names GPUs: each once, unless LLAMABI_RANKS=staged. Runs this test again with the stand-in
+/// as the system's driver.
+#[test]
+fn devices_are_gpus() {
+    const CHILD: &str = "LLAMABI_TEST_CHILD";
+    let build = |devices: &[usize]| {
+        let options = BuildOptions {
+            device: Device::Cuda,
+            devices: devices.to_vec(),
+            ..options()
+        };
+        Llama::build(&reference("mha-f32/meta"), None, &options, &mut |_| true)
+    };
+    let text = |devices: &[usize]| build(devices).err().unwrap().to_string();
+    let Ok(child) = std::env::var(CHILD) else {
+        let kernels = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ranks-kernels");
+        kernel_folder(&kernels);
+        let driver = emulator::driver();
+        let _share = emulator::Share::new();
+        for (child, ranks) in [("plain", ""), ("staged", "staged")] {
+            let output = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "cuda_ranks::devices_are_gpus"])
+                .env(CHILD, child)
+                .env("LLAMABI_RANKS", ranks)
+                .env("LLAMABI_KERNELS", &kernels)
+                .env("LD_LIBRARY_PATH", driver.parent().unwrap())
+                .env("EMU_CUDA", "devices=2")
+                .output()
+                .unwrap();
+            let out = String::from_utf8_lossy(&output.stdout);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let passed = output.status.success() && out.contains("1 passed");
+            assert!(passed, "{child}: {out}{errors}");
+        }
+        return;
+    };
+    let two = build(&[0, 1]).unwrap();
+    let names: Vec<_> = two
+        .info()
+        .ranks
+        .iter()
+        .map(|rank| &rank.device_name)
+        .collect();
+    assert!(
+        names[0].starts_with("Emulated GPU 0") && names[1].starts_with("Emulated GPU 1"),
+        "{names:?}"
+    );
+    let prompt = || vec![vec![1, 500, 243]];
+    let want = greedy(&two, prompt(), 4).unwrap();
+    assert_eq!(
+        text(&[0, 2]),
+        "devices[1] is 2, must be less than 2, the GPUs there are"
+    );
+    match child.as_str() {
+        "staged" => {
+            let both = build(&[1, 1]).unwrap();
+            assert_eq!(greedy(&both, prompt(), 4).unwrap(), want);
+        }
+        _ => assert_eq!(
+            text(&[1, 0, 1]),
+            "devices[2] is 1, must be a GPU that has no rank yet"
+        ),
+    }
 }

@@ -12,6 +12,7 @@
 #              kernels       each kernel against the CPU backend and against itself: tests/gpu/*.rs
 #              reference     recorded cases, every format, and batch invariance through the C API,
 #                            CUDA against the CPU
+#              staged        two and four ranks on this one GPU against as many on the CPU
 #              fp8           weights and cache in fp8 against the CPU without fp8; batch invariance
 #              transformers  tokens and log probabilities of the 1b and 8b shapes against
 #                            transformers; batch invariance of the 1b shape
@@ -42,7 +43,7 @@ began=$SECONDS
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 usage() { sed -n '4p' "$0" >&2; exit 2; }
-all=device,kernels,reference,fp8,transformers,quantised,cost,speed,peers,llamacpp,sanitizer,ncu
+all=device,kernels,reference,staged,fp8,transformers,quantised,cost,speed,peers,llamacpp,sanitizer,ncu
 steps=$all seconds=570 kernels=0 tiny='' out='' keep=''
 while (($#)); do
   case $1 in
@@ -209,6 +210,16 @@ fi
 wanted reference && gpu "reference, formats, company" 300 correctness python3 "$here/parity.py" reference
 # Without this, compute capability 9.0 would never run the kernels that all other devices run.
 wanted reference && [[ -z $tiny ]] && gpu "reference, mma.sync" 300 correctness env LLAMABI_CUDA_HOPPER=0 python3 "$here/parity.py" reference
+if wanted staged; then
+  filter=(models::ranks::)
+  if [[ -n $tiny ]]; then filter=(--exact models::ranks::ranks_say_what_ranks_on_the_cpu_say); fi
+  if [[ -x $pack/bin/gpu ]]; then
+    gpu "staged: several ranks on one GPU" 200 correctness env CARGO_MANIFEST_DIR="$root" LLAMABI_TEST_DEVICE=cuda LLAMABI_RANKS=staged \
+      "$pack/bin/gpu" --test-threads 4 "${filter[@]}"
+  else
+    skip "staged: several ranks on one GPU" "$pack/bin/gpu is not there"
+  fi
+fi
 wanted fp8 && gpu "fp8, of weights and cache" 150 correctness python3 "$here/parity.py" fp8
 if wanted transformers; then
   for case in "${cases[@]}"; do

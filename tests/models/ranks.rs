@@ -173,12 +173,6 @@ fn what_cannot_be_shared_is_refused() {
     refused(2, &|c| c.device_index = 1, invalid, "device_index");
     let unsupported = LLAMA_E_UNSUPPORTED;
     refused(
-        2,
-        &|c| c.device = LLAMA_DEVICE_CUDA,
-        unsupported,
-        "devices: ranks run on the CPU",
-    );
-    refused(
         4,
         &|_| {},
         unsupported,

@@ -75,7 +75,8 @@ struct Options {
   /// Directories of LoRA adapters, merged into the weights in this order, and by how much each is
   /// weighted.
   std::vector<std::pair<std::string, float>> adapters{};
-  /// NUMA nodes, each of which gets a rank with its share of the model; empty: one rank.
+  /// With the device CUDA GPUs, otherwise NUMA nodes, each of which gets a rank with its share of
+  /// the model; empty: one rank.
   std::vector<std::int32_t> devices{};
   /// How long a rank may be silent while others wait for it.
   std::uint32_t rank_timeout_ms = detail::build_defaults().rank_timeout_ms;

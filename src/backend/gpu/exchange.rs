@@ -1,9 +1,9 @@
 //! What the ranks of a model on GPUs exchange: partial sums, and their columns of the logits.
 //!
-//! Numbers go through the memory of the host, over the same [`Wire`] as those of ranks on the CPU. Each
-//! exchange waits for the device and for the other ranks, so launches are not recorded, and no step
-//! runs ahead of another. The devices add the partial sums (`kernels/reduce.cu`), in the order of the
-//! ranks.
+//! Numbers go through the memory of the host, over the same [`Wire`] as those of ranks on the CPU.
+//! Each exchange waits for the device and for the other ranks, so launches are not recorded, and no
+//! step runs ahead of another. The devices add the partial sums (`kernels/reduce.cu`), in the order
+//! of the ranks.
 //!
 //! Every rank has all logits afterwards and chooses all tokens. All of them choose the same ones,
 //! because they do the same arithmetic on the same bits.
@@ -165,8 +165,8 @@ enum Of {
     Share,
 }
 
-/// A failure of an exchange is kept with those of the device: the operations after it do nothing, and
-/// [`crate::backend::Backend::read`] returns it.
+/// A failure of an exchange is kept with those of the device: the operations after it do nothing,
+/// and [`crate::backend::Backend::read`] returns it.
 impl<D: Device> Exchange<Gpu<D>> for GpuExchange<D> {
     /// A rank gives zeros for tokens that are not its own, so the sum is exact.
     fn embed(&mut self, gpu: &mut Gpu<D>, x: &mut GpuBuf<D>, table: &GpuMat<D>) {

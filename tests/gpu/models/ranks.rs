@@ -1,5 +1,5 @@
-//! Several ranks, each on an emulated device of its own: what ranks on the CPU say, the laws, memory
-//! and failures.
+//! Several ranks, each on an emulated device of its own: what ranks on the CPU say, the laws,
+//! memory and failures. On a real device with LLAMABI_RANKS=staged, they share it.
 
 use super::memory::assert_returned;
 use super::*;
@@ -15,20 +15,39 @@ fn devices(n: usize, seed: u64) -> Vec<Arc<Emu>> {
 }
 
 fn on(devices: &[Arc<Emu>], dir: &Path, options: &BuildOptions) -> Result<Llama> {
-    on_with(devices, dir, None, options)
-}
-
-fn on_with(
-    devices: &[Arc<Emu>],
-    dir: &Path,
-    tokenizer: Option<&Path>,
-    options: &BuildOptions,
-) -> Result<Llama> {
     let options = BuildOptions {
         devices: (0..devices.len()).collect(),
         ..options.clone()
     };
-    Llama::build_on_ranks(devices.to_vec(), dir, tokenizer, &options, &mut |_| true)
+    Llama::build_on_ranks(devices.to_vec(), dir, None, &options, &mut |_| true)
+}
+
+/// So many ranks on one real device.
+fn staged(n: usize, dir: &Path, tokenizer: Option<&Path>, options: &BuildOptions) -> Result<Llama> {
+    let options = BuildOptions {
+        device: Device::Cuda,
+        devices: vec![0; n],
+        ..options.clone()
+    };
+    Llama::build(dir, tokenizer, &options, &mut |_| true)
+}
+
+/// Whether a test has no ranks to run on, which it says: those of a real device share it, which
+/// only LLAMABI_RANKS=staged allows.
+fn has_no_ranks() -> bool {
+    let none = real() && std::env::var_os("LLAMABI_RANKS").is_none();
+    if none {
+        println!("on a real device only with LLAMABI_RANKS=staged");
+    }
+    none
+}
+
+/// So many ranks, emulated or real.
+fn ranks(n: usize, seed: u64, dir: &Path, options: &BuildOptions) -> Result<Llama> {
+    match real() {
+        true => staged(n, dir, None, options),
+        false => on(&devices(n, seed), dir, options),
+    }
 }
 
 /// As many ranks on the CPU.
@@ -47,7 +66,10 @@ fn open_two(
     tokenizer: Option<&Path>,
     options: &BuildOptions,
 ) -> std::result::Result<Model, Failure> {
-    let llama = on_with(&devices(2, 1), dir, tokenizer, options);
+    let llama = match real() {
+        true => staged(2, dir, tokenizer, options),
+        false => ranks(2, 1, dir, options),
+    };
     let llama = llama.map_err(|e| (status_of(&e), e.to_string()))?;
     assert_eq!(llama.info().ranks.len(), 2);
     Ok(llama.into())
@@ -58,7 +80,16 @@ const TWO: Place = Place {
     ..GPU
 };
 
-reference_cases!(TWO; logits generate nucleus);
+/// The cases of the reference implementation, on two ranks.
+#[test]
+fn cases_of_the_reference() {
+    if has_no_ranks() {
+        return;
+    }
+    crate::reference_cases::logits(&TWO);
+    crate::reference_cases::generate(&TWO);
+    crate::reference_cases::nucleus(&TWO);
+}
 
 /// The models of which so many ranks can have shares. With four ranks, two have the same KV head.
 const MODELS: [(&str, usize); 4] = [
@@ -72,8 +103,8 @@ const MODELS: [(&str, usize); 4] = [
 /// generated. Every schedule gives the same bits.
 #[test]
 fn ranks_say_what_ranks_on_the_cpu_say() {
-    if real() {
-        return println!("only on emulated devices");
+    if has_no_ranks() {
+        return;
     }
     let mut options = options(Some(Dtype::F32));
     options.prefill_chunk = Some(24);
@@ -88,7 +119,11 @@ fn ranks_say_what_ranks_on_the_cpu_say() {
         let mut first = None;
         for seed in [1, 2] {
             let devices = devices(n, seed);
-            let llama = on(&devices, &dir, &options).unwrap();
+            let llama = match real() {
+                true => staged(n, &dir, None, &options),
+                false => on(&devices, &dir, &options),
+            };
+            let llama = llama.unwrap();
             let info = llama.info();
             assert_eq!((info.device, info.ranks.len()), (Device::Cuda, n));
             let got = walk(&llama);
@@ -99,7 +134,8 @@ fn ranks_say_what_ranks_on_the_cpu_say() {
             assert_eq!(got, *first.get_or_insert(got.clone()), "{model}, {n}");
             // Steps that wait for other ranks are not recorded.
             assert!(devices.iter().all(|device| device.replays() == 0));
-            assert!(devices.iter().all(|device| device.order().contains('<')));
+            let ran = |device: &Arc<Emu>| device.order().contains('<');
+            assert!(real() || devices.iter().all(ran));
         }
     }
 }
@@ -120,8 +156,8 @@ fn seen(sequence: &Sequence) -> Seen {
 /// cache.
 #[test]
 fn company_changes_nothing() {
-    if real() {
-        return println!("only on emulated devices");
+    if has_no_ranks() {
+        return;
     }
     let prompts: Vec<_> = [40, 1, 17, 33].map(|n| prompt(n, n)).into();
     let asked = |index: usize| GenerateOptions {
@@ -146,7 +182,7 @@ fn company_changes_nothing() {
         for (chunk, together) in [(64, false), (7, false), (24, true)] {
             let mut options = options(weights);
             options.prefill_chunk = Some(chunk);
-            let llama = on(&devices(n, chunk as u64), &reference(model), &options).unwrap();
+            let llama = ranks(n, chunk as u64, &reference(model), &options).unwrap();
             let all = 0..prompts.len();
             let got: Vec<_> = if together {
                 std::thread::scope(|scope| {
@@ -173,8 +209,8 @@ fn company_changes_nothing() {
 /// float32 sums are rounded, and what that does to 16-bit activations and caches.
 #[test]
 fn every_format_says_what_one_device_says() {
-    if real() {
-        return println!("only on emulated devices");
+    if has_no_ranks() {
+        return;
     }
     let dir = reference("gqa-f16-mp2/meta");
     let tokens = prompt(40, 3);
@@ -196,11 +232,19 @@ fn every_format_says_what_one_device_says() {
         for hopper in [false, true] {
             let device = |seed| Emu::either(hopper, GIB, seed);
             let options = options(dtype);
-            let Ok(one) = Llama::build_on(device(1), &dir, None, &options, &mut |_| true) else {
+            let one = match real() {
+                true => build(&dir, None, &options, 1),
+                false => Llama::build_on(device(1), &dir, None, &options, &mut |_| true),
+            };
+            let Ok(one) = one else {
                 assert_eq!(dtype, Some(Dtype::Nf4));
                 continue;
             };
-            let two = match on(&[device(2), device(3)], &dir, &options) {
+            let two = match real() {
+                true => staged(2, &dir, None, &options),
+                false => on(&[device(2), device(3)], &dir, &options),
+            };
+            let two = match two {
                 Ok(llama) => llama,
                 // The output projection would be cut within blocks.
                 Err(error) => {
@@ -224,10 +268,10 @@ fn every_format_says_what_one_device_says() {
 /// Pages that lie in several caches are copied and forgotten as one.
 #[test]
 fn samples_share_a_prompt_on_ranks() {
-    if real() {
-        return println!("only on emulated devices");
+    if has_no_ranks() {
+        return;
     }
-    let llama = on(&devices(2, 5), &reference("gqa-bf16/meta"), &options(None)).unwrap();
+    let llama = ranks(2, 5, &reference("gqa-bf16/meta"), &options(None)).unwrap();
     let asked = |n| GenerateOptions {
         temperature: 0.9,
         seed: 5,
