@@ -361,11 +361,14 @@ typedef struct llama_build_options {
   const float *adapter_scales;
   /// Number of adapters, at most 256.
   size_t n_adapters;
-  /// NUMA nodes of this machine, by the numbers of `lscpu`. On each there is a rank with its share
-  /// of every matrix and of the KV cache, and with threads that stay on the node (tensor
-  /// parallelism). A node may be named more than once. The number of ranks must divide the heads.
-  /// It changes the bits of results, as another instruction set does. NULL if there are none:
-  /// one rank, on `device_index`. For the CPU only.
+  /// Where the ranks of this process are, each with its share of every matrix and of the KV cache
+  /// (tensor parallelism). With `device` CUDA: GPUs, by the numbers of `device_index`, each named
+  /// once; `gpu_memory_bytes` is that of each GPU. They exchange numbers through the memory of
+  /// the host, which is slow, and has not been run on real GPUs yet. Otherwise: NUMA nodes of
+  /// this machine, by the numbers of `lscpu`, on which the ranks' threads stay; a node may be
+  /// named more than once. The number of ranks must divide the heads. It changes the bits of
+  /// results, as another instruction set does. NULL if there are none: one rank, on
+  /// `device_index`.
   const int32_t *devices;
   /// Number of devices, at most 64.
   uint32_t n_devices;

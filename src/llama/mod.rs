@@ -9,6 +9,7 @@
 //! | `setting` | what a backend is made for, and the memory that it takes then |
 //! | `draft` | the checkpoint of a draft model |
 //! | `ranks` | the loading of several ranks of this process |
+//! | `kinds` | the devices that these ranks have: NUMA nodes, GPUs |
 //! | `processes` | the loading of ranks in processes of their own |
 //! | `chat` | which chat template a checkpoint has |
 //! | `plan` | the memory a handle takes, counted beforehand |
@@ -24,6 +25,7 @@ mod completion;
 mod compress;
 mod draft;
 pub mod inspect;
+mod kinds;
 mod load;
 mod options;
 mod plan;

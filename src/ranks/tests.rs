@@ -15,7 +15,7 @@ struct Fake {
 impl Run for Fake {
     fn submit(&mut self, step: &Step) -> Result<()> {
         if self.wire.rank() == 1 && self.fails_at == Some(step.tokens[0]) {
-            return Err(Error::Device("rank 1: out of order".into()));
+            return Err(Error::Device("out of order".into()));
         }
         if self.wire.rank() == 1 && self.fails_at == Some(-step.tokens[0]) {
             panic!("out of its mind");
