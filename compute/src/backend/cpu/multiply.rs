@@ -178,10 +178,8 @@ pub enum Precision {
 /// Whether prompt rows attend in bfloat16 beside such weights, over a cache of at most sixteen bits:
 /// where their products round activations as much, or more.
 pub(super) fn attends_in_bf16(tier: Tier, dtype: Dtype, precision: Precision) -> bool {
-    match Arithmetic::of(tier, dtype, RowKind::Prefill, precision) {
-        Arithmetic::Floats | Arithmetic::Pairs(_) => false,
-        _ => true,
-    }
+    let arithmetic = Arithmetic::of(tier, dtype, RowKind::Prefill, precision);
+    !matches!(arithmetic, Arithmetic::Floats | Arithmetic::Pairs(_))
 }
 
 /// How rows are multiplied. The kind of row decides, and the handle, but never how many rows there
