@@ -55,7 +55,7 @@ pub use plan::Plan;
 pub use stored::{ChatTemplate, Checkpoint, Keep, TokenizerSource};
 
 use crate::format::gguf::is_gguf_name;
-use crate::{Error, Result};
+use crate::{Error, Result, sentence};
 use foreign::Foreign;
 use gguf::GgufCheckpoint;
 use hugging_face::HuggingFace;
@@ -114,10 +114,26 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
         let quant = llamabi::format(&keys)?;
         Ok(quantised(HuggingFace::new(path, keys), quant))
     } else {
-        no_checkpoint(
-            path,
-            "has neither params.json nor config.json nor a .gguf file",
-        )
+        let detail = "has neither params.json nor config.json nor a .gguf file";
+        no_checkpoint(path, &format!("{detail}{}", in_subdirectories(path)))
+    }
+}
+
+/// Where the configuration of a checkpoint lies one directory below, as in Meta's repositories on
+/// Hugging Face: a hint for whoever named the directory above.
+fn in_subdirectories(path: &Path) -> String {
+    let entries = std::fs::read_dir(path).into_iter().flatten().take(1000);
+    let has_config = |path: &Path| {
+        let names = [meta::CONFIG, hugging_face::CONFIG];
+        names.iter().any(|name| path.join(name).is_file())
+    };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut found: Vec<_> = paths.filter(|path| has_config(path)).collect();
+    found.sort();
+    match &found[..] {
+        [] => String::new(),
+        [one] => format!("; {} has", sentence::path(one)),
+        [first, ..] => format!("; {} and others have", sentence::path(first)),
     }
 }
 

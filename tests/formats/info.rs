@@ -191,3 +191,30 @@ fn the_program_says_how_it_is_used() {
         "{out}{err}"
     );
 }
+
+/// A folder above checkpoints is refused with the name of one.
+#[test]
+fn the_folder_above_a_checkpoint_names_it() {
+    let folder = TempDir::new();
+    let refused = || {
+        llamabi::checkpoint::open(folder.path())
+            .err()
+            .unwrap()
+            .to_string()
+    };
+    let nothing = refused();
+    assert!(nothing.ends_with("nor a .gguf file"), "{nothing}");
+    for (inner, end) in [
+        ("original", "original has"),
+        ("meta", "meta and others have"),
+    ] {
+        let inner = folder.path().join(inner);
+        std::fs::create_dir(&inner).unwrap();
+        std::fs::write(inner.join("params.json"), "{}").unwrap();
+        let named = refused();
+        assert!(
+            named.starts_with(&nothing) && named.ends_with(end),
+            "{named}"
+        );
+    }
+}
