@@ -17,7 +17,8 @@
   "  --repetition_penalty R    1: off (1)\n"                                                       \
   "  --seed N                  same seed, same text; 0: the model's own sequence (0)\n"            \
   "  --max_gen_len N           most tokens to generate (as many as there is room for)\n"           \
-  "  --ranks NODES             NUMA nodes, as 0,1: a rank with its share of the model on each\n"   \
+  "  --ranks NODES             NUMA nodes, as 0,1 (with --device cuda: GPUs): a rank with its\n"   \
+  "                            share of the model on each\n"                                       \
   "  --threads N               of each rank; 0: as many as this process may use (0)\n"             \
   "  --device D                auto, cpu or cuda (auto)\n"                                         \
   "  --weights_dtype T         auto, f32, f16, bf16, int8, int4, nf4 or fp8 (auto: as stored)\n"   \

@@ -58,7 +58,7 @@ func readFlags() (settings, error) {
 	flag.IntVar(&s.maxBatchSize, "max_batch_size", 8, "sequences that run at the same time")
 	flag.Func("device", "auto, cpu, cuda or cuda:N (default auto)", s.setDevice)
 	flag.Func("gpu_memory", "most `bytes` of GPU memory, as 20G (0: as many as are free)", setBytes(&s.gpuMemory))
-	flag.Func("ranks", "NUMA `nodes`, as 0,1: each gets a rank with its share of the model (default: one rank)", s.setRanks)
+	flag.Func("ranks", "NUMA `nodes`, as 0,1 (with a device of cuda: GPUs): each gets a rank with its share of the model (default: one rank)", s.setRanks)
 	flag.IntVar(&s.threads, "threads", 0, "threads of the CPU backend, of each rank (0: all)")
 	flag.Func("weights_dtype", "convert the weights to `dtype`: auto, f32, f16, bf16, int8, int4, nf4, fp8 (default auto)", setDtype(&s.weightsDtype))
 	flag.Func("kv_dtype", "`dtype` of the KV cache (default auto)", setDtype(&s.kvDtype))

@@ -89,7 +89,7 @@ const FLAGS = {
   max_batch_size: [integer, '8', 'sequences that run at the same time'],
   device: [device, 'auto', 'auto, cpu, cuda or cuda:N'],
   gpu_memory: [bytes, '0', 'most bytes of GPU memory, as 20G (0: as many as are free)'],
-  ranks: [ranks, '', 'NUMA nodes, as 0,1: each gets a rank with its share of the model (default: one rank)'],
+  ranks: [ranks, '', 'NUMA nodes, as 0,1 (with a device of cuda: GPUs): each gets a rank with its share of the model (default: one rank)'],
   threads: [integer, '0', 'threads of the CPU backend, of each rank (0: all)'],
   weights_dtype: [oneOf(...DTYPES), 'auto', `convert the weights: ${DTYPES.join(', ')}`],
   kv_dtype: [oneOf(...DTYPES), 'auto', 'type of the KV cache, one of the same'],

@@ -58,8 +58,8 @@ pub trait Wire: Send {
 }
 
 /// The operations of [`Backend`] that several ranks do together, each with its own share of the
-/// weights. They keep the laws of [`Backend`], except that they wait for the other ranks where the
-/// device is the host itself.
+/// weights. They keep the laws of [`Backend`], except that they may wait for the other ranks,
+/// where numbers go through the host.
 pub trait Exchange<B: Backend>: Send {
     /// As [`Backend::embed`].
     fn embed(&mut self, backend: &mut B, x: &mut B::Buf, table: &B::Mat);
@@ -67,7 +67,8 @@ pub trait Exchange<B: Backend>: Send {
     /// As [`Backend::matmul_add`].
     fn matmul_add(&mut self, backend: &mut B, x: &mut B::Buf, w: &B::Mat, y: &B::Buf);
 
-    /// As [`Backend::logits`]. Only rank 0 has them afterwards.
+    /// As [`Backend::logits`]. Rank 0 has them afterwards, and so do the others where tokens are
+    /// chosen on devices.
     fn logits(
         &mut self,
         backend: &mut B,

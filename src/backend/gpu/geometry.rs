@@ -126,20 +126,27 @@ impl Batch {
 }
 
 /// Bytes of the counters and the sums of blocks that share a K. They suffice for steps of up to
-/// `most_rows` rows, padding included.
+/// `most_rows` rows, padding included, and for any head of at most `vocab_size` rows: that of a
+/// rank has a share of them, and K may be shared where the whole head has blocks enough.
 pub(super) fn scratch_bytes(shape: &Shape, most_rows: usize) -> u64 {
     let pairs = |rows: usize| u32::try_from(rows.div_ceil(2)).unwrap_or(u32::MAX);
-    let products = [
+    let layers = [
         pairs(shape.q_dim() + 2 * shape.kv_dim()),
         pairs(shape.dim),
         pairs(2 * shape.ffn_dim),
-        pairs(shape.vocab_size),
     ];
+    let heads = (1..GPU_SPLIT_BELOW).map(|n| n * GPU_BATCH_PAIRS);
+    let heads = heads.map(|n| n.min(pairs(shape.vocab_size)));
+    let products: Vec<u32> = layers.into_iter().chain(heads).collect();
     let most_rows = u32::try_from(most_rows).unwrap_or(u32::MAX);
     // All numbers of rows that can need the most. With more rows, no product is split.
     let groups = (1..GPU_SPLIT_BELOW).map(|n| n * GPU_BATCH_ROWS);
     let rows = [16, 32].into_iter().chain(groups).map(|n| n.min(most_rows));
-    let sums = rows.flat_map(|n| products.map(|pairs| Batch::new(pairs, n).scratch()));
+    let sums = rows.flat_map(|n| {
+        products
+            .iter()
+            .map(move |&pairs| Batch::new(pairs, n).scratch())
+    });
     sums.max().unwrap_or(0) + 4 * u64::from(GPU_SPLIT_BELOW)
 }
 
@@ -272,12 +279,19 @@ mod tests {
                 vocab_size,
                 norm_eps: 1e-5,
             };
-            let products = [dim + 16, dim, 2 * ffn_dim, vocab_size].map(|n| n as u32 / 2);
+            // The heads of up to eight ranks, and of so many blocks.
+            let heads = (1..=8).map(|ranks| vocab_size.div_ceil(ranks));
+            let blocks = (1..=100).map(|n| (2 * n * GPU_BATCH_PAIRS as usize).min(vocab_size));
+            let products = [dim + 16, dim, 2 * ffn_dim]
+                .into_iter()
+                .chain(heads)
+                .chain(blocks);
+            let products: Vec<u32> = products.map(|n| n.div_ceil(2) as u32).collect();
             let mut most = 0;
             for max_rows in [1, 5, 16, 17, 33, 64, 65, 200, 5000] {
                 let room = scratch_bytes(&shape, bucket(max_rows));
                 for n_rows in (1..=max_rows).map(|n| bucket(n) as u32) {
-                    for pairs in products {
+                    for &pairs in &products {
                         let batch = Batch::new(pairs, n_rows);
                         let [x, y, splits] = batch.blocks;
                         assert!(
