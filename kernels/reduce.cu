@@ -8,16 +8,17 @@ KERNEL(reduce) {
     start_next();
     const uint64_t i = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (i >= p.n) return;
-    float sum[4], next[4];
+    const auto part = [&](uint32_t rank) {
 #ifdef PLANT_OTHER_ORDER
-    const uint32_t first = p.ranks - 1;
-#else
-    const uint32_t first = 0;
+        rank = p.ranks - 1 - rank;
 #endif
-    fresh4(sum, p.parts + first * p.n + i);
+        return p.parts + rank * p.n + i;
+    };
+    float sum[4], next[4];
+    fresh4(sum, part(0));
     UNROLL_BY(4)
     for (uint32_t rank = 1; rank < p.ranks; rank++) {
-        fresh4(next, p.parts + (first ? first - rank : rank) * p.n + i);
+        fresh4(next, part(rank));
         UNROLL
         for (int e = 0; e < 4; e++) sum[e] += next[e];
     }

@@ -197,7 +197,7 @@ impl<'a> Build<'a> {
         self.load(place, open, progress)
     }
 
-    fn load_on_gpu<D: gpu::device::Device>(
+    pub(super) fn load_on_gpu<D: gpu::device::Device>(
         &self,
         device: Arc<D>,
         progress: &mut dyn FnMut(f32) -> bool,

@@ -88,7 +88,7 @@ impl Kind for OnNodes<'_> {
     }
 
     fn check(&self, ranks: &[Items], board: u64) -> Result<()> {
-        let mut items = sum(ranks);
+        let mut items = by_item(ranks);
         items[3].1 = items[3].1.saturating_add(board);
         let plan = MemoryPlan {
             items: items.to_vec(),
@@ -191,7 +191,7 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
         };
         host.check()?;
         for rank in 0..ranks.len() {
-            let before = self.needed(rank, rank, ranks) - own(&ranks[rank]);
+            let before = self.needed(rank, rank, ranks) - total(&ranks[rank]);
             let plan = MemoryPlan {
                 items: ranks[rank].to_vec(),
                 place: Place::gpu(self.available[rank].saturating_sub(before)),
@@ -264,8 +264,8 @@ pub(super) fn gpus(options: &BuildOptions) -> Result<Vec<Arc<Cuda>>> {
     devices.map(open).collect()
 }
 
-/// What all ranks take together.
-pub(super) fn sum(ranks: &[Items]) -> Items {
+/// What all ranks take together, of each item.
+pub(super) fn by_item(ranks: &[Items]) -> Items {
     let mut all = ranks[0];
     for own in &ranks[1..] {
         for (all, own) in all.iter_mut().zip(own) {
@@ -276,7 +276,7 @@ pub(super) fn sum(ranks: &[Items]) -> Items {
 }
 
 /// What a rank takes.
-fn own(items: &Items) -> u64 {
+fn total(items: &Items) -> u64 {
     items.iter().fold(0, |sum, item| sum.saturating_add(item.1))
 }
 

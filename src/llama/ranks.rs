@@ -2,7 +2,7 @@
 //! the same time.
 
 use super::build::{Build, Loaded, Opened};
-use super::kinds::{Items, Kind, OnGpus, OnNodes, gpus, sum};
+use super::kinds::{Items, Kind, OnGpus, OnNodes, by_item, gpus};
 use super::setting::{Setting, memory, setting};
 use super::{Device, Llama, RankInfo};
 use crate::backend::gpu;
@@ -46,9 +46,12 @@ impl Build<'_> {
     /// Loads a rank onto each of the GPUs or nodes that `devices` names.
     pub(super) fn load_on_ranks(&self, progress: &mut dyn FnMut(f32) -> bool) -> Result<Llama> {
         let options = self.options;
-        self.check_ranks(options.devices.len())?;
         if options.device == Device::Cuda {
-            return self.load_on_gpus(gpus(options)?, progress);
+            let mut devices = gpus(options)?;
+            return match devices.len() {
+                1 => self.load_on_gpu(devices.remove(0), progress),
+                _ => self.load_on_gpus(devices, progress),
+            };
         }
         self.check_cpu()?;
         let places = nodes::choose(&nodes::of_machine(), &options.devices)?;
@@ -62,7 +65,6 @@ impl Build<'_> {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
         let options = self.options;
-        self.check_ranks(devices.len())?;
         if devices.len() != options.devices.len() {
             let (have, want) = (devices.len(), options.devices.len());
             return Err(Error::Internal(format!("{have} GPUs for {want} ranks")));
@@ -114,6 +116,7 @@ impl Build<'_> {
     ) -> Result<Llama> {
         let options = self.options;
         let n = options.devices.len();
+        self.check_ranks(n)?;
         let opened = self.open_checkpoint()?;
         K::Backend::takes(&opened.config.needs(options.max_seq_len))?;
         let adapters = self.adapters()?;
@@ -144,7 +147,7 @@ impl Build<'_> {
             _ => Board::bytes(n, most),
         };
         kind.check(&items, on_board)?;
-        let all = sum(&items);
+        let all = by_item(&items);
         let (weight_bytes, kv_bytes) = (all[0].1, all[1].1);
         let figures = Arc::new(Figures::new(n));
         let timeout = Duration::from_millis(options.rank_timeout_ms.into());

@@ -190,7 +190,8 @@ impl Run for Ranks {
         })?;
         let (own, whole) = (self.own.run.page_bytes(), self.page_bytes());
         let mut part = bytes(pages.len() * own)?;
-        self.own.run.save_pages(pages, &mut part)?;
+        let saved = self.own.run.save_pages(pages, &mut part);
+        saved.map_err(|error| failed(&self.others, &self.board, error))?;
         let mut at = 0;
         spread(&part, own, to, whole, at);
         at += own;
@@ -213,7 +214,8 @@ impl Run for Ranks {
             Ok(Task::Load(shared.clone(), part, answer))
         })?;
         let part = gather(from, whole, 0, own)?;
-        self.own.run.load_pages(pages, &part)?;
+        let loaded = self.own.run.load_pages(pages, &part);
+        loaded.map_err(|error| failed(&self.others, &self.board, error))?;
         for answer in answers {
             answer.recv().map_err(|_| self.lost())??;
         }

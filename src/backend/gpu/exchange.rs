@@ -107,7 +107,8 @@ impl<D: Device> GpuExchange<D> {
         launch::reduce(&*gpu.device, &params)
     }
 
-    fn columns(
+    /// Logits of this rank's tokens, then those of all, and what is chosen from them.
+    fn gather_logits(
         &mut self,
         gpu: &Gpu<D>,
         out: &GpuBuf<D>,
@@ -192,7 +193,7 @@ impl<D: Device> Exchange<Gpu<D>> for GpuExchange<D> {
         norm: &GpuBuf<D>,
         head: &GpuMat<D>,
     ) {
-        gpu.run(|gpu| self.columns(gpu, out, x, norm, head));
+        gpu.run(|gpu| self.gather_logits(gpu, out, x, norm, head));
     }
 
     fn failure(&self) -> Option<Error> {

@@ -6,6 +6,8 @@ use super::*;
 use llamabi::Cancel;
 use llamabi::capi::LLAMA_E_PEER;
 use llamabi::engine::Next;
+use llamabi::engine::request::Bias;
+use llamabi::grammar::Source;
 use llamabi::llama::Sequence;
 
 fn devices(n: usize, seed: u64) -> Vec<Arc<Emu>> {
@@ -287,6 +289,70 @@ fn samples_share_a_prompt_on_ranks() {
         all(vec![prompt()], 3),
         all(vec![prompt(), prompt(), prompt()], 1)
     );
+}
+
+/// Masks, biases, penalties and beams reach all ranks: the tokens of one device, in float32.
+#[test]
+fn ranks_choose_as_one_device_does() {
+    if has_no_ranks() {
+        return;
+    }
+    let (dir, options) = (reference("mha-f32/hf"), options(Some(Dtype::F32)));
+    let one = build(&dir, None, &options, 1).unwrap();
+    let two = ranks(2, 9, &dir, &options).unwrap();
+    let plain = run(&one, &prompt(20, 4), going_on(12));
+    let plain: Vec<Token> = plain.iter().map(|(token, _)| *token).collect();
+    let banned = vec![Bias {
+        token: plain[0],
+        bias: f32::NEG_INFINITY,
+    }];
+    type Asked<'a> = &'a dyn Fn(&Llama) -> GenerateOptions;
+    let asked: [(&str, Asked); 5] = [
+        ("bias", &|_| GenerateOptions {
+            logit_bias: banned.clone(),
+            ..going_on(6)
+        }),
+        ("penalties", &|_| GenerateOptions {
+            repetition_penalty: 1.5,
+            presence_penalty: 2.0,
+            no_repeat_ngram_size: 2,
+            ..going_on(12)
+        }),
+        ("grammar", &|llama| GenerateOptions {
+            grammar: Some(Arc::new(
+                llama.grammar(Source::Regex("[a-z ]{4,9}")).unwrap(),
+            )),
+            ignore_eos: false,
+            ..going_on(9)
+        }),
+        ("beams", &|_| GenerateOptions {
+            num_beams: 3,
+            num_return_sequences: 3,
+            ignore_eos: false,
+            logprobs: false,
+            ..going_on(6)
+        }),
+        ("drawn with a grammar", &|llama| GenerateOptions {
+            temperature: 1.0,
+            seed: 4,
+            grammar: Some(Arc::new(
+                llama.grammar(Source::Regex("[a-z ]{4,9}")).unwrap(),
+            )),
+            ignore_eos: false,
+            ..going_on(9)
+        }),
+    ];
+    for (what, asked) in asked {
+        let tokens = |llama: &Llama| -> Vec<Vec<Token>> {
+            let prompt = vec![Prompt::Tokens(prompt(20, 4))];
+            let done = llama.generate(prompt, asked(llama), &mut |_| true);
+            let sequences = done.unwrap().sequences;
+            sequences.into_iter().map(|of| of.tokens).collect()
+        };
+        let (got, want) = (tokens(&two), tokens(&one));
+        assert_eq!(got, want, "{what}");
+        assert!(!plain.starts_with(&want[0]), "{what} changes nothing");
+    }
 }
 
 /// What the plan asks for is enough on each device, and never is more taken.

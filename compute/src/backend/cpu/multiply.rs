@@ -175,7 +175,7 @@ pub enum Precision {
     Fast,
 }
 
-/// Whether prompt rows attend in bfloat16 beside such weights, over a cache of at most sixteen bits:
+/// Whether prompt rows attend in bfloat16 beside such weights, over a cache of at most 16 bits:
 /// where their products round activations as much, or more.
 pub(super) fn attends_in_bf16(tier: Tier, dtype: Dtype, precision: Precision) -> bool {
     let arithmetic = Arithmetic::of(tier, dtype, RowKind::Prefill, precision);

@@ -1,6 +1,7 @@
 //! The operations of [`Backend`]: each stage of the transformer as products, attention and what
 //! lies between them, on the buffers and threads of [`Cpu`].
 
+use super::attention::InBf16;
 use super::element::with_cache_element;
 use super::multiply::attends_in_bf16;
 use super::pool::{self, Grid, Tasks};
@@ -190,21 +191,14 @@ impl Backend for Cpu {
         };
         // Numbers of a float32 cache would be rounded once more.
         let bf16 = |dtype| attends_in_bf16(*tier, dtype, *precision);
-        let bf16 = layer.wqkv.all(bf16) && kv.dtype != Dtype::F32;
-        let pairs = bf16 && tier.has_bf16() && *precision != Precision::Full;
+        let in_bf16 = match layer.wqkv.all(bf16) && kv.dtype != Dtype::F32 {
+            false => InBf16::Nothing,
+            true if tier.has_bf16() && *precision != Precision::Full => InBf16::All,
+            true => InBf16::Prompts,
+        };
         let (q, y) = (&q.data, &mut y.data);
         let window = layer.window.unwrap_or(usize::MAX);
-        plan.attend(
-            workers,
-            bf16,
-            pairs,
-            &step.pages,
-            kv,
-            layer.index,
-            window,
-            q,
-            y,
-        );
+        plan.attend(workers, in_bf16, &step.pages, kv, layer.index, window, q, y);
     }
 
     fn matmul_add(&mut self, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) {

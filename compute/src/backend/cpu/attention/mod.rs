@@ -13,6 +13,7 @@
 //!
 //! This file says how a step is cut into tasks; `run` has the tasks.
 
+mod cache;
 mod chunk;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -50,6 +51,17 @@ fn rows_that_see(start: usize, position: usize, window: usize) -> usize {
     (start + CHUNK)
         .saturating_add(window - 1)
         .saturating_sub(position)
+}
+
+/// Which rows of a step attend in bfloat16.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum InBf16 {
+    Nothing,
+    /// Prompt rows. Where there are tiles, generated rows are computed with them in two parts
+    /// (`split`) if the cache's numbers are exact in bfloat16: as exact as in float32.
+    Prompts,
+    /// All rows, on a tier that multiplies pairs of bfloat16 without tiles.
+    All,
 }
 
 /// Consecutive rows of one sequence.

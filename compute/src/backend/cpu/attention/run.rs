@@ -1,12 +1,12 @@
 //! Attention of a loaded step: its tasks, on all threads.
 
-use super::chunk::Cache;
+use super::cache::Cache;
 #[cfg(target_arch = "x86_64")]
 use super::task::InPairs;
 use super::task::{Merge, Out, Task};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
-use super::{Cut, Plan, RowBlock, partial_len};
+use super::{Cut, InBf16, Plan, RowBlock, partial_len};
 use crate::backend::cpu::element::{Element, with_cache_element};
 use crate::backend::cpu::kv::CpuKv;
 use crate::backend::cpu::pool::{Grid, Rect};
@@ -85,17 +85,12 @@ impl RowBlock {
 impl Plan {
     /// Computes `y = softmax(q K^T / sqrt(head_dim)) V` for every row, causal, over at most
     /// `window` keys (at least 1); `y, q: [rows, q_dim]`. Chunks that lie before a row's window are
-    /// skipped for this row; in its first chunk, the keys before the window are masked. With
-    /// `bf16`, on a processor that multiplies it fast, prompt rows are computed in it; and where
-    /// there are tiles, generated rows in two parts ([`super::split`]) if the cache's numbers are
-    /// exact in bfloat16. With `pairs`, which only a tier with BF16 and without tiles has,
-    /// generated rows are computed in bfloat16 as well.
+    /// skipped for this row; in its first chunk, the keys before the window are masked.
     #[allow(clippy::too_many_arguments)] // attention has this many inputs
     pub fn attend(
         &mut self,
         workers: Workers<'_>,
-        bf16: bool,
-        pairs: bool,
+        in_bf16: InBf16,
         pages: &[u32],
         kv: &CpuKv,
         layer: usize,
@@ -108,8 +103,8 @@ impl Plan {
             tier,
             scratch,
         } = workers;
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = pairs;
+        #[cfg(target_arch = "x86_64")]
+        let pairs = in_bf16 == InBf16::All;
         let (heads, group, threads) = (self.heads, self.group, pool.n_threads());
         let width = group * self.head_dim;
         let q_dim = heads * width;
@@ -122,7 +117,7 @@ impl Plan {
             items,
             item_cuts,
             prefixes,
-        } = match bf16 && self.has_bf16 {
+        } = match in_bf16 != InBf16::Nothing && self.has_bf16 {
             true => &self.tiled,
             false => &self.plain,
         };
@@ -159,7 +154,8 @@ impl Plan {
                 }
                 let (rows, chunks) = (work.rows.clone(), work.chunks.clone());
                 #[cfg(target_arch = "x86_64")]
-                if work.tiles || pairs || bf16 && E::IN_BF16 && tier.has_tiles() {
+                if work.tiles || pairs || in_bf16 == InBf16::Prompts && E::IN_BF16 && tier.has_tiles()
+                {
                     let mut out = out;
                     match (&mut out, work.tiles) {
                         (Out::Whole(y), true) => tier.run_bf16(tiles::Task::<E> {
@@ -177,7 +173,8 @@ impl Plan {
                         _ if pairs => {
                             let (rows, chunks) = (rows.clone(), chunks.clone());
                             let out = out.part(0..rows.len());
-                            tier.run_bf16(InPairs(plain!(rows, 0, chunks, work.before, &mut scratch, out)))
+                            let task = plain!(rows, 0, chunks, work.before, &mut scratch, out);
+                            tier.run_bf16(InPairs(task))
                         }
                         _ => {
                             let (rows, chunks) = (rows.clone(), chunks.clone());

@@ -15,7 +15,8 @@
 //! in turn.
 
 use super::CHUNK;
-use super::chunk::{Cache, Chunk, State, first_of};
+use super::cache::{Cache, first_of};
+use super::chunk::{Chunk, State};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::amx::{Amx, Half, PageTiles, Pairs, SIDE, Sums, TILE_K, Tiles};
 use crate::backend::cpu::buf::as_u16;

@@ -1,6 +1,7 @@
 //! The task of some rows over some chunks, and the merging of chunks.
 
-use super::chunk::{Cache, Chunk, State};
+use super::cache::Cache;
+use super::chunk::{Chunk, State};
 use super::run::Rows;
 #[cfg(target_arch = "x86_64")]
 use super::split::Ahead;

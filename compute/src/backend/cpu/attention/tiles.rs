@@ -7,7 +7,8 @@
 //! in the order of [`super::super::amx`], of vectors one chain over ascending pairs from zero. So
 //! the bits depend neither on which queries share a pass nor on how many do.
 
-use super::chunk::{Cache, State};
+use super::cache::Cache;
+use super::chunk::State;
 use super::{CHUNK, first_key, rows_that_see};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::amx::{Amx, Half, SIDE, Sums, TILE_K, Tiles};

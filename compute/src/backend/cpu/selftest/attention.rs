@@ -1,6 +1,7 @@
 //! Attention of generated rows over a cache of planted numbers, on every tier.
 
 use super::*;
+use crate::backend::cpu::attention::InBf16;
 use element::{Element, with_cache_element};
 
 const PAGES: usize = 40;
@@ -61,7 +62,14 @@ fn pool(
 /// Rows from `position` on attend to what is before them, as generated rows.
 fn attend(cpu: &mut Cpu, kv: &CpuKv, pages: &[u32], position: usize, q: &[f32]) -> Vec<f32> {
     let rows = q.len() / cpu.shape.q_dim();
-    attend_all(cpu, kv, &[(pages, position, rows)], usize::MAX, false, q)
+    attend_all(
+        cpu,
+        kv,
+        &[(pages, position, rows)],
+        usize::MAX,
+        InBf16::Prompts,
+        q,
+    )
 }
 
 /// The same for some sequences: pages, the first row's position, and how many rows.
@@ -70,7 +78,7 @@ fn attend_all(
     kv: &CpuKv,
     sequences: &[(&[u32], usize, usize)],
     window: usize,
-    pairs: bool,
+    in_bf16: InBf16,
     q: &[f32],
 ) -> Vec<f32> {
     let mut step = Step::default();
@@ -94,17 +102,8 @@ fn attend_all(
         tier: cpu.tier,
         scratch: &cpu.scratch,
     };
-    cpu.plan.attend(
-        workers,
-        true,
-        pairs,
-        &cpu.step.pages,
-        kv,
-        0,
-        window,
-        q,
-        &mut y,
-    );
+    cpu.plan
+        .attend(workers, in_bf16, &cpu.step.pages, kv, 0, window, q, &mut y);
     y
 }
 
@@ -252,15 +251,14 @@ pub fn shared_pages_change_nothing(tier: Tier) {
                 Cpu::with_tier(&shape, rope, threads, 64, tier).unwrap()
             };
             let mut cpus = [new(1), new(2)];
-            let windows = [usize::MAX, 700, 530, 100].map(|window| (window, false));
-            // In bfloat16, too, where generated rows may be.
-            let in_pairs = [usize::MAX, 530].map(|window| (window, true));
-            let in_pairs = in_pairs.into_iter().filter(|_| tier.has_bf16());
-            for (window, pairs) in windows.into_iter().chain(in_pairs) {
+            let windows = [usize::MAX, 700, 530, 100].map(|window| (window, InBf16::Prompts));
+            let all = [usize::MAX, 530].map(|window| (window, InBf16::All));
+            let all = all.into_iter().filter(|_| tier.has_bf16());
+            for (window, in_bf16) in windows.into_iter().chain(all) {
                 let mut alone = Vec::new();
                 for (table, position, q) in &spans {
                     let span = (&table[..], *position, q.len() / width);
-                    alone.extend(attend_all(&mut cpus[0], &kv, &[span], window, pairs, q));
+                    alone.extend(attend_all(&mut cpus[0], &kv, &[span], window, in_bf16, q));
                 }
                 let all: Vec<_> = spans
                     .iter()
@@ -268,7 +266,7 @@ pub fn shared_pages_change_nothing(tier: Tier) {
                     .collect();
                 let q: Vec<f32> = spans.iter().flat_map(|(_, _, q)| q.clone()).collect();
                 for cpu in &mut cpus {
-                    let got = attend_all(cpu, &kv, &all, window, pairs, &q);
+                    let got = attend_all(cpu, &kv, &all, window, in_bf16, &q);
                     assert_eq!(got.len(), total * width);
                     for (i, (a, b)) in got.iter().zip(&alone).enumerate() {
                         let what = || format!("{heads:?} {head_dim} {dtype}, window {window}, {i}");
