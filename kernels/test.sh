@@ -285,7 +285,7 @@ start() {
 # library MODE [PLANT]: builds the library for the tests in tests/ from the same objects. In mode
 # plain, builds the stand-in for NVIDIA's driver beside it.
 library() {
-  local bug=${2:-} file which planted=() name cuda=(blaslt driver fibers graphs kernels memory state)
+  local bug=${2:-} file which planted=() name cuda=(blaslt driver fibers graphs kernels memory nccl state)
   start "$1"
   if [[ -n $bug ]]; then
     read -r file which < <(plants "$mode" | awk -v bug="$bug" '$1 == bug { print $2, $3; exit }') ||

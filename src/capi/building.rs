@@ -8,6 +8,7 @@ use super::object::LogSink;
 use super::types::*;
 use super::{args, cancel, layout};
 use crate::Dtype;
+use crate::backend::gpu::device::GroupId;
 use crate::llama::{BuildOptions, Device, Precision};
 use crate::log::{Level, Log};
 use crate::ranks::board::MAX_RANKS;
@@ -65,6 +66,7 @@ pub(super) fn default_build_options() -> llama_build_options {
         medusa_dir: ptr::null(),
         max_step_ms: 0,
         reserved1: 0,
+        nccl_unique_id: ptr::null(),
     }
 }
 
@@ -90,7 +92,8 @@ pub(super) unsafe fn given(o: *const llama_build_options) -> Outcome<llama_build
 /// Converts options.
 ///
 /// # Safety
-/// Strings are NULL or NUL-terminated, and arrays have as many elements as is said beside them.
+/// Strings are NULL or NUL-terminated, arrays have as many elements as is said beside them, and
+/// `nccl_unique_id` is NULL or has 128 readable bytes.
 pub(super) unsafe fn build_options(o: &llama_build_options) -> Outcome<(LogSink, BuildOptions)> {
     // SAFETY: by this function's contract.
     let chat_template = unsafe { template(o.chat_template) }?;
@@ -133,6 +136,9 @@ pub(super) unsafe fn build_options(o: &llama_build_options) -> Outcome<(LogSink,
         device_index: not_negative("device_index", o.device_index)?,
         devices,
         rank_timeout_ms: or(defaults.rank_timeout_ms, o.rank_timeout_ms),
+        // SAFETY: by this function's contract it is NULL or has 128 readable bytes.
+        group: (!o.nccl_unique_id.is_null())
+            .then(|| unsafe { o.nccl_unique_id.cast::<GroupId>().read() }),
         gpu_memory_bytes: o.gpu_memory_bytes,
         n_threads: o.n_threads as usize,
         weights_dtype: dtype("weights_dtype", o.weights_dtype)?,

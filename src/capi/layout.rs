@@ -61,7 +61,7 @@ layout!(llama_build_options {
     max_unread_ms, precision, stall_memory_bytes, chat_template, chat_now,
     adapters, adapter_scales, n_adapters, devices, n_devices, rank_timeout_ms, comm, draft_dir,
     draft_weights_dtype, draft_kv_dtype, medusa_dir, max_step_ms,
-    reserved1
+    reserved1, nccl_unique_id
 } reserved0 reserved1);
 layout!(llama_generate_options {
     struct_size, flags, max_gen_len, temperature, top_p, top_k, min_p, repetition_penalty, seed,

@@ -1,6 +1,7 @@
 //! What a handle is built with, and what it then says of itself.
 
 use crate::backend::cpu;
+use crate::backend::gpu::device::GroupId;
 use crate::log::Log;
 use crate::model::Config;
 use crate::ranks::processes::handshake::Hello;
@@ -69,6 +70,9 @@ pub struct BuildOptions {
     pub devices: Vec<usize>,
     /// How long a rank may be silent, in milliseconds, while others wait for it.
     pub rank_timeout_ms: u32,
+    /// The name of the group in which the GPUs of several ranks exchange numbers by themselves, as
+    /// `ncclGetUniqueId` makes it; `None`: rank 0 makes one.
+    pub group: Option<GroupId>,
     /// Most bytes of GPU memory to allocate; 0: as much as is free. What the driver takes for
     /// itself (its context, the kernels, CUDA graphs) is not among them.
     pub gpu_memory_bytes: u64,
@@ -133,6 +137,7 @@ impl Default for BuildOptions {
             device_index: 0,
             devices: Vec::new(),
             rank_timeout_ms: 60_000,
+            group: None,
             gpu_memory_bytes: 0,
             n_threads: 0,
             weights_dtype: None,

@@ -2,7 +2,7 @@
 //! the same time.
 
 use super::build::{Build, Loaded, Opened};
-use super::kinds::{Items, Kind, OnGpus, OnNodes, by_item, gpus};
+use super::kinds::{Items, Kind, OnGpus, OnNodes, by_item, gpus, group};
 use super::setting::{Setting, memory, setting};
 use super::{Device, Llama, RankInfo};
 use crate::backend::gpu;
@@ -19,7 +19,7 @@ use crate::ranks::{Rank, Ranks, of_rank};
 use crate::thread::without_signals;
 use crate::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -39,6 +39,8 @@ struct Shares<'a, K> {
     board: &'a Arc<Board>,
     /// The share of its bytes that each rank has read, as bits of a float.
     progress: Vec<AtomicU32>,
+    /// The number of ranks that have loaded their weights.
+    loaded: AtomicUsize,
     stop: AtomicBool,
 }
 
@@ -69,20 +71,32 @@ impl Build<'_> {
             let (have, want) = (devices.len(), options.devices.len());
             return Err(Error::Internal(format!("{have} GPUs for {want} ranks")));
         }
-        if devices.len() > 1 {
-            options.log.write(Level::Warn, || {
-                "ranks on GPUs exchange numbers through the memory of the host, and wait for every \
-                 exchange; NCCL is not used yet"
-                    .into()
-            });
+        let group = group(&*devices[0], options);
+        if let Err(why) = &group
+            && devices.len() > 1
+        {
+            self.warn_of_host(why);
         }
         let available = devices.iter().map(|device| self.available(&**device));
         let kind = OnGpus {
             build: self,
+            first: 0,
+            indices: options.devices.clone(),
             available: available.collect::<Result<_>>()?,
+            group: group.ok(),
             devices,
         };
         self.load_ranks(&kind, progress)
+    }
+
+    /// Says that ranks on GPUs are slower than they could be.
+    pub(super) fn warn_of_host(&self, why: &str) {
+        self.options.log.write(Level::Warn, || {
+            format!(
+                "ranks on GPUs exchange numbers through the memory of the host, and wait for every \
+                 exchange, because NCCL is not used: {why}"
+            )
+        });
     }
 
     /// Checks what ranks of any kind refuse.
@@ -163,6 +177,7 @@ impl Build<'_> {
             rope: &rope,
             board: &board,
             progress: (0..n).map(|_| AtomicU32::new(0)).collect(),
+            loaded: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         };
         let runners = shares.load(progress)?;
@@ -227,8 +242,10 @@ impl<K: Kind> Shares<'_, K> {
         let n = self.plans.len();
         let results: Mutex<Vec<Option<Result<_>>>> = Mutex::new((0..n).map(|_| None).collect());
         let keep = |rank: usize, result: Result<_>| {
-            if result.is_err() {
+            if let Err(error) = &result {
                 self.stop.store(true, Ordering::Relaxed);
+                // Others may wait for this rank.
+                self.board.fail(of_rank(Error::clone(error), rank));
             }
             results.lock().unwrap_or_else(|e| e.into_inner())[rank] = Some(result);
         };
@@ -285,6 +302,7 @@ impl<K: Kind> Shares<'_, K> {
             *share = now;
             if !progress(now) {
                 self.stop.store(true, Ordering::Relaxed);
+                self.board.fail(Error::Cancelled);
             }
         }
     }
@@ -310,9 +328,25 @@ impl<K: Kind> Shares<'_, K> {
         if self.cuts.ranks() == 1 {
             return Ok((runner, description));
         }
+        self.meet()?;
         let wire = Box::new(self.board.wire(rank));
         let vocabulary = self.cuts.vocabulary();
-        let exchange = self.kind.exchange(wire, shape.dim, limits, vocabulary);
-        Ok((runner.among(exchange.map_err(explain)?), description))
+        let exchange = |backend: &mut _| {
+            self.kind
+                .exchange(backend, wire, shape.dim, limits, vocabulary)
+        };
+        Ok((runner.among(exchange).map_err(explain)?, description))
+    }
+
+    /// Waits until all ranks are here, which may take as long as the slowest disk.
+    fn meet(&self) -> Result<()> {
+        self.loaded.fetch_add(1, Ordering::Relaxed);
+        while self.loaded.load(Ordering::Relaxed) < self.cuts.ranks() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 }

@@ -63,9 +63,15 @@ impl<B: Backend> Runner<B> {
     }
 
     /// As one of several ranks. Weights, and the shape for which it was made, are the rank's.
-    pub fn among(mut self, exchange: Box<dyn Exchange<B>>) -> Self {
-        self.scratch.exchange = Some(exchange);
-        self
+    ///
+    /// # Errors
+    /// Those of `exchange`, which makes the rank's exchange.
+    pub fn among(
+        mut self,
+        exchange: impl FnOnce(&mut B) -> Result<Box<dyn Exchange<B>>>,
+    ) -> Result<Self> {
+        self.scratch.exchange = Some(exchange(&mut self.backend)?);
+        Ok(self)
     }
 }
 

@@ -6,7 +6,7 @@
 //! so that this is no claim on which memory safety depends.
 
 use super::figures::Figures;
-use crate::backend::Wire;
+use crate::backend::{Watch, Wire};
 use crate::{Error, Result, reserve};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
@@ -135,6 +135,31 @@ pub struct Posts {
     turn: u64,
 }
 
+/// A rank that waits for its device.
+struct Watched {
+    board: Arc<Board>,
+    rank: usize,
+}
+
+impl Watch for Watched {
+    /// An exchange of devices does not tell which rank is missing, so none is blamed.
+    fn look(&self, waited: Duration) -> Result<()> {
+        let Watched { board, rank } = self;
+        if waited > board.timeout {
+            let (n, ms) = (board.posted.len(), board.timeout.as_millis());
+            board.fail(Error::Peer(format!(
+                "rank {rank} of {n} has waited for its device, and so perhaps for another rank, for \
+                 {ms} ms"
+            )));
+        }
+        board.check()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.board.timeout
+    }
+}
+
 impl Wire for Posts {
     fn rank(&self) -> usize {
         self.rank
@@ -142,6 +167,13 @@ impl Wire for Posts {
 
     fn size(&self) -> usize {
         self.board.posted.len()
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        Arc::new(Watched {
+            board: self.board.clone(),
+            rank: self.rank,
+        })
     }
 
     fn all_gather(

@@ -2,12 +2,17 @@
 
 use super::board::Board;
 use super::{Rank, bytes, nodes, of_rank};
-use crate::backend::{Run, Step};
+use crate::backend::Step;
 use crate::error::panic_text;
 use crate::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+/// How long a rank that has begun a step waits for one that follows it, before it waits for the
+/// answer, which it needs only to hear of a failure. Rank 0 tells of such a step at once.
+const AHEAD: Duration = Duration::from_millis(1);
 
 /// What a rank is told to do.
 pub(super) enum Task {
@@ -22,22 +27,37 @@ pub(super) struct Member {
     pub number: usize,
     pub rank: Rank,
     pub board: Arc<Board>,
+    /// The steps that were begun and whose answers were not read.
+    pub under_way: usize,
 }
 
 impl Member {
     /// Does what it is told until nobody can tell it anything. A failure ends the exchanges of all.
     pub fn serve(mut self, tasks: &Receiver<Task>) {
         self.rank.processors.as_deref().map(nodes::stay_on);
-        while let Ok(task) = tasks.recv() {
+        loop {
+            let told = match self.under_way {
+                0 => tasks.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                _ => tasks.recv_timeout(AHEAD),
+            };
             if self.board.failure().is_some() {
                 // Whoever waits for an answer gets none, and looks at the board.
-                continue;
+                self.under_way = 0;
+                match told {
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    _ => continue,
+                }
             }
-            let (run, number) = (&mut *self.rank.run, self.number);
-            let done = catch_unwind(AssertUnwindSafe(|| perform(run, number, task)));
+            let number = self.number;
+            let done = catch_unwind(AssertUnwindSafe(|| match told {
+                Ok(task) => self.perform(task).map(|()| true),
+                Err(RecvTimeoutError::Timeout) => self.collect().map(|()| true),
+                Err(RecvTimeoutError::Disconnected) => self.finish().map(|()| false),
+            }));
             let failed = |error| self.board.fail(of_rank(error, number));
             match done {
-                Ok(Ok(())) => {}
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) => return,
                 Ok(Err(error)) => failed(error),
                 Err(panic) => {
                     let text = panic_text(&*panic);
@@ -46,26 +66,52 @@ impl Member {
             }
         }
     }
-}
 
-fn perform(run: &mut dyn Run, number: usize, task: Task) -> Result<()> {
-    match task {
-        Task::Step(step) => {
-            run.submit(&step)?;
-            run.collect().map(drop)
+    fn perform(&mut self, task: Task) -> Result<()> {
+        let number = self.number;
+        match task {
+            Task::Step(step) => {
+                if !step.follows {
+                    self.finish()?;
+                }
+                while self.under_way > 1 {
+                    self.collect()?;
+                }
+                self.rank.run.submit(&step)?;
+                self.under_way += 1;
+                match self.rank.run.can_follow() {
+                    true => Ok(()),
+                    false => self.finish(),
+                }
+            }
+            Task::Copy(pairs) => self.rank.run.copy_pages(&pairs),
+            Task::Save(pages, answer) => {
+                let run = &mut self.rank.run;
+                let saved = bytes(pages.len() * run.page_bytes())
+                    .and_then(|mut to| run.save_pages(&pages, &mut to).map(|()| to));
+                // Nobody waits where rank 0 has failed meanwhile.
+                let _ = answer.send(saved.map_err(|error| of_rank(error, number)));
+                Ok(())
+            }
+            Task::Load(pages, from, answer) => {
+                let loaded = self.rank.run.load_pages(&pages, &from);
+                let _ = answer.send(loaded.map_err(|error| of_rank(error, number)));
+                Ok(())
+            }
         }
-        Task::Copy(pairs) => run.copy_pages(&pairs),
-        Task::Save(pages, answer) => {
-            let saved = bytes(pages.len() * run.page_bytes())
-                .and_then(|mut to| run.save_pages(&pages, &mut to).map(|()| to));
-            // Nobody waits where rank 0 has failed meanwhile.
-            let _ = answer.send(saved.map_err(|error| of_rank(error, number)));
-            Ok(())
+    }
+
+    /// Waits for the oldest step that is under way.
+    fn collect(&mut self) -> Result<()> {
+        self.under_way -= 1;
+        self.rank.run.collect().map(drop)
+    }
+
+    /// Waits for all steps that are under way.
+    fn finish(&mut self) -> Result<()> {
+        while self.under_way > 0 {
+            self.collect()?;
         }
-        Task::Load(pages, from, answer) => {
-            let loaded = run.load_pages(&pages, &from);
-            let _ = answer.send(loaded.map_err(|error| of_rank(error, number)));
-            Ok(())
-        }
+        Ok(())
     }
 }

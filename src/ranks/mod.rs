@@ -77,14 +77,16 @@ pub fn of_rank(error: Error, rank: usize) -> Error {
     }
 }
 
-/// All ranks of a model.
+/// All ranks of a model. Devices end their exchanges together, so rank 0 ends (`own` is dropped)
+/// while the others do, and only then waits for their threads.
 pub struct Ranks {
     own: Rank,
     /// Whether the engine's thread was told where to stay.
     stays: bool,
+    /// The steps that were submitted and not collected.
+    under_way: usize,
     others: Vec<Other>,
     board: Arc<Board>,
-    process: Process,
 }
 
 struct Other {
@@ -92,6 +94,7 @@ struct Other {
     tasks: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
     page_bytes: usize,
+    process: Process,
 }
 
 impl Ranks {
@@ -104,9 +107,9 @@ impl Ranks {
         let mut all = Ranks {
             own: ranks.next().expect("at least one rank"),
             stays: false,
+            under_way: 0,
             others: Vec::new(),
             board: board.clone(),
-            process: Process::current(),
         };
         for (i, rank) in ranks.enumerate() {
             let (page_bytes, number) = (rank.run.page_bytes(), i + 1);
@@ -120,6 +123,7 @@ impl Ranks {
                         number,
                         rank,
                         board,
+                        under_way: 0,
                     }
                     .serve(&received)
                 })
@@ -129,6 +133,7 @@ impl Ranks {
                 tasks: Some(tasks),
                 thread: Some(thread),
                 page_bytes,
+                process: Process::current(),
             });
         }
         Ok(all)
@@ -138,6 +143,15 @@ impl Ranks {
     fn tell(&self, task: impl Fn() -> Task) {
         for tasks in self.others.iter().filter_map(|other| other.tasks.as_ref()) {
             let _ = tasks.send(task());
+        }
+    }
+
+    /// Has the others begin a step, in which they will wait for rank 0.
+    fn begin(&mut self, step: &Step) {
+        self.under_way += 1;
+        if !self.others.is_empty() {
+            let step = Arc::new(step.clone());
+            self.tell(|| Task::Step(step.clone()));
         }
     }
 
@@ -154,17 +168,19 @@ impl Run for Ranks {
             self.stays = true;
             self.own.processors.as_deref().map(nodes::stay_on);
         }
-        if !self.others.is_empty() {
-            let step = Arc::new(step.clone());
-            self.tell(|| Task::Step(step.clone()));
-        }
+        self.begin(step);
         self.own.run.submit(step)
     }
 
     fn collect(&mut self) -> Result<Answer<'_>> {
         let (others, board) = (&self.others, &self.board);
         let outcome = self.own.run.collect();
+        self.under_way = self.under_way.saturating_sub(1);
         outcome.map_err(|error| failed(others, board, error))
+    }
+
+    fn can_follow(&self) -> bool {
+        self.own.run.can_follow()
     }
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
@@ -245,16 +261,23 @@ impl Ranks {
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        // Ranks that wait for rank 0 wait no longer.
-        self.board.fail(Error::Peer("rank 0 has ended".into()));
-        for other in &mut self.others {
-            drop(other.tasks.take());
-            match other.thread.take() {
-                // Panics were caught in the thread.
-                Some(thread) if self.process.is_current() => drop(thread.join()),
-                // A forked child does not have the thread.
-                thread => std::mem::forget(thread),
-            }
+        if self.under_way > 0 {
+            // Ranks that wait for rank 0 wait no longer.
+            self.board.fail(Error::Peer("rank 0 has ended".into()));
+        }
+        self.others
+            .iter_mut()
+            .for_each(|other| drop(other.tasks.take()));
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        match self.thread.take() {
+            // Panics were caught in the thread.
+            Some(thread) if self.process.is_current() => drop(thread.join()),
+            // A forked child does not have the thread.
+            thread => std::mem::forget(thread),
         }
     }
 }

@@ -162,9 +162,8 @@ fn a_failure_of_a_rank_is_everybodys() {
 /// Rank 1 waits for rank 0, which goes away instead.
 #[test]
 fn nobody_waits_for_a_rank_that_has_gone() {
-    let ranks = ranks(&[3, 3, 3], None);
-    let waits = Arc::new(step(1));
-    ranks.tell(|| Task::Step(waits.clone()));
+    let mut ranks = ranks(&[3, 3, 3], None);
+    ranks.begin(&step(1));
     std::thread::sleep(Duration::from_millis(10));
     drop(ranks);
 }

@@ -90,6 +90,25 @@ fn the_gpu_gives_the_tokens_of_the_cpu() {
     assert!(line(&second, "device: 2 ").starts_with("Emulated GPU 1"));
 }
 
+/// Ranks in processes of their own, each with a GPU: with NCCL, and through the hosts' memory.
+#[test]
+fn ranks_on_gpus() {
+    let (_, driver, kernels) = program();
+    let ranks = compile("cc", "ranks.c", "ranks-on-gpus", &["-std=c11", "-O1"]);
+    for nccl in [driver.join("libcuda.so.1"), "/no/libnccl.so".into()] {
+        let _share = build::Share::new();
+        let mut command = Command::new("timeout");
+        command.args(["-k", "10", "1800", "env"]);
+        command.arg(format!("LD_LIBRARY_PATH={}", driver.display()));
+        command.arg(&ranks).arg(root().join(MODEL));
+        command.env("EMU_CUDA", "devices=4");
+        command.env("LLAMABI_KERNELS", kernels);
+        command.env("LLAMABI_NCCL", nccl);
+        command.env("RANKS_ON_GPUS", "1");
+        print!("{}", succeed(&mut command));
+    }
+}
+
 #[test]
 fn no_usable_gpu() {
     for (settings, reason) in [

@@ -56,7 +56,8 @@ FIELD(llama_build_options, draft_kv_dtype, 204, 4);
 FIELD(llama_build_options, medusa_dir, 208, 8);
 FIELD(llama_build_options, max_step_ms, 216, 4);
 FIELD(llama_build_options, reserved1, 220, 4);
-SIZE(llama_build_options, 224);
+FIELD(llama_build_options, nccl_unique_id, 224, 8);
+SIZE(llama_build_options, 232);
 
 FIELD(llama_wait, go_on, 0, 8);
 FIELD(llama_wait, context, 8, 8);

@@ -19,6 +19,9 @@ static uint32_t calls;
 static llama_cancel_t *cancel;
 static const uint32_t timeout_ms = 1500;
 
+/* Whether ranks run on GPUs: each on the one of its number. */
+static int on_gpus(void) { return getenv("RANKS_ON_GPUS") != NULL; }
+
 static int is(const char *name) { return strcmp(scenario.name, name) == 0; }
 
 /* The misbehaviour, when it is its turn. */
@@ -58,7 +61,8 @@ static int32_t on_to_all(
 
 static llama_build_options rank_options(const llama_comm *comm) {
   llama_build_options o = build_defaults();
-  o.device = LLAMA_DEVICE_CPU;
+  o.device = on_gpus() ? LLAMA_DEVICE_CUDA : LLAMA_DEVICE_CPU;
+  if (on_gpus() && comm != NULL) o.device_index = comm->rank;
   o.max_seq_len = 96;
   o.max_batch_size = 4;
   o.n_threads = 1;
@@ -104,11 +108,12 @@ static void everything(llama_t *l, int32_t *tokens, float *logprobs) {
 static void check_same(llama_t *l, const char *dir) {
   static int32_t tokens[2][2 * PROMPTS * NEW];
   static float logprobs[2][2 * PROMPTS * NEW];
-  int32_t nodes[64] = {0};
+  int32_t devices[64] = {0}, i;
   llama_build_options o = rank_options(NULL);
   llama_t *threads = NULL;
   everything(l, tokens[0], logprobs[0]);
-  o.devices = nodes;
+  for (i = 0; i < 64 && on_gpus(); i++) devices[i] = i;
+  o.devices = devices;
   o.n_devices = inner.size;
   EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &threads, err));
   everything(threads, tokens[1], logprobs[1]);
@@ -132,7 +137,8 @@ static void check_figures(llama_t *l) {
     memset(&r, 0x55, sizeof r);
     r.struct_size = sizeof r;
     EXPECT(LLAMA_OK, llama_get_rank(l, i, &r, err));
-    CHECK(r.rank == i && r.device == LLAMA_DEVICE_CPU && r.weight_bytes > 0 && r.kv_bytes > 0);
+    CHECK(r.rank == i && r.device == (on_gpus() ? LLAMA_DEVICE_CUDA : LLAMA_DEVICE_CPU));
+    CHECK(r.weight_bytes > 0 && r.kv_bytes > 0);
     CHECK(r.host[0] != 0 && r.device_name[0] != 0 && (r.pid == (uint32_t)getpid()) == (i == 0));
     CHECK(r.silent_ms >= 0 && r.silent_ms < timeout_ms && r.exchange_ms >= 0);
     weights += r.weight_bytes;

@@ -4,19 +4,38 @@ use crate::common::reference;
 use crate::cuda::{greedy, options, warnings};
 use crate::emu::build as emulator;
 use crate::emu::standin::{Standin, kernel_folder};
+use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::log::{Level, Log};
-use llamabi::{BuildOptions, Device, Error, Llama};
+use llamabi::{BuildOptions, Device, Error, Llama, Token};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-fn build(standin: &Standin, devices: [usize; 2], log: &Arc<Log>) -> llamabi::Result<Llama> {
+/// What moves the ranks' numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum By {
+    Host,
+    Nccl,
+}
+
+fn build_by(
+    standin: &Standin,
+    devices: &[usize],
+    by: By,
+    options: BuildOptions,
+) -> llamabi::Result<Llama> {
     let options = BuildOptions {
         devices: devices.to_vec(),
-        log: log.clone(),
-        ..options()
+        ..options
     };
-    let open = |&index| standin.open_at(index).map(Arc::new);
+    let open = |&index| {
+        let cuda = standin.open_at(index)?;
+        Ok(Arc::new(match by {
+            By::Host => cuda,
+            By::Nccl => cuda.with_nccl(standin.path()).unwrap(),
+        }))
+    };
     let opened = devices.iter().map(open).collect::<llamabi::Result<_>>()?;
     Llama::build_on_ranks(
         opened,
@@ -25,6 +44,68 @@ fn build(standin: &Standin, devices: [usize; 2], log: &Arc<Log>) -> llamabi::Res
         &options,
         &mut |_| true,
     )
+}
+
+fn build(standin: &Standin, devices: [usize; 2], log: &Arc<Log>) -> llamabi::Result<Llama> {
+    let options = BuildOptions {
+        log: log.clone(),
+        ..options()
+    };
+    build_by(standin, &devices, By::Host, options)
+}
+
+/// NCCL moves the same bits as the host's memory does; steps are recorded and run ahead.
+#[test]
+fn nccl_on_two_and_four() {
+    let prompts = || vec![vec![1, 500, 243, 283, 146], vec![7, 8, 9]];
+    for (settings, devices) in [
+        ("devices=2", &[0, 1][..]),
+        ("devices=2 seed=5", &[1, 0]),
+        ("devices=4 seed=6", &[0, 1, 2, 3]),
+    ] {
+        let standin = Standin::new(settings);
+        let host = build_by(&standin, devices, By::Host, options()).unwrap();
+        let want = greedy(&host, prompts(), 12).unwrap();
+        drop(host);
+        assert_eq!(standin.count("replays"), 0);
+        let log = Arc::new(Log::new(Some(Level::Warn)));
+        let options = BuildOptions {
+            log: log.clone(),
+            ..options()
+        };
+        let llama = build_by(&standin, devices, By::Nccl, options).unwrap();
+        for _ in 0..2 {
+            assert_eq!(greedy(&llama, prompts(), 12).unwrap(), want, "{settings}");
+        }
+        assert_eq!(warnings(&log), Vec::<String>::new());
+        drop(llama);
+        for what in ["replays", "ahead", "exchanges"] {
+            assert!(
+                standin.count(what) > 20,
+                "{settings}: {:?}",
+                standin.report()
+            );
+        }
+        standin.assert_clean();
+    }
+}
+
+/// Log-probabilities of a prompt of several rows and of what follows it.
+fn bits(llama: &Llama) -> String {
+    let options = GenerateOptions {
+        temperature: 0.0,
+        logprobs: true,
+        echo: true,
+        max_gen_len: Some(9),
+        ..GenerateOptions::default()
+    };
+    let prompt = (0..37).map(|i| (i * 31 + 3) % 500).collect();
+    let done = llama.generate(vec![Prompt::Tokens(prompt)], options, &mut |_| true);
+    let done = done.unwrap();
+    let sequence = &done.sequences[0];
+    let bits = sequence.logprobs.iter();
+    bits.map(|logprob| format!("{:08x}", logprob.to_bits()))
+        .collect()
 }
 
 /// The same tokens and the same bits wherever ranks are, and whenever work runs. A log line says
@@ -62,9 +143,17 @@ fn ranks_on_one_gpu_and_on_two() {
 /// The work of one GPU fails: the others of the handle do not wait for it.
 #[test]
 fn work_that_fails_on_a_rank() {
-    for work in [1, 10, 41] {
+    for (work, by) in [
+        (1, By::Host),
+        (10, By::Host),
+        (41, By::Host),
+        (1, By::Nccl),
+        (44, By::Nccl),
+        (103, By::Nccl),
+    ] {
         let standin = Standin::new("devices=2");
-        let llama = build(&standin, [0, 1], &Arc::default()).unwrap();
+        let build = || build_by(&standin, &[0, 1], by, options());
+        let llama = build().unwrap();
         let prompt = || vec![vec![1, 500, 243, 283, 146]];
         let want = greedy(&llama, prompt(), 4).unwrap();
         standin.set(&format!("fail=work:{work}:700"));
@@ -77,10 +166,163 @@ fn work_that_fails_on_a_rank() {
         assert!(matches!(error, Error::Poisoned(_)), "{error}");
         drop(llama);
         standin.assert_clean();
-        let llama = build(&standin, [0, 1], &Arc::default()).unwrap();
+        let llama = build().unwrap();
         assert_eq!(greedy(&llama, prompt(), 4).unwrap(), want);
         drop(llama);
         standin.assert_clean();
+    }
+}
+
+/// An exchange that never ends, or that NCCL says has lost a rank: a status within the time, on
+/// every rank, and the handle can be freed. The first exchanges are those of the build.
+#[test]
+fn exchanges_that_do_not_end() {
+    for seed in ["", " seed=9"] {
+        for n in [1, 3, 20, 70] {
+            for what in ["hang", "lost"] {
+                let standin = Standin::new(&format!("devices=2 {what}={n}{seed}"));
+                let options = BuildOptions {
+                    rank_timeout_ms: if what == "hang" { 300 } else { 9_000 },
+                    ..options()
+                };
+                let start = Instant::now();
+                let outcome = build_by(&standin, &[0, 1], By::Nccl, options).and_then(|llama| {
+                    for _ in 0..2 {
+                        greedy(&llama, vec![vec![1, 500, 243, 283, 146]], 9)?;
+                    }
+                    Ok(())
+                });
+                let text = outcome.unwrap_err().to_string();
+                let says = match what {
+                    "hang" => "of 2 has waited for its device",
+                    _ => "remote process exited or there was a network error (6)",
+                };
+                assert!(text.contains(says), "{what} {n}: {text}");
+                assert!(start.elapsed() < Duration::from_secs(20), "{what} {n}");
+                standin.assert_clean();
+            }
+        }
+    }
+}
+
+/// A GPU that never gets idle, whatever is done: its memory is left behind, and the handle can be
+/// freed even so.
+#[test]
+fn a_gpu_that_does_not_end() {
+    let standin = Standin::new("devices=2 stuck=20");
+    let options = BuildOptions {
+        rank_timeout_ms: 300,
+        ..options()
+    };
+    let start = Instant::now();
+    let llama = build_by(&standin, &[0, 1], By::Nccl, options).unwrap();
+    let error = greedy(&llama, vec![vec![1, 500, 243, 283, 146]], 9).unwrap_err();
+    assert!(matches!(error, Error::Peer(_)), "{error}");
+    drop(llama);
+    assert!(start.elapsed() < Duration::from_secs(20));
+    let (left, report) = standin.report();
+    assert!(left > 0 && report.contains(" 0 misuses"), "{report}");
+}
+
+/// What NCCL refuses: a sentence, or numbers that go through the host.
+#[test]
+fn nccl_that_refuses() {
+    let once = |settings: &str| -> (llamabi::Result<Vec<Vec<Token>>>, Vec<String>) {
+        let log = Arc::new(Log::new(Some(Level::Warn)));
+        let standin = Standin::new(&format!("devices=2 {settings}"));
+        let options = BuildOptions {
+            log: log.clone(),
+            ..options()
+        };
+        let llama = build_by(&standin, &[0, 1], By::Nccl, options);
+        let tokens = llama.and_then(|llama| greedy(&llama, vec![vec![1, 500, 243]], 8));
+        standin.assert_clean();
+        (tokens, warnings(&log))
+    };
+    let (want, said) = once("");
+    let want = want.unwrap();
+    assert_eq!(said, Vec::<String>::new());
+    let (tokens, said) = once("fail=ncclGetUniqueId:1:2");
+    assert_eq!(tokens.unwrap(), want);
+    assert!(
+        said.len() == 1 && said[0].contains("NCCL is not used: NCCL: ncclGetUniqueId: an error"),
+        "{said:?}"
+    );
+    for (settings, sentence) in [
+        (
+            "fail=ncclCommInitRankConfig:2:3",
+            "ncclCommInitRankConfig: an error of the stand-in (3)",
+        ),
+        // The first of each rank tries it out.
+        (
+            "fail=ncclAllGather:2:3",
+            "ncclAllGather: an error of the stand-in (3)",
+        ),
+        (
+            "fail=ncclAllGather:3:3",
+            "ncclAllGather: an error of the stand-in (3)",
+        ),
+        (
+            "fail=ncclCommGetAsyncError:2:1",
+            "ncclCommGetAsyncError: an error of the stand-in (1)",
+        ),
+    ] {
+        let (tokens, _) = once(settings);
+        let text = tokens.unwrap_err().to_string();
+        assert!(text.contains(sentence), "{settings}: {text}");
+    }
+    let standin = Standin::new("nccl=21805");
+    let why = standin
+        .open()
+        .unwrap()
+        .with_nccl(standin.path())
+        .err()
+        .unwrap();
+    assert!(why.ends_with("version 21805, needed is 21900"), "{why}");
+    let why = standin
+        .open()
+        .unwrap()
+        .with_nccl("/no/libnccl.so")
+        .err()
+        .unwrap();
+    assert_eq!(why, "/no/libnccl.so: it cannot be opened");
+}
+
+/// A rank that cannot record a step: then none does, and the tokens are the same.
+#[test]
+fn a_rank_that_records_nothing() {
+    let prompt = || vec![vec![1, 500, 243, 283, 146]];
+    for function in [
+        "cuStreamBeginCapture_v2",
+        "cuStreamEndCapture",
+        "cuGraphUpload",
+    ] {
+        for n in 1..=2 {
+            let standin = Standin::new(&format!("devices=2 fail={function}:{n}:2"));
+            let log = Arc::new(Log::new(Some(Level::Warn)));
+            let options = BuildOptions {
+                log: log.clone(),
+                ..options()
+            };
+            let host = build_by(&standin, &[0, 1], By::Host, options.clone()).unwrap();
+            let want = greedy(&host, prompt(), 20).unwrap();
+            drop(host);
+            log.drain(|_, _| {});
+            let llama = build_by(&standin, &[0, 1], By::Nccl, options).unwrap();
+            for _ in 0..2 {
+                assert_eq!(greedy(&llama, prompt(), 20).unwrap(), want);
+            }
+            drop(llama);
+            let said = warnings(&log).join("; ");
+            assert!(
+                said.contains("another rank recorded none"),
+                "{function} {n}: {said}"
+            );
+            assert!(said.contains("(2)"), "{function} {n}: {said}");
+            // What both had recorded before is used on both.
+            assert_eq!(standin.count("replays") % 2, 0);
+            standin.assert_clean();
+        }
     }
 }
 
@@ -88,22 +330,50 @@ fn work_that_fails_on_a_rank() {
 /// and nothing waits.
 #[test]
 fn any_call_may_fail_on_ranks() {
+    any_call_may_fail(By::Host, 97);
+    any_call_may_fail(By::Nccl, 181);
+}
+
+fn any_call_may_fail(by: By, every: usize) {
     let once = |standin: &Standin| -> llamabi::Result<()> {
-        let llama = build(standin, [0, 1], &Arc::default())?;
-        greedy(&llama, vec![vec![1, 500, 243]], 3).map(drop)
+        let options = BuildOptions {
+            rank_timeout_ms: 3_000,
+            ..options()
+        };
+        let llama = build_by(standin, &[0, 1], by, options)?;
+        greedy(&llama, vec![vec![1, 500, 243]], 6).map(drop)
     };
     let standin = Standin::new("devices=2");
     once(&standin).unwrap();
     standin.assert_clean();
     let calls = standin.count("calls");
-    let giving_back = ["Free", "Destroy", "Unload", "Release", "Ctx", "Synchronize"];
+    let giving_back = [
+        "Free",
+        "Destroy",
+        "Unload",
+        "Release",
+        "Ctx",
+        "Synchronize",
+        "Query",
+        "Finalize",
+        "Abort",
+        // A step that cannot be recorded is launched.
+        "Capture",
+        "Graph",
+        "ncclAllGather",
+        "ncclCommGetAsyncError",
+        // Without a name for a group, numbers go through the host.
+        "ncclGetUniqueId",
+    ];
     let mut failures = 0;
-    for n in (40..calls).step_by(97) {
+    for n in (40..calls).step_by(every) {
         let standin = Standin::new(&format!("devices=2 fail=*:{n}:12345"));
         let outcome = once(&standin);
         let (left, report) = standin.report();
         let (_, function) = report.rsplit_once(' ').unwrap();
-        let forgiven = giving_back.iter().any(|part| function.contains(part));
+        // Waits ask as often as they have time for, so not every run has as many calls.
+        let forgiven =
+            function.is_empty() || giving_back.iter().any(|part| function.contains(part));
         assert!(left == 0 || forgiven, "call {n}: {report}");
         match outcome {
             Ok(()) => assert!(forgiven, "call {n}: {function}"),
@@ -118,14 +388,17 @@ fn any_call_may_fail_on_ranks() {
 }
 
 /// `devices` names GPUs: each once, unless LLAMABI_RANKS=staged. Runs this test again with the stand-in
-/// as the system's driver.
+/// as the system's driver, and as the NCCL that LLAMABI_NCCL names. The bits are the same whatever
+/// moves numbers, in slices or whole.
 #[test]
 fn devices_are_gpus() {
     const CHILD: &str = "LLAMABI_TEST_CHILD";
+    let log = Arc::new(Log::new(Some(Level::Warn)));
     let build = |devices: &[usize]| {
         let options = BuildOptions {
             device: Device::Cuda,
             devices: devices.to_vec(),
+            log: log.clone(),
             ..options()
         };
         Llama::build(&reference("mha-f32/meta"), None, &options, &mut |_| true)
@@ -136,23 +409,44 @@ fn devices_are_gpus() {
         kernel_folder(&kernels);
         let driver = emulator::driver();
         let _share = emulator::Share::new();
-        for (child, ranks) in [("plain", ""), ("staged", "staged")] {
+        let mut bits = None;
+        for (child, ranks, nccl) in [
+            ("plain", "", Path::new("")),
+            ("staged", "staged", &driver),
+            ("nccl", "", &driver),
+            ("slices", "slices", &driver),
+        ] {
             let output = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "cuda_ranks::devices_are_gpus"])
                 .env(CHILD, child)
                 .env("LLAMABI_RANKS", ranks)
                 .env("LLAMABI_KERNELS", &kernels)
                 .env("LD_LIBRARY_PATH", driver.parent().unwrap())
-                .env("EMU_CUDA", "devices=2")
+                .env("LLAMABI_NCCL", nccl)
+                .env("EMU_CUDA", "devices=4")
+                .arg("--nocapture")
                 .output()
                 .unwrap();
             let out = String::from_utf8_lossy(&output.stdout);
             let errors = String::from_utf8_lossy(&output.stderr);
             let passed = output.status.success() && out.contains("1 passed");
             assert!(passed, "{child}: {out}{errors}");
+            let got = out
+                .lines()
+                .find_map(|line| line.strip_prefix("BITS "))
+                .unwrap();
+            let got = got.to_owned();
+            assert_eq!(got, *bits.get_or_insert(got.clone()), "{child}");
         }
         return;
     };
+    let four = build(&[0, 3, 2, 1]).unwrap();
+    let by_host = warnings(&log)
+        .iter()
+        .any(|line| line.contains("memory of the host"));
+    assert_eq!(by_host, ["plain", "staged"].contains(&&*child));
+    println!("\nBITS {}", bits(&four));
+    drop(four);
     let two = build(&[0, 1]).unwrap();
     let names: Vec<_> = two
         .info()
@@ -167,8 +461,8 @@ fn devices_are_gpus() {
     let prompt = || vec![vec![1, 500, 243]];
     let want = greedy(&two, prompt(), 4).unwrap();
     assert_eq!(
-        text(&[0, 2]),
-        "devices[1] is 2, must be less than 2, the GPUs there are"
+        text(&[0, 4]),
+        "devices[1] is 4, must be less than 4, the GPUs there are"
     );
     match child.as_str() {
         "staged" => {

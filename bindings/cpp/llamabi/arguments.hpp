@@ -57,6 +57,7 @@ public:
     c_.draft_kv_dtype = o.draft_kv_dtype;
     if (!o.medusa_dir.empty()) c_.medusa_dir = c_string(o.medusa_dir, "medusa_dir");
     c_.max_step_ms = o.max_step_ms;
+    c_.nccl_unique_id = o.nccl_unique_id;
     if (o.cancel) c_.cancel = o.cancel->get();
     if (o.progress) {
       c_.progress = on_progress;

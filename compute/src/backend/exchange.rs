@@ -12,6 +12,22 @@
 
 use super::Backend;
 use crate::{Error, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Watches over a rank that waits for its own device, whose work may wait for other ranks.
+pub trait Watch: Send + Sync {
+    /// Looks for news of the other ranks. `waited`: how long this one has waited. It is called
+    /// about every 100 microseconds.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] if another rank failed or this takes too long, or another rank's failure.
+    /// Then no exchange succeeds any more.
+    fn look(&self, waited: Duration) -> Result<()>;
+
+    /// How long is too long.
+    fn timeout(&self) -> Duration;
+}
 
 /// Moves float32 numbers between the ranks' host memories. Every rank calls the same functions in
 /// the same order.
@@ -34,6 +50,9 @@ pub trait Wire: Send {
         len: &dyn Fn(usize) -> usize,
         take: &mut dyn FnMut(&[&[f32]]),
     ) -> Result<()>;
+
+    /// What watches over waits of this rank.
+    fn watch(&self) -> Arc<dyn Watch>;
 
     /// Whether [`Wire::all_to_all`] is worth its second exchange when every rank gives so many
     /// numbers to a sum. Every rank answers the same; never with two ranks, which would send no

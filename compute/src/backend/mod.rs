@@ -12,7 +12,7 @@ pub mod matrix;
 
 pub use adapter::{Adapter, Carrier};
 pub use choice::{Answer, Changes, Choice, Edit, Pick};
-pub use exchange::{Exchange, Wire};
+pub use exchange::{Exchange, Watch, Wire};
 pub use forward::{Scratch, forward};
 pub use matrix::{Block, MatSpec, MatUse, PartSpec, QuantBlock, QuantData, RowOrder};
 

@@ -16,6 +16,7 @@
 // | kernels.cpp | modules, launches, tensor maps |
 // | graphs.cpp | recorded launches |
 // | blaslt.cpp | a library of products |
+// | nccl.cpp | a library that moves numbers between devices |
 // | state.h, state.cpp | which objects are alive, and work that waits in a stream |
 #include "api.h"
 
@@ -44,6 +45,7 @@ API CUresult cuGetErrorName(CUresult code, const char **name) {
         NAME(CUDA_ERROR_INVALID_IMAGE),
         NAME(CUDA_ERROR_INVALID_CONTEXT),
         NAME(CUDA_ERROR_INVALID_HANDLE),
+        NAME(CUDA_ERROR_NOT_READY),
         NAME(CUDA_ERROR_ILLEGAL_ADDRESS),
         NAME(CUDA_ERROR_LAUNCH_FAILED),
         NAME(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
@@ -175,6 +177,15 @@ API CUresult cuStreamSynchronize(CUstream stream) {
     return s.finish(stream);
 }
 
+API CUresult cuStreamQuery(CUstream stream) {
+    ENTER_CONTEXT(cuStreamQuery);
+    NOT_RECORDING;
+    ALIVE(streams, stream);
+    if (!stream->running) s.run(stream, stream->queue.size());
+    if (c.error) return c.error;
+    return stream->queue.empty() && !stream->running ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 API CUresult cuEventCreate(CUevent *event, unsigned flags) {
     ENTER_CONTEXT(cuEventCreate);
     NOT_RECORDING;
@@ -212,14 +223,31 @@ API CUresult cuEventRecord(CUevent event, CUstream stream) {
     return CUDA_SUCCESS;
 }
 
+// Whether the work behind which an event was recorded is still to be done.
+static bool pending(const CUctx_st &c, CUevent event) {
+    CUstream stream = event->stream;
+    return event->done < event->recorded && c.streams.count(stream) &&
+           (stream->running || !stream->queue.empty());
+}
+
+API CUresult cuEventQuery(CUevent event) {
+    ENTER_CONTEXT(cuEventQuery);
+    NOT_RECORDING;
+    ALIVE(events, event);
+    CUstream stream = event->stream;
+    while (pending(c, event) && !stream->running && s.run(stream, 1)) continue;
+    if (pending(c, event)) return CUDA_ERROR_NOT_READY;
+    if (stream && c.streams.count(stream)) s.ahead += !stream->queue.empty();
+    return c.error;
+}
+
 API CUresult cuEventSynchronize(CUevent event) {
     ENTER_CONTEXT(cuEventSynchronize);
     NOT_RECORDING;
     ALIVE(events, event);
     CUstream stream = event->stream;
-    while (event->done < event->recorded && c.streams.count(stream) &&
-           (stream->running || !stream->queue.empty()))
-        s.run(stream, 1);
+    while (pending(c, event))
+        if (!s.run(stream, 1)) s.rest();
     // Counts waits after which other work is still pending.
     if (stream && c.streams.count(stream)) s.ahead += !stream->queue.empty();
     return c.error;
@@ -245,11 +273,12 @@ API unsigned emu_cuda_report(char *text, size_t size) {
     for (auto &[device, one] : s.contexts) retained += (unsigned)one.retained, used += one.used;
     std::lock_guard<std::mutex> misuses(s.misuse_lock);
     snprintf(text, size,
-        "%u contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes, %llu sent, %llu recarved; failed %s",
+        "%u contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes, %llu sent, %llu recarved, %llu exchanges; failed %s",
         retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls,
         (unsigned long long)s.launches, (unsigned long long)s.copies, (unsigned long long)s.replays,
         (unsigned long long)s.dependent, (unsigned long long)s.ahead,
         (unsigned long long)s.heuristics, (unsigned long long)s.products, (unsigned long long)used,
-        (unsigned long long)s.sent, (unsigned long long)s.recarved, s.settings.failed.c_str());
+        (unsigned long long)s.sent, (unsigned long long)s.recarved, (unsigned long long)s.exchanges,
+        s.settings.failed.c_str());
     return retained + (unsigned)(s.current != 0) + s.misuses;
 }

@@ -33,6 +33,14 @@ void State::set(const char *text) {
             emu_strict(s.strict = (int)number());
         else if (key == "blaslt")
             s.blaslt = (int)number();
+        else if (key == "nccl")
+            s.nccl = (int)number();
+        else if (key == "hang")
+            s.hang = number();
+        else if (key == "stuck")
+            s.stuck = number();
+        else if (key == "lost")
+            s.lost = number();
         else if (key == "pitch")
             s.pitch = (int)number();
         else if (key == "shared")
@@ -89,9 +97,10 @@ void State::enqueue(CUstream stream, Work work) {
     run(stream, random % (stream->queue.size() + 1));
 }
 
-void State::run(CUstream stream, size_t pieces) {
+size_t State::run(CUstream stream, size_t pieces) {
     while (stream->running) ended.wait(lock);
-    for (; pieces && !stream->queue.empty(); pieces--) {
+    size_t done = 0;
+    for (; done < pieces && !stream->queue.empty(); done++) {
         Work work = std::move(stream->queue.front());
         stream->queue.pop_front();
         CUresult result = CUDA_SUCCESS;
@@ -108,11 +117,22 @@ void State::run(CUstream stream, size_t pieces) {
             stream->running = false;
             ended.notify_all();
         }
+        if (result == CUDA_ERROR_NOT_READY) {
+            stream->queue.push_front(std::move(work));
+            break;
+        }
         if (result != CUDA_SUCCESS) {
             stream->context->error = result;
             stream->queue.clear();
         }
     }
+    return done;
+}
+
+void State::rest() {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lock.lock();
 }
 
 CUresult State::finish(CUstream stream) {
@@ -121,7 +141,8 @@ CUresult State::finish(CUstream stream) {
         stream->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    run(stream, stream->queue.size());
+    while (!stream->queue.empty() || stream->running)
+        if (!run(stream, stream->queue.size())) rest();
     return stream->context->error;
 }
 

@@ -18,6 +18,8 @@
 #include "../table.h"
 #include "types.h"
 
+// A piece of work. One that returns CUDA_ERROR_NOT_READY waits for another device: it stays at the
+// head of its stream and runs again later.
 using Work = std::function<CUresult()>;
 
 struct CUgraph_st {
@@ -25,8 +27,7 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
     std::vector<Work> work;
-    uint64_t launched = 0, bytes = 0; // bytes: the device memory that it takes
-    std::atomic<uint64_t> done{0};
+    uint64_t bytes = 0; // the device memory that it takes
 };
 struct CUstream_st {
     CUcontext context;
@@ -75,6 +76,10 @@ struct CUctx_st {
 // key=value ...".
 struct Settings {
     int blaslt = 130000; // version of cuBLASLt
+    int nccl = 22203;    // version of NCCL
+    // The number of the exchange of NCCL that never ends unless it is aborted, of the one that never
+    // ends whatever happens, and of the one at which another rank is lost; 0: none.
+    uint64_t hang = 0, stuck = 0, lost = 0;
     // ptx: the architecture for which the kernels were compiled. strict: turns emu_strict on.
     int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff,
         shared = 99 << 10;
@@ -101,8 +106,9 @@ struct State {
     // What work counts, which runs while the lock is free. sent: bytes from the host. recarved:
     // launches that may start early but ask for another carve-out than the launch before them has
     std::atomic<uint64_t> launches{0}, copies{0}, dependent{0}, sent{0}, recarved{0}, products{0};
-    std::atomic<int> carveout{-1}; // of the last launch
-    long current = 0;              // contexts pushed and not popped, on all threads
+    std::atomic<uint64_t> exchanges{0}; // of NCCL, that were begun
+    std::atomic<int> carveout{-1};      // of the last launch
+    long current = 0;                   // contexts pushed and not popped, on all threads
     std::mutex misuse_lock;
     unsigned misuses = 0;
     std::string misuse; // the first misuse
@@ -116,9 +122,12 @@ struct State {
     void misused(const std::string &text);
     void enqueue(CUstream stream, Work work);
     // Runs pieces of work, in their order. Other threads may call the driver meanwhile, except in
-    // strict mode. If another thread runs work of this stream, waits for it first.
-    void run(CUstream stream, size_t pieces);
+    // strict mode. If another thread runs work of this stream, waits for it first. Returns how many
+    // pieces ran; fewer than asked if one waits for another device.
+    size_t run(CUstream stream, size_t pieces);
     CUresult finish(CUstream stream);
+    // Lets other threads call the driver for a while.
+    void rest();
     // For functions that may not be called while this thread records, or while another thread
     // records for all threads. Returns true, and invalidates the recording, if that is the case.
     bool spoils(const char *function);

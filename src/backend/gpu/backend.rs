@@ -30,7 +30,7 @@ impl<D: Device> Gpu<D> {
         self.chooser.load(step, self.step.choices_mut())?;
         self.step.copy(step.follows)?;
         // A step may follow if every row is a decode row whose token is chosen on the device.
-        if self.device.runs_ahead() && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
+        if self.runs_ahead && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
             self.follow = rows;
         }
         Ok(())
@@ -230,6 +230,9 @@ impl<D: Device> Backend for Gpu<D> {
         }
         let gate = self.adapters.gate.clone();
         let _pass = gate.pass();
+        if self.is_rank {
+            self.run(|this| ops::choose(this, out));
+        }
         let Gpu {
             answers, chooser, ..
         } = self;

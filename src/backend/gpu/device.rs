@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::kernels::Kernel;
+use crate::backend::Watch;
 use crate::{Dtype, Error, Result};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -71,6 +72,9 @@ pub struct Product {
     /// Whether the product is added to x; if not, x is not read.
     pub adds: bool,
 }
+
+/// The name of a group of devices that exchange numbers by themselves.
+pub type GroupId = [u8; 128];
 
 /// One GPU: memory, copies and launches. Calls take effect in their order.
 ///
@@ -212,6 +216,45 @@ pub unsafe trait Device: Send + Sync + 'static {
 
     /// Waits for everything.
     fn synchronize(&self) -> Result<()>;
+
+    /// Has all waits for this device watched. If the watch ends one, the exchanges of the group end
+    /// with it, and nothing succeeds any more.
+    fn watch(&self, _watch: Arc<dyn Watch>) {}
+
+    /// A name for a group of devices that does not exist yet. `Err` is the reason why this device
+    /// exchanges nothing by itself.
+    fn new_group(&self) -> std::result::Result<GroupId, String> {
+        Err("this device exchanges nothing by itself".into())
+    }
+
+    /// Joins a group as its member `rank`, and waits for all `ranks` of them. Waits must be watched
+    /// ([`Device::watch`]). Returns the name of what moves the numbers. The device leaves the group
+    /// when it is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Device`], or that of the watch.
+    fn join(&self, _id: &GroupId, _rank: usize, _ranks: usize) -> Result<String> {
+        let why = self.new_group().err().unwrap_or_default();
+        Err(Error::Unsupported(why))
+    }
+
+    /// Gives `n` floats to all devices of the group, and puts what all give to `to`, in the order of
+    /// the ranks. May be recorded. All devices do the same exchanges in the same order.
+    ///
+    /// # Safety
+    /// Both lie inside live allocations; they do not overlap, or `from` is this rank's part of `to`.
+    unsafe fn all_gather(&self, _to: u64, _from: u64, _n: usize) -> Result<()> {
+        Err(Error::Internal("no group of devices".into()))
+    }
+
+    /// Gives the `r`th `n` floats of `from` to rank `r`, and puts what the ranks give to this one to
+    /// `to`, in their order. May be recorded.
+    ///
+    /// # Safety
+    /// Both lie inside live allocations and do not overlap.
+    unsafe fn all_to_all(&self, _to: u64, _from: u64, _n: usize) -> Result<()> {
+        Err(Error::Internal("no group of devices".into()))
+    }
 }
 
 /// An allocation on a device. It is freed when it is dropped.
@@ -240,6 +283,16 @@ impl<D: Device> Memory<D> {
         Ok(memory)
     }
 
+    /// Sets bytes to zero.
+    pub fn clear(&self, offset: usize, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check(offset, bytes, bytes, bytes)?;
+        // SAFETY: just compared with the end of the allocation.
+        unsafe { self.device.clear(self.at + offset as u64, bytes) }
+    }
+
     /// Copies numbers to `offset`, which is in bytes.
     pub fn write_numbers(&self, offset: usize, numbers: &[u32]) -> Result<()> {
         // SAFETY: any u32 is four initialised bytes.
@@ -254,6 +307,43 @@ impl<D: Device> Memory<D> {
         let bytes: &[u8] =
             unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), size_of_val(floats)) };
         self.write(offset, bytes.len(), bytes.len(), bytes)
+    }
+
+    /// Gives the first `n` floats of `from` to all of the `ranks` devices of the group, and takes
+    /// those of all of them, in their order. `from` is memory of the same device.
+    pub fn all_gather(&self, from: &Memory<D>, n: usize, ranks: usize) -> Result<()> {
+        self.check_exchange(from, n, n.saturating_mul(ranks))?;
+        // SAFETY: both lengths were just compared.
+        unsafe { self.device.all_gather(self.at, from.at, n) }
+    }
+
+    /// Gives each of the `ranks` slices of `n` floats of `from` to the rank of that number, and
+    /// takes what all ranks give to this one, in their order.
+    pub fn all_to_all(&self, from: &Memory<D>, n: usize, ranks: usize) -> Result<()> {
+        let all = n.saturating_mul(ranks);
+        self.check_exchange(from, all, all)?;
+        // SAFETY: both lengths were just compared.
+        unsafe { self.device.all_to_all(self.at, from.at, n) }
+    }
+
+    /// Of `ranks` slices of `n` floats each, this rank has its own; it gives it to all, and takes
+    /// those of the others.
+    pub fn gather_slices(&self, n: usize, rank: usize, ranks: usize) -> Result<()> {
+        self.check_exchange(self, n.saturating_mul(rank + 1), n.saturating_mul(ranks))?;
+        let own = self.at + (4 * n * rank) as u64;
+        // SAFETY: both lengths were just compared.
+        unsafe { self.device.all_gather(self.at, own, n) }
+    }
+
+    /// Checks that `from` has as many floats as are given, and this memory as many as are taken.
+    fn check_exchange(&self, from: &Memory<D>, given: usize, taken: usize) -> Result<()> {
+        match given.saturating_mul(4) <= from.bytes && taken.saturating_mul(4) <= self.bytes {
+            true => Ok(()),
+            false => Err(Error::Internal(format!(
+                "{given} floats from {} bytes on the device, {taken} to {}",
+                from.bytes, self.bytes
+            ))),
+        }
     }
 
     /// Copies `rows` rows of `width` bytes, `pitch` bytes apart, from offset `from` to offset `to`.

@@ -112,6 +112,7 @@ functions! {
     cuCtxPopCurrent_v2(context: *mut CUcontext);
     cuStreamCreate(stream: *mut CUstream, flags: c_uint);
     cuStreamDestroy_v2(stream: CUstream);
+    cuStreamQuery(stream: CUstream);
     cuStreamSynchronize(stream: CUstream);
     cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
     cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
@@ -123,6 +124,7 @@ functions! {
     cuEventCreate(event: *mut CUevent, flags: c_uint);
     cuEventDestroy_v2(event: CUevent);
     cuEventRecord(event: CUevent, stream: CUstream);
+    cuEventQuery(event: CUevent);
     cuEventSynchronize(event: CUevent);
     cuMemAlloc_v2(at: *mut CUdeviceptr, bytes: usize);
     cuMemFree_v2(at: CUdeviceptr);

@@ -1,24 +1,58 @@
 //! What the ranks of a model on GPUs exchange: partial sums, and their columns of the logits.
 //!
-//! Numbers go through the memory of the host, over the same [`Wire`] as those of ranks on the CPU.
-//! Each exchange waits for the device and for the other ranks, so launches are not recorded, and no
-//! step runs ahead of another. The devices add the partial sums (`kernels/reduce.cu`), in the order
-//! of the ranks.
+//! Where the devices can, they exchange by themselves, in their streams ([`Device::join`]): then an
+//! exchange waits for nothing on the host, and is recorded with the other launches of a step.
+//! Otherwise numbers go through the memory of the host, over the same [`Wire`] as those of ranks on
+//! the CPU. Then each exchange waits for the device and for the other ranks, so launches are not
+//! recorded, and no step runs ahead of another. Either way the devices add the partial sums
+//! (`kernels/reduce.cu`), in the order of the ranks.
 //!
 //! Every rank has all logits afterwards and chooses all tokens. All of them choose the same ones,
 //! because they do the same arithmetic on the same bits.
 
-use super::device::{Device, Landing, Memory};
+use super::device::{Device, GroupId, Landing, Memory};
 use super::params::{GatherParams, ReduceParams};
 use super::{Gpu, GpuBuf, GpuMat, launch, ops, pad32};
 use crate::backend::{Exchange, Limits, Wire};
+use crate::log::Level;
 use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// When devices add a sum in slices: each adds one slice of all parts and gives it to the others.
+/// The additions are the same. Two exchanges move fewer bytes than one where there are more than two
+/// ranks: each gets `2 (n - 1) / n` parts instead of `n - 1`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Slices {
+    /// Where it is thought to be faster.
+    #[default]
+    Auto,
+    /// Wherever it is possible.
+    Always,
+}
+
+/// Bytes that an exchange between GPUs moves in the time that it takes to begin one: 10
+/// microseconds at 400 GB/s. These are published figures of NVLink, not measured ones.
+const WORTH: usize = 4_000_000;
+
+/// How numbers get to the other ranks.
+enum Way<D: Device> {
+    /// Through the memory of the host, where `landing` is what this rank gives.
+    Host {
+        wire: Box<dyn Wire>,
+        landing: Landing<D>,
+    },
+    Devices {
+        device: Arc<D>,
+        slices: Slices,
+    },
+}
+
 /// A GPU among the ranks of a model.
 pub struct GpuExchange<D: Device> {
-    wire: Box<dyn Wire>,
+    way: Way<D>,
+    rank: usize,
+    ranks: usize,
     /// The first token of this rank.
     first: usize,
     limits: Limits,
@@ -29,8 +63,6 @@ pub struct GpuExchange<D: Device> {
     share: GpuBuf<D>,
     /// What all ranks give, one after another.
     all: Memory<D>,
-    /// What this rank gives, on its way through the host.
-    landing: Landing<D>,
     /// The first column of each rank, and the end of the last one.
     firsts: Memory<D>,
 }
@@ -40,33 +72,85 @@ fn widest(vocabulary: &[Range<usize>]) -> usize {
 }
 
 impl<D: Device> GpuExchange<D> {
-    /// For residual streams of width `dim`; `vocabulary` has the rows of each rank.
+    /// For residual streams of width `dim`; `vocabulary` has the rows of each rank. With a group, the
+    /// devices of all ranks join it and exchange by themselves.
     ///
     /// # Errors
-    /// [`Error::DeviceMemory`].
+    /// [`Error::DeviceMemory`]; if the devices cannot exchange, [`Error::Device`] or
+    /// [`Error::Peer`].
     pub fn new(
-        device: &Arc<D>,
+        gpu: &mut Gpu<D>,
         wire: Box<dyn Wire>,
+        group: Option<(&GroupId, Slices)>,
         dim: usize,
         limits: &Limits,
         vocabulary: &[Range<usize>],
     ) -> Result<Self> {
         let what = "what ranks exchange";
+        let device = gpu.device.clone();
         let most = Self::most(dim, limits, vocabulary);
         let mut firsts: Vec<u32> = vocabulary.iter().map(|range| range.start as u32).collect();
         firsts.push(limits.vocab_size as u32);
-        let columns = Memory::new(device, what, 4 * firsts.len())?;
+        let columns = Memory::new(&device, what, 4 * firsts.len())?;
         columns.write_numbers(0, &firsts)?;
-        Ok(GpuExchange {
-            first: vocabulary[wire.rank()].start,
+        let (rank, ranks) = (wire.rank(), wire.size());
+        let part = GpuBuf::new(&device, what, limits.max_rows, dim)?;
+        let share = GpuBuf::new(&device, what, limits.max_wanted, widest(vocabulary))?;
+        let all = Memory::new(&device, what, most.saturating_mul(4 * ranks))?;
+        device.watch(wire.watch());
+        let way = match group {
+            None => {
+                let landing = Landing::new(&device, most)?;
+                Way::Host { wire, landing }
+            }
+            Some((group, slices)) => {
+                let by = device.join(group, rank, ranks)?;
+                let log = &gpu.graphs.log;
+                log.write(Level::Info, || {
+                    format!("rank {rank} of {ranks} exchanges by {by}")
+                });
+                gpu.record_with(wire)?;
+                Way::Devices { device, slices }
+            }
+        };
+        let exchange = GpuExchange {
+            way,
+            rank,
+            ranks,
+            first: vocabulary[rank].start,
             limits: limits.clone(),
-            part: GpuBuf::new(device, what, limits.max_rows, dim)?,
-            share: GpuBuf::new(device, what, limits.max_wanted, widest(vocabulary))?,
-            all: Memory::new(device, what, most.saturating_mul(4 * wire.size()))?,
-            landing: Landing::new(device, most)?,
+            part,
+            share,
+            all,
             firsts: columns,
-            wire,
-        })
+        };
+        exchange.try_out()?;
+        Ok(exchange)
+    }
+
+    /// Has the devices exchange numbers that are known, so that those which cannot do it are noticed
+    /// before a prompt comes.
+    fn try_out(&self) -> Result<()> {
+        let Way::Devices { device, .. } = &self.way else {
+            return Ok(());
+        };
+        let number = |rank: usize| 1.0 + rank as f32;
+        let what = "what ranks exchange";
+        let own = Memory::new(device, what, 16)?;
+        let all = Memory::new(device, what, 16 * self.ranks)?;
+        own.write_floats(0, &[number(self.rank); 4])?;
+        all.all_gather(&own, 4, self.ranks)?;
+        let mut landing = Landing::new(device, 4 * self.ranks)?;
+        landing.fetch(&all, 4 * self.ranks)?;
+        let got = landing.wait()?;
+        let want = (0..self.ranks).flat_map(|rank| [number(rank); 4]);
+        match got.iter().copied().eq(want) {
+            true => Ok(()),
+            false => Err(Error::Device(format!(
+                "the ranks' GPUs exchanged other numbers than they had ({got:?}); with \
+                 NCCL_P2P_DISABLE=1 they go another way"
+            ))),
+        }
     }
 
     /// Bytes of device memory that [`GpuExchange::new`] allocates.
@@ -95,19 +179,56 @@ impl<D: Device> GpuExchange<D> {
             let strides = (x.stride, self.part.stride);
             return Err(Error::Internal(format!("rows of {strides:?} numbers")));
         }
-        self.all_gather(Of::Part, n)?;
         let params = ReduceParams {
             x: x.at(),
             parts: self.all.at(),
             own: self.part.at(),
             n: n as u64,
-            ranks: self.wire.size() as u32,
+            ranks: self.ranks as u32,
             adds: u32::from(adds),
         };
-        launch::reduce(&*gpu.device, &params)
+        match self.slice(n) {
+            Some(slice) => self.reduce_slices(gpu, x, slice, params),
+            None => {
+                self.all_gather(Of::Part, n)?;
+                launch::reduce(&*gpu.device, &params)
+            }
+        }
     }
 
-    /// Logits of this rank's tokens, then those of all, and what is chosen from them.
+    /// The numbers of a slice, if a sum of `n` is added in slices.
+    fn slice(&self, n: usize) -> Option<usize> {
+        let Way::Devices { slices, .. } = self.way else {
+            return None;
+        };
+        let ranks = self.ranks;
+        let fewer = (4 * n).saturating_mul((ranks - 1) * (ranks - 2)) / ranks;
+        let worth = slices == Slices::Always || fewer >= WORTH;
+        (worth && n > 0 && n.is_multiple_of(4 * ranks)).then(|| n / ranks)
+    }
+
+    /// Every rank adds one slice, and then gets the others.
+    fn reduce_slices(
+        &self,
+        gpu: &Gpu<D>,
+        x: &GpuBuf<D>,
+        slice: usize,
+        whole: ReduceParams,
+    ) -> Result<()> {
+        let own = (4 * self.rank * slice) as u64;
+        self.all.all_to_all(&self.part.memory, slice, self.ranks)?;
+        let params = ReduceParams {
+            x: whole.x + own,
+            own: whole.own + own,
+            n: slice as u64,
+            ..whole
+        };
+        launch::reduce(&*gpu.device, &params)?;
+        self.part.memory.clear(0, 4 * slice * self.ranks)?;
+        x.memory.gather_slices(slice, self.rank, self.ranks)
+    }
+
+    /// Logits of this rank's tokens, then those of all.
     fn gather_logits(
         &mut self,
         gpu: &Gpu<D>,
@@ -128,12 +249,11 @@ impl<D: Device> GpuExchange<D> {
             shares: self.all.at(),
             firsts: self.firsts.at(),
             n_rows: rows as u32,
-            ranks: self.wire.size() as u32,
+            ranks: self.ranks as u32,
             share_stride: share_stride as u32,
             out_stride: gpu.logits_stride(out) as u32,
         };
-        launch::gather(&*gpu.device, &params)?;
-        ops::choose(gpu, out)
+        launch::gather(&*gpu.device, &params)
     }
 
     /// Copies the first `n` numbers of what every rank has to `all`, in the order of the ranks.
@@ -142,10 +262,15 @@ impl<D: Device> GpuExchange<D> {
             Of::Part => &self.part.memory,
             Of::Share => &self.share.memory,
         };
-        self.landing.fetch(from, n)?;
-        let (mine, all) = (self.landing.wait()?, &self.all);
+        let all = &self.all;
+        let (wire, landing) = match &mut self.way {
+            Way::Host { wire, landing } => (wire, landing),
+            Way::Devices { .. } => return all.all_gather(from, n, self.ranks),
+        };
+        landing.fetch(from, n)?;
+        let mine = landing.wait()?;
         let mut copied = Ok(());
-        self.wire.all_gather(mine, &|_| n, &mut |parts| {
+        wire.all_gather(mine, &|_| n, &mut |parts| {
             let mut parts = parts.iter().enumerate();
             copied = parts.try_for_each(|(rank, part)| match part.len() == n {
                 true => all.write_floats(4 * rank * n, part),
@@ -184,7 +309,7 @@ impl<D: Device> Exchange<Gpu<D>> for GpuExchange<D> {
         });
     }
 
-    /// Every rank has all logits afterwards, and the choice of their tokens.
+    /// Every rank has all logits afterwards.
     fn logits(
         &mut self,
         gpu: &mut Gpu<D>,

@@ -12,6 +12,12 @@
 //! Steps that are not recorded launch the same kernels in the same way, so graphs cannot change a
 //! result.
 //!
+//! With several ranks whose devices exchange by themselves, exchanges are recorded, too, and all ranks
+//! must record the same steps or none. They do so because they count the same forms of the same
+//! steps, and because each tells the others whether it could: if one could not, none of them records
+//! any more. A form is recorded when it comes for the second time, since the library that moves the
+//! numbers makes some connections when it is first used.
+//!
 //! The driver takes memory for a graph when the graph is made. The memory plan and gpu_memory_bytes
 //! do not count it: the amount is not known in advance, and a plan with a guess might refuse models
 //! that fit. Instead, the amount is measured and written to the log at debug level; it includes
@@ -20,6 +26,7 @@
 
 use super::device::Device;
 use super::{CHUNK, Gpu, launch};
+use crate::backend::Wire;
 use crate::log::{Level, Log};
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
@@ -45,7 +52,8 @@ struct Form {
 
 struct Recorded<D: Device> {
     form: Form,
-    graph: D::Graph,
+    /// `None` if the form has come once and is recorded the next time.
+    graph: Option<D::Graph>,
     /// The time of its last use, as `clock` counts it.
     used: u64,
 }
@@ -58,6 +66,16 @@ pub(super) struct Graphs<D: Device> {
     /// or once a graph has been refused.
     pub on: bool,
     pub log: Arc<Log>,
+    /// To the other ranks, if they record together.
+    wire: Option<Box<dyn Wire>>,
+}
+
+/// What is known of a form.
+enum Found<'a, G> {
+    Graph(&'a G),
+    /// It comes for the first time.
+    New,
+    Ripe,
 }
 
 impl<D: Device> Graphs<D> {
@@ -71,19 +89,43 @@ impl<D: Device> Graphs<D> {
             clock: 0,
             on,
             log: Arc::default(),
+            wire: None,
         })
     }
 
-    fn find(&mut self, form: Form) -> Option<&D::Graph> {
+    fn find(&mut self, form: Form) -> Found<'_, D::Graph> {
         self.clock += 1;
-        let found = self.all.iter_mut().find(|one| one.form == form)?;
-        found.used = self.clock;
-        Some(&found.graph)
+        let alone = self.wire.is_none();
+        match self.all.iter_mut().find(|one| one.form == form) {
+            Some(found) => {
+                found.used = self.clock;
+                found.graph.as_ref().map_or(Found::Ripe, Found::Graph)
+            }
+            None if alone => Found::Ripe,
+            None => Found::New,
+        }
     }
 
-    /// Adds a graph. The graph of the previous step may still be running, but no other. It was used
+    /// Whether this is so on all ranks.
+    fn agree(&mut self, own: bool) -> Result<bool> {
+        let Some(wire) = &mut self.wire else {
+            return Ok(own);
+        };
+        let mut all = true;
+        let mine = f32::from(u8::from(own));
+        wire.all_gather(&[mine], &|_| 1, &mut |answers| {
+            all = answers.iter().all(|answer| *answer == [1.0]);
+        })?;
+        Ok(all)
+    }
+
+    /// Adds a graph, or the form of one. The graph of the previous step may still be running, but no other. It was used
     /// last, so it is not the one that is dropped.
-    fn add(&mut self, form: Form, graph: D::Graph) {
+    fn add(&mut self, form: Form, graph: Option<D::Graph>) {
+        if let Some(found) = self.all.iter_mut().find(|one| one.form == form) {
+            found.graph = graph;
+            return;
+        }
         let oldest = (0..self.all.len()).min_by_key(|&at| self.all[at].used);
         if let Some(oldest) = oldest
             && self.all.len() == MOST
@@ -122,17 +164,22 @@ impl<D: Device> Gpu<D> {
             splits: self.splits(),
             answer: match self.chooser.n_rows {
                 0 => 0,
+                _ if self.is_rank => 0,
                 _ => self.chooser.out_stride,
             },
-            draws: self.chooser.draws,
+            draws: self.chooser.draws && !self.is_rank,
             rank: self.adapters.decode,
         };
-        if self.graphs.find(form).is_none() {
-            if !self.graphs.on {
+        let on = self.graphs.on;
+        match self.graphs.find(form) {
+            Found::Graph(_) => {}
+            _ if !on => return forward(self),
+            Found::New => {
+                self.graphs.add(form, None);
                 return forward(self);
             }
-            match self.capture(forward) {
-                Ok(graph) => self.graphs.add(form, graph),
+            Found::Ripe => match self.capture(forward) {
+                Ok(graph) => self.graphs.add(form, Some(graph)),
                 Err(error) => {
                     // If the device is broken, the launches will report it.
                     self.graphs.on = false;
@@ -144,17 +191,35 @@ impl<D: Device> Gpu<D> {
                     });
                     return forward(self);
                 }
-            }
+            },
         }
         let device = self.device.clone();
-        if let Some(graph) = self.graphs.find(form)
+        if let Found::Graph(graph) = self.graphs.find(form)
             && let Err(error) = launch::replay(&*device, graph)
         {
             self.run(|_| Err(error));
         }
     }
 
+    /// Records from now on only what the ranks at the other ends of `wire` record, too. Steps may
+    /// run ahead.
+    pub(super) fn record_with(&mut self, wire: Box<dyn Wire>) -> Result<()> {
+        self.graphs.wire = Some(wire);
+        self.graphs.on = self.graphs.agree(self.device.records())?;
+        self.runs_ahead = self.graphs.agree(self.device.runs_ahead())?;
+        Ok(())
+    }
+
+    /// Records a step if all ranks can.
     fn capture(&mut self, forward: &mut dyn FnMut(&mut Self)) -> Result<D::Graph> {
+        let graph = self.captured(forward);
+        match self.graphs.agree(graph.is_ok())? {
+            true => graph,
+            false => graph.and(Err(Error::Peer("another rank recorded none".into()))),
+        }
+    }
+
+    fn captured(&mut self, forward: &mut dyn FnMut(&mut Self)) -> Result<D::Graph> {
         let before = self.device.available()?;
         let graph = self.recorded(forward)?;
         let after = self.device.available()?;

@@ -52,7 +52,7 @@ mod quantised;
 mod sample;
 mod step;
 
-pub use exchange::GpuExchange;
+pub use exchange::{GpuExchange, Slices};
 pub use mat::GpuMat;
 
 use super::cpu::Quantiser;
@@ -281,6 +281,10 @@ pub struct Gpu<D: Device> {
     /// Number of rows of a step that may follow the loaded one: as many as the loaded one has, or 0
     /// if none may follow.
     follow: usize,
+    /// Whether a step may be launched while the one before it still runs.
+    runs_ahead: bool,
+    /// Whether it is one of several ranks.
+    is_rank: bool,
     /// Made when a checkpoint is quantised while it is loaded.
     quantiser: OnceLock<Option<Quantiser>>,
     /// The first error of the device.
@@ -381,6 +385,8 @@ impl<D: Device> Gpu<D> {
             counters: Memory::zeroed(&device, what, 4 * attend_counters(shape, limits))?,
             answers,
             follow: 0,
+            runs_ahead: device.runs_ahead(),
+            is_rank: false,
             quantiser: OnceLock::new(),
             failure: Mutex::new(None),
             most_splits: limits.max_positions.div_ceil(CHUNK),
@@ -412,10 +418,13 @@ impl<D: Device> Gpu<D> {
         Ok(self)
     }
 
-    /// As one of several ranks, whose exchanges wait for one another: launches are not recorded.
-    pub fn among(mut self) -> Self {
+    /// Becomes one of several ranks. Launches are not recorded, and no step runs ahead of another,
+    /// unless the devices turn out to exchange by themselves. Tokens are chosen behind what is
+    /// recorded, because ranks of other processes leave the choice to rank 0.
+    pub fn among(&mut self) {
         self.graphs.on = false;
-        self
+        self.runs_ahead = false;
+        self.is_rank = true;
     }
 
     /// Sets the log, to which it writes when steps are not recorded.

@@ -182,8 +182,9 @@ pub struct llama_build_options {
     pub n_adapters: usize,
     /// Where the ranks of this process are, each with its share of every matrix and of the KV cache
     /// (tensor parallelism). With `device` CUDA: GPUs, by the numbers of `device_index`, each named
-    /// once; `gpu_memory_bytes` is that of each GPU. They exchange numbers through the memory of
-    /// the host, which is slow, and has not been run on real GPUs yet. Otherwise: NUMA nodes of
+    /// once; `gpu_memory_bytes` is that of each GPU. They exchange numbers by NCCL where it can be
+    /// opened (`libnccl.so.2`), otherwise through the memory of the host, which is slow. This has not
+    /// been run on real GPUs yet. With other devices: NUMA nodes of
     /// this machine, by the numbers of `lscpu`, on which the ranks' threads stay; a node may be
     /// named more than once. The number of ranks must divide the heads. It changes the bits of
     /// results, as another instruction set does. NULL if there are none: one rank, on
@@ -195,8 +196,9 @@ pub struct llama_build_options {
     /// fail with `LLAMA_E_PEER`. 0 means 60000.
     pub rank_timeout_ms: u32,
     /// Ranks in several processes, on one machine or several: this one must be rank 0, and the
-    /// others call `llama_worker_run`. The struct is copied. NULL means that there are none. For
-    /// the CPU only, and not together with `devices`.
+    /// others call `llama_worker_run`. The struct is copied. NULL means that there are none. Not
+    /// together with `devices`: a process is one rank, with `device` CUDA on the GPU `device_index`.
+    /// `device` is the same on all ranks; AUTO means the CPU.
     pub comm: *const llama_comm,
     /// The checkpoint of a draft model, with its tokenizer, in any form that `llama_build` takes: a
     /// smaller model with the same tokens. It guesses at tokens (`speculation`), or it is the model
@@ -219,4 +221,8 @@ pub struct llama_build_options {
     pub max_step_ms: u32,
     /// Must be 0.
     pub reserved1: u32,
+    /// With `device` CUDA and `devices` or `comm`: the 128 bytes that `ncclGetUniqueId` has given, if
+    /// the caller wants to say which communicator of NCCL the ranks' GPUs make. It must be of no
+    /// other communicator. With `comm`, rank 0 sends it to the others. NULL: the library makes one.
+    pub nccl_unique_id: *const c_void,
 }

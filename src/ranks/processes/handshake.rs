@@ -3,6 +3,7 @@
 
 use super::link::Link;
 use super::message::{Kind, Message, Reader, Writer};
+use crate::backend::gpu::device::GroupId;
 use crate::llama::Precision;
 use crate::ranks::nodes::{self, Processors};
 use crate::{Dtype, Error, Result};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Changed whenever messages do.
-const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// The first bytes of the first message: that it is one of ours.
 const MAGIC: &[u8] = b"llamabi";
@@ -120,6 +121,8 @@ pub struct Offer {
     pub n_tokens: usize,
     /// Ranks on the receiver's processors, which share them.
     pub sharers: usize,
+    /// The group in which the ranks' GPUs exchange by themselves, if they do.
+    pub group: Option<GroupId>,
 }
 
 const PRECISIONS: [Precision; 3] = [Precision::Auto, Precision::Full, Precision::Fast];
@@ -155,7 +158,7 @@ impl Offer {
         for (path, scale) in &self.adapters {
             m.bytes(path.as_os_str().as_bytes()).f32(*scale);
         }
-        m
+        m.bytes(self.group.as_ref().map_or(&[], |group| &group[..]))
     }
 
     /// Reads it.
@@ -171,6 +174,13 @@ impl Offer {
         for _ in 0..m.size()? {
             adapters.push((read_path(m)?, m.f32()?));
         }
+        let group = match m.bytes()? {
+            [] => None,
+            group => Some(group.try_into().map_err(|_| {
+                let n = group.len();
+                Error::Peer(format!("a name of {n} bytes for a group of GPUs"))
+            })?),
+        };
         Ok(Offer {
             max_seq_len,
             max_batch_size,
@@ -182,6 +192,7 @@ impl Offer {
             adapters,
             n_tokens,
             sharers,
+            group,
         })
     }
 }
@@ -193,6 +204,8 @@ fn read_path(m: &mut Reader<'_>) -> Result<PathBuf> {
 /// What a rank has found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
+    /// Whether the rank runs on a GPU.
+    pub on_gpu: bool,
     /// Of the checkpoint ([`crate::checkpoint::fingerprint`]).
     pub fingerprint: u64,
     /// The checkpoint, as the rank calls it.
@@ -203,16 +216,16 @@ pub struct Found {
     pub weight_bytes: u64,
     /// Of these, its part of the KV pool.
     pub kv_bytes: u64,
-    /// Bytes that its machine can still give.
+    /// Bytes that its machine, or its GPU, can still give.
     pub available: u64,
-    /// Its processor in words.
+    /// Its device in words.
     pub device_name: String,
 }
 
 impl Found {
     /// Writes it.
     pub fn write<'m>(&self, m: &'m mut Writer) -> &'m mut Writer {
-        m.u64(self.fingerprint);
+        m.u32(self.on_gpu.into()).u64(self.fingerprint);
         m.bytes(self.path.as_os_str().as_bytes());
         m.u64(self.needed).u64(self.weight_bytes).u64(self.kv_bytes);
         m.u64(self.available).bytes(self.device_name.as_bytes())
@@ -222,6 +235,7 @@ impl Found {
     pub fn read(message: &Message) -> Result<Found> {
         let m = &mut message.reader();
         Ok(Found {
+            on_gpu: m.u32()? != 0,
             fingerprint: m.u64()?,
             path: read_path(m)?,
             needed: m.u64()?,
@@ -232,11 +246,17 @@ impl Found {
         })
     }
 
-    /// Whether this rank has the checkpoint of rank 0.
+    /// Whether this rank has the checkpoint of rank 0, and a device of its kind.
     ///
     /// # Errors
-    /// [`Error::Peer`] with both fingerprints and both paths.
+    /// [`Error::Peer`] with both fingerprints and both paths, or with both devices.
     pub fn check_same(&self, first: &Found, name: &str) -> Result<()> {
+        if self.on_gpu != first.on_gpu {
+            return Err(Error::Peer(format!(
+                "{name} runs on {}, rank 0 on {}: ranks are all on GPUs or all on CPUs",
+                self.device_name, first.device_name
+            )));
+        }
         if self.fingerprint == first.fingerprint {
             return Ok(());
         }
@@ -254,13 +274,24 @@ impl Found {
 /// Whether the machines of all ranks have room for what runs on them. `names` are the ranks.
 ///
 /// # Errors
-/// [`Error::NoMemory`] with the first rank for which there is no room.
+/// [`Error::NoMemory`] or [`Error::DeviceMemory`] with the first rank for which there is no room.
 pub fn check_room(hellos: &[Hello], found: &[Found], names: &[String]) -> Result<()> {
     for (rank, hello) in hellos.iter().enumerate() {
+        let own = &found[rank];
+        if own.on_gpu {
+            if own.needed > own.available {
+                return Err(Error::DeviceMemory {
+                    what: format!("the share of {}", names[rank]),
+                    needed: own.needed,
+                    available: own.available,
+                });
+            }
+            continue;
+        }
         let before = hellos.iter().zip(found).take(rank + 1);
         let same = before.filter(|(other, _)| other.host == hello.host);
         let needed = same.fold(0, |sum: u64, (_, found)| sum.saturating_add(found.needed));
-        let available = found[rank].available;
+        let available = own.available;
         if needed > available {
             let what = format!("{}, with the ranks before it on its machine,", names[rank]);
             return Err(Error::no_memory(what, needed, available));
@@ -292,11 +323,13 @@ mod tests {
             adapters: vec![("a/b".into(), 0.5), ("c".into(), -1.0)],
             n_tokens: 32_000,
             sharers: 2,
+            group: Some(std::array::from_fn(|i| i as u8)),
         };
         let message = sent(|m| offer.write(m), Kind::Options);
         assert_eq!(Offer::read(&message).unwrap(), offer);
         let whole = Offer {
             prefill_chunk: Some(7),
+            group: None,
             weights_dtype: None,
             kv_dtype: Some(Dtype::F32),
             adapters: Vec::new(),
@@ -308,6 +341,7 @@ mod tests {
 
     fn found(fingerprint: u64, needed: u64) -> Found {
         Found {
+            on_gpu: false,
             fingerprint,
             path: "models/a".into(),
             needed,

@@ -20,7 +20,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Answer, Limits, Run, Step, Wire};
+use crate::backend::{Answer, Limits, Run, Step, Watch, Wire};
 use crate::{Error, Result};
 use link::{BEAT, Link};
 use message::Kind;
@@ -61,6 +61,20 @@ impl Shared {
     }
 }
 
+impl Watch for Shared {
+    /// During an exchange through the host the link is this thread's own, which looks by itself.
+    fn look(&self, waited: Duration) -> Result<()> {
+        match self.link.try_lock() {
+            Ok(mut link) => link.watch(waited),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.link.try_lock().map_or(BEAT, |link| link.timeout())
+    }
+}
+
 impl Wire for Shared {
     fn rank(&self) -> usize {
         self.rank
@@ -68,6 +82,10 @@ impl Wire for Shared {
 
     fn size(&self) -> usize {
         self.size
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        Arc::new(self.clone())
     }
 
     fn all_gather(

@@ -1,7 +1,7 @@
 //! Ranks as threads that talk through queues: what happens when one of them fails, is silent, or
 //! says something else than it should.
 
-use super::handshake::Hello;
+use super::handshake::{Hello, PROTOCOL};
 use super::link::Link;
 use super::message::{Kind, Writer};
 use super::queues::{Post, Queues};
@@ -423,7 +423,7 @@ fn a_rank_of_another_version_is_refused() {
     let (mut first, mut other) = (world.link(0), world.link(1));
     other
         .tell(0, Kind::Hello, |m| {
-            m.bytes(b"llamabi").u32(1).bytes(b"0.0.0")
+            m.bytes(b"llamabi").u32(PROTOCOL).bytes(b"0.0.0")
         })
         .unwrap();
     let hello = first.await_kind(1, Kind::Hello, &mut |_| Ok(())).unwrap();

@@ -1,6 +1,8 @@
 //! The primary context of a GPU, and objects in it that free themselves. (U)
 #![allow(unsafe_code)]
 
+use super::nccl::Nccl;
+use super::waits::Waits;
 use crate::backend::gpu::driver::sys::{
     CUcontext, CUdevice_attribute, CUevent_flags, CUevent_st, CUresult,
 };
@@ -10,7 +12,7 @@ use crate::{Error, Result};
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A retained context.
 pub(super) struct Context {
@@ -18,11 +20,13 @@ pub(super) struct Context {
     pub device: c_int,
     raw: CUcontext,
     process: Process,
+    pub waits: Waits,
+    pub nccl: OnceLock<std::result::Result<Nccl, String>>,
 }
 
 // SAFETY: a context may be pushed on any thread (CUDA driver API, "Context Management").
 unsafe impl Send for Context {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: as above; what changes in it lies behind locks.
 unsafe impl Sync for Context {}
 
 /// While this value lives, the context is current on this thread.
@@ -46,15 +50,21 @@ impl Context {
             device,
             raw,
             process: Process::current(),
+            waits: Waits::default(),
+            nccl: OnceLock::new(),
         }))
     }
 
     /// Makes the context current. Every use of the device begins with this call, also to free
     /// something. It fails in a child after `fork`, where the driver promises nothing, so a child
-    /// never calls the driver.
+    /// never calls the driver; and if the GPU was lost, where a call might never return.
     pub fn enter(&self) -> Result<Current<'_>> {
         if !self.process.is_current() {
             return Err(Error::Forked { what: "the device" });
+        }
+        if self.is_lost() {
+            let what = "the GPU does not end what it was told to do; its memory is left behind";
+            return Err(Error::Device(what.into()));
         }
         // SAFETY: retained until `drop`.
         unsafe { self.driver.cuCtxPushCurrent_v2(self.raw) }?;
@@ -86,7 +96,7 @@ impl Drop for Current<'_> {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if self.process.is_current() {
+        if self.process.is_current() && !self.is_lost() {
             // SAFETY: undoes the retain of `retain`.
             let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.device) };
         }

@@ -14,25 +14,32 @@
 //!   memory into L1 and shared memory. Otherwise all kernels of decode ask for as much shared
 //!   memory as there is.
 //! - LLAMABI_CUDA_HOPPER=0: the kernels for compute capability 9.0 are not used.
+//! - LLAMABI_NCCL: the file of NCCL, by which several ranks exchange numbers.
 //! - LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt does the products of large prompts in f16 and bf16.
 //!   Results may then depend on the other rows of the batch.
 #![allow(unsafe_code)]
 
 mod blaslt;
 mod context;
+mod group;
 mod modules;
+mod nccl;
 mod staging;
+mod waits;
 
-use super::device::{BOX, Device, Geometry, Product, Rows, TensorMap};
+use super::device::{BOX, Device, Geometry, GroupId, Product, Rows, TensorMap};
 use super::driver::sys::*;
 use super::driver::{Driver, NO_COPY};
 use super::images::Images;
 use super::kernels::Kernel;
 use super::preflight::{Found, preflight};
+use crate::backend::Watch;
 use crate::{Error, Result};
 use blaslt::BlasLt;
 use context::{Context, Owned, Pinned};
+use group::Group;
 use modules::Modules;
+use nccl::Nccl;
 use staging::Staging;
 use std::ffi::c_void;
 use std::ops::Deref;
@@ -50,9 +57,8 @@ pub struct Floats {
 impl Floats {
     fn wait(&self) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: the event is alive; one that was never recorded counts as done.
-        unsafe { self.context.driver.cuEventSynchronize(self.done.raw) }?;
-        Ok(())
+        // SAFETY: the event is alive.
+        unsafe { self.context.wait_for_event(self.done.raw) }
     }
 }
 
@@ -105,8 +111,15 @@ pub struct Cuda {
 /// The oldest driver whose graphs keep programmatic dependent launches as such.
 const PROGRAMMATIC_DRIVER: i32 = 12_030;
 
-/// Recorded launches, ready to run.
-pub struct Graph(Owned<CUgraphExec_st>);
+/// Recorded launches, ready to run, until they are destroyed.
+pub struct Graph(Mutex<Option<Owned<CUgraphExec_st>>>);
+
+impl Graph {
+    /// What runs meanwhile goes on.
+    fn destroy(&self) {
+        self.0.lock().unwrap_or_else(|e| e.into_inner()).take();
+    }
+}
 
 fn is_on(variable: &str) -> bool {
     std::env::var_os(variable).is_none_or(|value| value != "0")
@@ -177,22 +190,44 @@ impl Cuda {
         Ok(self)
     }
 
+    /// Makes the device use this file of NCCL.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn with_nccl(self, file: &str) -> std::result::Result<Cuda, String> {
+        let nccl = Nccl::of(file, &[0])?;
+        let _ = self.context.nccl.set(Ok(nccl));
+        Ok(self)
+    }
+
     fn driver(&self) -> &Driver {
         &self.context.driver
+    }
+
+    /// The communicator, and what watches over it.
+    fn in_group<T>(&self, exchange: impl FnOnce(&Group, &dyn Watch) -> Result<T>) -> Result<T> {
+        let group = self.context.group();
+        match (&*group, self.context.watcher()) {
+            (Some(group), Some(watch)) => exchange(group, &**watch),
+            _ => Err(Error::Peer("the ranks' exchanges have ended".into())),
+        }
     }
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
         // Copies in progress may still use the fields that are dropped now.
-        let _ = self.synchronize();
+        match self.synchronize() {
+            Ok(()) => self.context.leave(),
+            Err(_) => self.context.give_up(),
+        }
     }
 }
 
 // SAFETY: addresses come from the driver; everything is done in one stream, in order.
 unsafe impl Device for Cuda {
     type Host = Floats;
-    type Graph = Graph;
+    type Graph = Arc<Graph>;
 
     fn name(&self) -> String {
         let Found { name, arch, driver } = &self.found;
@@ -297,7 +332,7 @@ unsafe impl Device for Cuda {
     unsafe fn write(&self, to: Rows, from: &[u8]) -> Result<()> {
         let _current = self.context.enter()?;
         // SAFETY: by this function's contract; the context is current.
-        unsafe { self.staging.write(self.driver(), self.stream.raw, to, from) }
+        unsafe { self.staging.write(&self.context, self.stream.raw, to, from) }
     }
 
     unsafe fn copy(&self, to: Rows, from: u64, rows: usize) -> Result<()> {
@@ -335,6 +370,8 @@ unsafe impl Device for Cuda {
 
     unsafe fn read(&self, from: Rows, to: &mut [u8]) -> Result<()> {
         let _current = self.context.enter()?;
+        // The copies below wait in the driver, where nothing watches over them.
+        self.synchronize()?;
         // Copies row by row, because the layers of a large pool lie farther apart than the rows of
         // a 2D copy may.
         let rows = to.chunks_exact_mut(from.width).enumerate();
@@ -481,7 +518,7 @@ unsafe impl Device for Cuda {
         Ok(())
     }
 
-    fn end_capture(&self) -> Result<Graph> {
+    fn end_capture(&self) -> Result<Arc<Graph>> {
         let _current = self.context.enter()?;
         let mut recorded = ptr::null_mut();
         // SAFETY: our own stream; `recorded` outlives the call.
@@ -502,20 +539,67 @@ unsafe impl Device for Cuda {
         // Uploading makes the graph take its memory now. Otherwise it would do so at its first
         // launch, and if that were refused, the step would fail. SAFETY: just made; our own stream.
         unsafe { self.driver().cuGraphUpload(graph.raw, self.stream.raw) }?;
-        Ok(Graph(graph))
+        let graph = Arc::new(Graph(Mutex::new(Some(graph))));
+        if let Some(group) = &*self.context.group() {
+            group.recorded(Arc::downgrade(&graph));
+        }
+        Ok(graph)
     }
 
-    unsafe fn replay(&self, graph: &Graph) -> Result<()> {
+    unsafe fn replay(&self, graph: &Arc<Graph>) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: alive while it is borrowed; the rest is by this function's contract.
-        unsafe { self.driver().cuGraphLaunch(graph.0.raw, self.stream.raw) }?;
+        let graph = graph.0.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(graph) = &*graph else {
+            return Err(Error::Peer("the ranks' exchanges have ended".into()));
+        };
+        // SAFETY: alive while it is locked; the rest is by this function's contract.
+        unsafe { self.driver().cuGraphLaunch(graph.raw, self.stream.raw) }?;
         Ok(())
     }
 
     fn synchronize(&self) -> Result<()> {
         let _current = self.context.enter()?;
         // SAFETY: our own stream.
-        unsafe { self.driver().cuStreamSynchronize(self.stream.raw) }?;
-        Ok(())
+        unsafe { self.context.wait_for_stream(self.stream.raw) }
+    }
+
+    fn watch(&self, watch: Arc<dyn Watch>) {
+        self.context.watch(watch, self.stream.raw);
+    }
+
+    fn new_group(&self) -> std::result::Result<GroupId, String> {
+        let id = self.context.nccl()?.unique_id()?;
+        Ok(id.internal.map(|byte| byte as u8))
+    }
+
+    fn join(&self, id: &GroupId, rank: usize, ranks: usize) -> Result<String> {
+        let _current = self.context.enter()?;
+        let nccl = self.context.nccl().map_err(Error::Unsupported)?;
+        let Some(watch) = self.context.watcher() else {
+            return Err(Error::Internal("a group that nobody watches".into()));
+        };
+        *self.context.group() = Some(Group::join(nccl, id, rank, ranks, &**watch)?);
+        let (major, minor, patch) = (
+            nccl.version / 10_000,
+            nccl.version % 10_000 / 100,
+            nccl.version % 100,
+        );
+        Ok(format!("NCCL {major}.{minor}.{patch}"))
+    }
+
+    unsafe fn all_gather(&self, to: u64, from: u64, n: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        self.in_group(|group, watch| {
+            // SAFETY: by this function's contract.
+            unsafe { group.all_gather(to, from, n, self.stream.raw, watch) }
+        })
+    }
+
+    unsafe fn all_to_all(&self, to: u64, from: u64, n: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        self.in_group(|group, watch| {
+            // SAFETY: by this function's contract.
+            unsafe { group.all_to_all(to, from, n, self.stream.raw, watch) }
+        })
     }
 }

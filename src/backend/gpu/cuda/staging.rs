@@ -5,8 +5,8 @@
 use super::context::{Context, Owned, Pinned};
 use crate::Result;
 use crate::backend::gpu::device::Rows;
+use crate::backend::gpu::driver::NO_COPY;
 use crate::backend::gpu::driver::sys::{CUDA_MEMCPY2D, CUevent_st, CUmemorytype, CUstream};
-use crate::backend::gpu::driver::{Driver, NO_COPY};
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
@@ -43,7 +43,7 @@ impl Staging {
     /// `to.width`.
     pub unsafe fn write(
         &self,
-        driver: &Driver,
+        context: &Context,
         stream: CUstream,
         to: Rows,
         from: &[u8],
@@ -57,7 +57,7 @@ impl Staging {
                     pitch: bytes.len(),
                 };
                 // SAFETY: a part of the rows that the caller vouches for.
-                unsafe { self.stage(driver, stream, rows, bytes) }?;
+                unsafe { self.stage(context, stream, rows, bytes) }?;
             }
             return Ok(());
         }
@@ -67,10 +67,10 @@ impl Staging {
             // SAFETY: whole rows of those that the caller vouches for.
             unsafe {
                 if piece <= STAGE {
-                    self.stage(driver, stream, Rows { at, ..to }, rows)?;
+                    self.stage(context, stream, Rows { at, ..to }, rows)?;
                 } else {
                     let (width, pitch) = (rows.len(), rows.len());
-                    self.write(driver, stream, Rows { at, width, pitch }, rows)?;
+                    self.write(context, stream, Rows { at, width, pitch }, rows)?;
                 }
             }
         }
@@ -78,7 +78,14 @@ impl Staging {
     }
 
     /// Copies at most [`STAGE`] bytes.
-    unsafe fn stage(&self, driver: &Driver, stream: CUstream, to: Rows, from: &[u8]) -> Result<()> {
+    unsafe fn stage(
+        &self,
+        context: &Context,
+        stream: CUstream,
+        to: Rows,
+        from: &[u8],
+    ) -> Result<()> {
+        let driver = &context.driver;
         let mut staging = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let (stages, next) = &mut *staging;
         let stage = &stages[*next];
@@ -88,7 +95,7 @@ impl Staging {
         // was never recorded counts as done), and `from` fits. The rows lie in live memory (the
         // caller's contract). The source is not touched before `done`.
         unsafe {
-            driver.cuEventSynchronize(done)?;
+            context.wait_for_event(done)?;
             ptr::copy_nonoverlapping(from.as_ptr(), at, from.len());
             if to.width == from.len() {
                 driver.cuMemcpyHtoDAsync_v2(to.at, at.cast(), from.len(), stream)?;

@@ -286,6 +286,20 @@ impl Link {
         looked.map_err(|stop| self.settle(stop))
     }
 
+    /// How long another rank may be silent.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Takes the messages that are there, while this rank has waited so long for its device.
+    pub fn watch(&mut self, waited: Duration) -> Result<()> {
+        self.look()?;
+        match waited > self.timeout {
+            true => Err(self.settle(Stop::Silent)),
+            false => Ok(()),
+        }
+    }
+
     /// Whether the last beat was long enough ago for the next one, which then begins.
     pub fn is_time(&mut self, every: Duration) -> bool {
         let elapsed = self.beat.elapsed();

@@ -1,25 +1,24 @@
 //! The loading of ranks in processes of their own: rank 0 makes the handle, and every other rank
 //! takes part until the handle is freed.
 
+mod share;
+
 use super::build::{Build, Loaded, Opened};
-use super::plan::{MemoryPlan, Place};
-use super::setting::{Setting, memory, setting};
+use super::kinds::{Kind, OnGpus, OnProcessors, group, own_gpu};
 use super::{BuildOptions, Device, Llama, RankInfo};
-use crate::backend::Backend;
-use crate::backend::cpu::{Cpu, CpuExchange, usable_threads};
-use crate::checkpoint::weights::{self, LoadControl};
-use crate::checkpoint::{self, Adapter, Checkpoint, Files, Plan, fingerprint};
+use crate::backend::gpu::device::GroupId;
+use crate::checkpoint;
 use crate::error::panic_text;
 use crate::log::Level;
-use crate::model::{Config, Cuts, Runner, matrices::LAYER, rope};
 use crate::ranks::board::MAX_RANKS;
 use crate::ranks::figures::Figures;
 use crate::ranks::processes::comm::Comm;
 use crate::ranks::processes::handshake::{Found, Hello, Offer, check_room};
-use crate::ranks::processes::link::{BEAT, Link, MOST};
-use crate::ranks::processes::message::{Kind, Writer};
+use crate::ranks::processes::link::{BEAT, Link};
+use crate::ranks::processes::message::Kind as Message;
 use crate::ranks::processes::{Processes, Shared, serve};
 use crate::{Error, Result};
+use share::{Said, Share};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -118,10 +117,6 @@ fn connect(comm: Box<dyn Comm>, options: &BuildOptions) -> Result<(Shared, Arc<F
 
 /// Refuses what ranks in several processes cannot have.
 fn refuse(shared: &Shared, options: &BuildOptions) -> Result<()> {
-    if options.device == Device::Cuda {
-        let what = "comm: ranks in several processes run on the CPU";
-        return Err(Error::Unsupported(what.into()));
-    }
     if !options.devices.is_empty() {
         let (n, size) = (options.devices.len(), shared.size());
         return Err(Error::Unsupported(format!(
@@ -148,149 +143,6 @@ fn ended<T>(shared: &Shared, run: impl FnOnce() -> Result<T>) -> Result<T> {
     result.inspect_err(|error| shared.link().fail(error))
 }
 
-/// A rank's share of a model: what it is made for, and the memory that it takes.
-struct Share<'a> {
-    rank: usize,
-    cuts: Cuts,
-    plan: Plan<'a>,
-    setting: Setting<'a>,
-    memory: MemoryPlan,
-    fingerprint: u64,
-}
-
-impl<'a> Share<'a> {
-    fn new(
-        [rank, ranks]: [usize; 2],
-        checkpoint: &dyn Checkpoint,
-        files: &'a Files,
-        config: &'a Config,
-        adapters: &'a [Adapter],
-        options: &BuildOptions,
-    ) -> Result<Share<'a>> {
-        let whole = Plan::new::<Cpu>(checkpoint, files, config, options.weights_dtype, adapters)?;
-        let [_, o, _, down] = std::array::from_fn::<_, { LAYER.len() }, _>(|i| whole.block(i));
-        let cuts = Cuts::new(&config.shape, ranks, [o, down])?;
-        let setting = setting::<Cpu>(options, config, &whole, options.kv_dtype);
-        let fingerprint = fingerprint(config, files, &whole)?;
-        let plan = whole.cut(&cuts, rank);
-        let shape = cuts.shape(rank);
-        let mut items = memory::<Cpu>(&shape, &plan, &setting, options);
-        let limits = &setting.limits;
-        let most = CpuExchange::most(shape.dim, limits, cuts.vocabulary());
-        if most > MOST {
-            return Err(Error::Unsupported(format!(
-                "ranks would exchange {most} numbers at a time, at most {MOST}: a smaller \
-                 max_batch_size or prefill_chunk would need fewer"
-            )));
-        }
-        let own = cuts.vocabulary()[rank].len();
-        let exchange = CpuExchange::bytes(shape.dim, limits, own);
-        let page = Cpu::page_bytes(&shape, setting.kv_dtype) as usize;
-        let link = Link::bytes(ranks, Writer::most(limits).max(page), most);
-        items[3].1 = items[3].1.saturating_add(exchange).saturating_add(link);
-        let place = Place::cpu();
-        Ok(Share {
-            rank,
-            cuts,
-            plan,
-            setting,
-            memory: MemoryPlan {
-                items: items.to_vec(),
-                place,
-            },
-            fingerprint,
-        })
-    }
-
-    fn found(&self, path: &Path, cpu: &Cpu) -> Found {
-        let items = &self.memory.items;
-        Found {
-            fingerprint: self.fingerprint,
-            path: path.to_owned(),
-            needed: self.memory.needed(),
-            weight_bytes: items[0].1,
-            kv_bytes: items[1].1,
-            available: self.memory.place.available,
-            device_name: cpu.description(),
-        }
-    }
-
-    fn cpu(&self, options: &BuildOptions, sharers: usize) -> Result<Cpu> {
-        let n_threads = match options.n_threads {
-            0 => (usable_threads() / sharers).max(1),
-            n => n,
-        };
-        let rope = rope::table(self.setting.config, options.max_seq_len)?;
-        let rows = self.setting.limits.max_rows;
-        let cpu = Cpu::new(&self.cuts.shape(self.rank), rope, n_threads, rows)?;
-        Ok(cpu.precision(options.precision.of_cpu(options.max_batch_size)))
-    }
-
-    /// Reads this rank's weights, and tells the others how far it is. The caller hears the smallest
-    /// share of all ranks.
-    fn load(
-        &self,
-        cpu: Cpu,
-        options: &BuildOptions,
-        shared: &Shared,
-        said: &mut Said<'_>,
-    ) -> Result<Runner<Cpu>> {
-        let mut failed = None;
-        let mut tell = |share: f32| {
-            let mut link = shared.link();
-            let told = match link.is_time(BEAT / 4) {
-                true => link.tell_all(Kind::Progress, |m| m.f32(share)),
-                false => link.look(),
-            };
-            let least = share.min(link.progress());
-            drop(link);
-            match told {
-                Ok(()) => said.say(least),
-                Err(error) => {
-                    failed = Some(error);
-                    false
-                }
-            }
-        };
-        let mut control = LoadControl {
-            cancel: options.cancel.as_ref(),
-            progress: &mut tell,
-        };
-        let weights = weights::load(&cpu, &self.plan, &mut control);
-        // What stopped the loading is the reason, and not that it was stopped.
-        let weights = failed.map_or(weights, Err)?;
-        let limits = &self.setting.limits;
-        let shape = self.cuts.shape(self.rank);
-        let most = CpuExchange::most(shape.dim, limits, self.cuts.vocabulary());
-        let kv_dtype = self.setting.kv_dtype;
-        let page = Cpu::page_bytes(&shape, kv_dtype) as usize;
-        shared
-            .link()
-            .make_room(Writer::most(limits).max(page), most)?;
-        let runner = Runner::new(cpu, weights, &shape, kv_dtype, limits.clone())?;
-        let vocabulary = self.cuts.vocabulary().to_vec();
-        let wire = Box::new(shared.clone());
-        let exchange = CpuExchange::new(wire, shape.dim, limits, vocabulary)?;
-        Ok(runner.among(Box::new(exchange)))
-    }
-}
-
-/// What the caller was told of the progress, which never falls.
-struct Said<'a> {
-    share: f32,
-    progress: &'a mut dyn FnMut(f32) -> bool,
-}
-
-impl Said<'_> {
-    /// Tells the caller if it is news. Returns whether to go on.
-    fn say(&mut self, share: f32) -> bool {
-        share <= self.share || {
-            self.share = share;
-            (self.progress)(share)
-        }
-    }
-}
-
 impl Build<'_> {
     fn load_among(
         &self,
@@ -299,8 +151,36 @@ impl Build<'_> {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
         let options = self.options;
-        self.check_cpu()?;
         let hellos = greeted(shared)?;
+        match options.device {
+            Device::Cuda => {
+                let device = own_gpu(options)?;
+                let group = group(&*device, options);
+                if let Err(why) = &group {
+                    self.warn_of_host(why);
+                }
+                let kind = OnGpus::here(self, device, 0, group.ok())?;
+                self.load_first(&kind, kind.group, &hellos, shared, figures, progress)
+            }
+            _ => {
+                self.check_cpu()?;
+                let sharers = hellos[0].sharers(&hellos);
+                let kind = OnProcessors { options, sharers };
+                self.load_first(&kind, None, &hellos, shared, figures, progress)
+            }
+        }
+    }
+
+    fn load_first<K: Kind>(
+        &self,
+        kind: &K,
+        group: Option<GroupId>,
+        hellos: &[Hello],
+        shared: &Shared,
+        figures: Arc<Figures>,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Llama> {
+        let options = self.options;
         let n = hellos.len();
         let opened = self.open_checkpoint()?;
         let adapters = self.adapters()?;
@@ -311,7 +191,8 @@ impl Build<'_> {
             tokenizer,
             ..
         } = &opened;
-        let share = Share::new([0, n], &**checkpoint, files, config, &adapters, options)?;
+        let of = (&**checkpoint, files, config);
+        let share = Share::new([0, n], kind, of, &adapters, options)?;
         for (rank, hello) in hellos.iter().enumerate().skip(1) {
             let offer = Offer {
                 max_seq_len: options.max_seq_len,
@@ -323,25 +204,26 @@ impl Build<'_> {
                 timeout: Duration::from_millis(options.rank_timeout_ms.into()),
                 adapters: options.adapters.clone(),
                 n_tokens: tokenizer.vocab_size(),
-                sharers: hello.sharers(&hellos),
+                sharers: hello.sharers(hellos),
+                group,
             };
             shared
                 .link()
-                .tell(rank, Kind::Options, |m| offer.write(m))?;
+                .tell(rank, Message::Options, |m| offer.write(m))?;
         }
-        let cpu = share.cpu(options, hellos[0].sharers(&hellos))?;
-        let mut found = vec![share.found(self.ckpt_dir, &cpu)];
+        let (backend, name) = share.open(options)?;
+        let mut found = vec![share.found(self.ckpt_dir, &name)];
         let names: Vec<String> = (0..n).map(|rank| shared.link().name(rank)).collect();
         for (rank, name) in names.iter().enumerate().skip(1) {
             let message = shared
                 .link()
-                .await_kind(rank, Kind::Plan, &mut |_| Ok(()))?;
+                .await_kind(rank, Message::Plan, &mut |_| Ok(()))?;
             let theirs = Found::read(&message)?;
             theirs.check_same(&found[0], name)?;
             found.push(theirs);
         }
-        check_room(&hellos, &found, &names)?;
-        shared.link().tell_all(Kind::Go, |m| m)?;
+        check_room(hellos, &found, &names)?;
+        shared.link().tell_all(Message::Go, |m| m)?;
         let sum = |of: fn(&Found) -> u64| found.iter().map(of).fold(0, u64::saturating_add);
         let bytes = [sum(|f| f.weight_bytes), sum(|f| f.kv_bytes)];
         let device_name = format!("{n} ranks: {}", found[0].device_name);
@@ -350,7 +232,7 @@ impl Build<'_> {
             share: 0.0,
             progress,
         };
-        let runner = share.load(cpu, options, shared, &mut said)?;
+        let runner = share.load(backend, options, shared, &mut said)?;
         let mut pages = Vec::with_capacity(n);
         for rank in 1..n {
             // The others must not think that rank 0 is gone because one of them is slow.
@@ -359,25 +241,26 @@ impl Build<'_> {
                     return Err(Error::Cancelled);
                 }
                 match link.is_time(BEAT / 4) {
-                    true => link.tell_all(Kind::Progress, |m| m.f32(1.0)),
+                    true => link.tell_all(Message::Progress, |m| m.f32(1.0)),
                     false => Ok(()),
                 }
             };
-            let ready = shared.link().await_kind(rank, Kind::Ready, &mut beat)?;
+            let ready = shared.link().await_kind(rank, Message::Ready, &mut beat)?;
             pages.push(ready.reader().size()?);
         }
         if !said.say(1.0) {
             return Err(Error::Cancelled);
         }
-        shared.link().tell_all(Kind::Start, |m| m)?;
+        shared.link().tell_all(Message::Start, |m| m)?;
+        let runner = share.among(runner, shared)?;
         shared.link().forget_cancel();
-        let ranks = hellos.into_iter().zip(&found);
+        let ranks = hellos.iter().zip(&found);
         let ranks = ranks.map(|(hello, found)| RankInfo {
-            device: Device::Cpu,
+            device: K::DEVICE,
             pid: hello.pid,
             weight_bytes: found.weight_bytes,
             kv_bytes: found.kv_bytes,
-            host: hello.host,
+            host: hello.host.clone(),
             device_name: found.device_name.clone(),
         });
         let what = "adapters of requests are for one rank; with several, merge them while loading";
@@ -386,7 +269,7 @@ impl Build<'_> {
             run: Box::new(Processes::new(Box::new(runner), shared.clone(), pages)),
             ranks: ranks.collect(),
             figures,
-            device: Device::Cpu,
+            device: K::DEVICE,
             device_name,
             weights_dtype: share.setting.weights_dtypes[0],
             kv_dtype: share.setting.kv_dtype,
@@ -405,7 +288,7 @@ fn greeted(shared: &Shared) -> Result<Vec<Hello>> {
     let mut hellos = vec![Hello::own()];
     for rank in 1..size {
         let mut link = shared.link();
-        let message = link.await_kind(rank, Kind::Hello, &mut |_| Ok(()))?;
+        let message = link.await_kind(rank, Message::Hello, &mut |_| Ok(()))?;
         let hello = Hello::read(&message, rank, size);
         let hello = hello.map_err(|e| Error::Peer(format!("{}: {e}", link.name(rank))))?;
         link.set_host(rank, hello.host.clone());
@@ -427,7 +310,7 @@ fn work(
         meanwhile();
         Ok(())
     };
-    let offer = shared.link().await_kind(0, Kind::Options, &mut idle)?;
+    let offer = shared.link().await_kind(0, Message::Options, &mut idle)?;
     let offer = Offer::read(&offer)?;
     shared.link().set_timeout(offer.timeout);
     let options = BuildOptions {
@@ -440,42 +323,77 @@ fn work(
         adapters: offer.adapters,
         ..own.clone()
     };
-    let (rank, size) = (shared.rank(), shared.size());
-    let checkpoint = checkpoint::open(ckpt_dir)?;
-    let config = checkpoint.config(offer.n_tokens)?;
-    let files = checkpoint.open(options.cancel.as_ref())?;
     let build = Build::new(ckpt_dir, None, &options)?;
-    let adapters = build.adapters()?;
-    let share = Share::new(
-        [rank, size],
-        &*checkpoint,
-        &files,
-        &config,
-        &adapters,
-        &options,
-    )?;
-    let cpu = share.cpu(&options, offer.sharers)?;
-    let found = share.found(ckpt_dir, &cpu);
-    shared.link().tell(0, Kind::Plan, |m| found.write(m))?;
-    // Rank 0 knows what else is on this machine, so it says whether there is room.
-    shared.link().await_kind(0, Kind::Go, &mut idle)?;
-    options.log.write(Level::Info, || {
-        let weights = found.weight_bytes;
-        format!(
-            "rank {rank} of {size}: weights {weights} bytes, {}",
-            found.device_name
-        )
-    });
-    let mut said = Said {
-        share: 0.0,
+    let mut worker = Worker {
+        build: &build,
+        shared,
+        n_tokens: offer.n_tokens,
         progress,
+        meanwhile,
     };
-    let mut runner = share.load(cpu, &options, shared, &mut said)?;
-    let page = crate::backend::Run::page_bytes(&runner);
-    shared.link().tell(0, Kind::Ready, |m| m.size(page))?;
-    shared.link().await_kind(0, Kind::Start, &mut idle)?;
-    drop(share);
-    drop(adapters);
-    drop(files);
-    serve::serve(&mut runner, shared, meanwhile)
+    match options.device {
+        Device::Cuda => {
+            let device = own_gpu(&options)?;
+            worker.work(&OnGpus::here(&build, device, shared.rank(), offer.group)?)
+        }
+        _ => {
+            build.check_cpu()?;
+            let (options, sharers) = (&options, offer.sharers);
+            worker.work(&OnProcessors { options, sharers })
+        }
+    }
+}
+
+struct Worker<'a> {
+    build: &'a Build<'a>,
+    shared: &'a Shared,
+    /// Tokens of the tokenizer, which only rank 0 opens.
+    n_tokens: usize,
+    progress: &'a mut dyn FnMut(f32) -> bool,
+    meanwhile: &'a mut dyn FnMut(),
+}
+
+impl Worker<'_> {
+    fn work<K: Kind>(&mut self, kind: &K) -> Result<()> {
+        let Worker { build, shared, .. } = *self;
+        let (options, ckpt_dir) = (build.options, build.ckpt_dir);
+        let checkpoint = checkpoint::open(ckpt_dir)?;
+        let config = checkpoint.config(self.n_tokens)?;
+        let files = checkpoint.open(options.cancel.as_ref())?;
+        let adapters = build.adapters()?;
+        let ranks = [shared.rank(), shared.size()];
+        let of = (&*checkpoint, &files, &config);
+        let share = Share::new(ranks, kind, of, &adapters, options)?;
+        let (backend, name) = share.open(options)?;
+        let found = share.found(ckpt_dir, &name);
+        shared.link().tell(0, Message::Plan, |m| found.write(m))?;
+        // Rank 0 knows what else is on this machine, so it says whether there is room.
+        self.hear(Message::Go)?;
+        options.log.write(Level::Info, || {
+            let ([rank, size], weights) = (ranks, found.weight_bytes);
+            format!("rank {rank} of {size}: weights {weights} bytes, {name}")
+        });
+        let mut said = Said {
+            share: 0.0,
+            progress: &mut *self.progress,
+        };
+        let runner = share.load(backend, options, shared, &mut said)?;
+        let page = crate::backend::Run::page_bytes(&runner);
+        shared.link().tell(0, Message::Ready, |m| m.size(page))?;
+        self.hear(Message::Start)?;
+        let mut runner = share.among(runner, shared)?;
+        drop(share);
+        drop(adapters);
+        drop(files);
+        serve::serve(&mut runner, shared, self.meanwhile)
+    }
+
+    /// Waits for a message of rank 0.
+    fn hear(&mut self, kind: Message) -> Result<()> {
+        let mut idle = |_: &mut Link| {
+            (self.meanwhile)();
+            Ok(())
+        };
+        self.shared.link().await_kind(0, kind, &mut idle).map(drop)
+    }
 }

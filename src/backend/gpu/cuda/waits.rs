@@ -1,0 +1,186 @@
+//! Waiting for the GPU of a rank, which may wait for other ranks that never come. (U)
+//!
+//! With one rank, the driver waits. With several, we ask the driver again and again, and now and
+//! then the [`Watch`], which hears of ranks that failed and knows how long is too long. Then the
+//! communicator is given up, which ends the exchanges that the GPU is in. If the GPU does not get
+//! idle even so, it is lost: nothing is freed on it any more, because everything that frees waits.
+#![allow(unsafe_code)]
+
+use super::context::Context;
+use super::group::Group;
+use crate::backend::Watch;
+use crate::backend::gpu::driver::Outcome;
+use crate::backend::gpu::driver::sys::{CUevent, CUresult, CUstream};
+use crate::{Error, Result};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long a wait spins before it sleeps between two looks: longer than most steps' last kernels.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// How long it sleeps.
+const SLEEP: Duration = Duration::from_micros(100);
+
+/// The longest time between two looks that counts as waiting. If the process was stopped, no rank
+/// was silent.
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
+
+/// Asks until there is an answer.
+pub(super) fn poll<T>(watch: &dyn Watch, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
+    let (mut waited, mut last) = (Duration::ZERO, start);
+    loop {
+        if let Some(answer) = ask()? {
+            return Ok(answer);
+        }
+        if start.elapsed() < SPIN {
+            std::hint::spin_loop();
+            continue;
+        }
+        watch.look(waited)?;
+        std::thread::sleep(SLEEP);
+        let now = Instant::now();
+        waited += (now - last).min(LONGEST_LOOK);
+        last = now;
+    }
+}
+
+/// How a context waits.
+#[derive(Default)]
+pub(super) struct Waits {
+    watch: OnceLock<Arc<dyn Watch>>,
+    /// The address of the stream in which all work is done.
+    stream: AtomicUsize,
+    group: Mutex<Option<Group>>,
+    /// Whether exchanges were given up. There is nothing left to wait for.
+    given_up: AtomicBool,
+    /// Whether the GPU does not get idle.
+    lost: AtomicBool,
+}
+
+impl Waits {
+    /// How long NCCL and the GPU have to end what was given up.
+    fn limit(&self) -> Duration {
+        let watch = self.watch.get();
+        watch.map_or(Duration::ZERO, |watch| watch.timeout())
+    }
+}
+
+impl Context {
+    /// Has waits watched, for work that is done in `stream`.
+    pub fn watch(&self, watch: Arc<dyn Watch>, stream: CUstream) {
+        let _ = self.waits.watch.set(watch);
+        self.waits.stream.store(stream.addr(), Ordering::Relaxed);
+    }
+
+    pub fn watcher(&self) -> Option<&Arc<dyn Watch>> {
+        self.waits.watch.get()
+    }
+
+    pub fn group(&self) -> MutexGuard<'_, Option<Group>> {
+        self.waits.group.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.waits.lost.load(Ordering::Relaxed)
+    }
+
+    /// Waits for an event; one that was never recorded counts as done. The context must be current.
+    ///
+    /// # Safety
+    /// The event is alive.
+    pub unsafe fn wait_for_event(&self, event: CUevent) -> Result<()> {
+        let driver = &self.driver;
+        // SAFETY: by this function's contract.
+        let ask = || unsafe { driver.cuEventQuery(event) };
+        // SAFETY: as above.
+        self.wait(ask, || unsafe { driver.cuEventSynchronize(event) })
+    }
+
+    /// Waits for a stream. The context must be current.
+    ///
+    /// # Safety
+    /// The stream is alive.
+    pub unsafe fn wait_for_stream(&self, stream: CUstream) -> Result<()> {
+        let driver = &self.driver;
+        // SAFETY: by this function's contract.
+        let ask = || unsafe { driver.cuStreamQuery(stream) };
+        // SAFETY: as above.
+        self.wait(ask, || unsafe { driver.cuStreamSynchronize(stream) })
+    }
+
+    fn wait(&self, ask: impl Fn() -> Outcome, block: impl Fn() -> Outcome) -> Result<()> {
+        let given_up = self.waits.given_up.load(Ordering::Relaxed);
+        let Some(watch) = self.waits.watch.get().filter(|_| !given_up) else {
+            return Ok(block()?);
+        };
+        let waited = poll(&**watch, || match ready(ask())? {
+            true => Ok(Some(())),
+            false => match &*self.group() {
+                Some(group) => group.check().map(|()| None),
+                None => Ok(None),
+            },
+        });
+        waited.inspect_err(|_| self.give_up())
+    }
+
+    /// Gives up the exchanges that are under way, and waits until the GPU is idle.
+    pub fn give_up(&self) {
+        if self.waits.given_up.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let stream: CUstream =
+            std::ptr::without_provenance_mut(self.waits.stream.load(Ordering::Relaxed));
+        // SAFETY: the stream lives as long as somebody waits for its work.
+        let ask = || ready(unsafe { self.driver.cuStreamQuery(stream) });
+        let group = self.group().take();
+        if ask().is_err() {
+            // The driver refuses every call after such a failure. Graphs cannot be destroyed, and
+            // NCCL would wait for them without end, so the communicator is left behind.
+            return;
+        }
+        let limit = self.waits.limit();
+        let ended = group.is_none_or(|group| group.abort(limit));
+        let start = Instant::now();
+        while ask().is_ok_and(|ready| !ready) {
+            if start.elapsed() > limit {
+                self.waits.lost.store(true, Ordering::Relaxed);
+                return;
+            }
+            std::thread::sleep(SLEEP);
+        }
+        if !ended {
+            self.waits.lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the communicator, if there is one: together with the other ranks, unless one has failed.
+    /// The stream is idle.
+    pub fn leave(&self) {
+        let (Some(group), Ok(_current)) = (self.group().take(), self.enter()) else {
+            return;
+        };
+        let well = self
+            .waits
+            .watch
+            .get()
+            .is_some_and(|watch| watch.look(Duration::ZERO).is_ok());
+        let ended = match well {
+            true => group.end(),
+            false => group.abort(self.waits.limit()),
+        };
+        if !ended {
+            self.waits.lost.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether what was asked for is done.
+fn ready(answer: Outcome) -> Result<bool> {
+    match answer {
+        Ok(()) => Ok(true),
+        Err(failed) if failed.code == CUresult::CUDA_ERROR_NOT_READY as u32 => Ok(false),
+        Err(failed) => Err(Error::from(failed)),
+    }
+}

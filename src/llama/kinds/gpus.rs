@@ -1,0 +1,194 @@
+//! Ranks on GPUs.
+
+use super::{Items, Kind, total};
+use crate::backend::gpu::cuda::Cuda;
+use crate::backend::gpu::device::GroupId;
+use crate::backend::gpu::driver::LIBRARIES;
+use crate::backend::gpu::images::Images;
+use crate::backend::gpu::{self, Gpu, GpuExchange, Slices};
+use crate::backend::{Exchange, Limits, RopeTable, Shape, Wire};
+use crate::llama::build::Build;
+use crate::llama::plan::{MemoryPlan, Place};
+use crate::llama::setting::Setting;
+use crate::llama::{BuildOptions, Device};
+use crate::model::Cuts;
+use crate::ranks::of_rank;
+use crate::{Error, Result};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What makes GPUs exchange numbers through the memory of the host, with the value `staged`: only
+/// then may `devices` name a GPU more than once. With the value `slices` they add every sum in slices
+/// ([`Slices`]).
+const VARIABLE: &str = "LLAMABI_RANKS";
+
+/// Ranks on GPUs: all ranks of a model, or the one of a process.
+pub(in crate::llama) struct OnGpus<'a, D: gpu::device::Device> {
+    pub build: &'a Build<'a>,
+    /// The number of the first rank here.
+    pub first: usize,
+    pub devices: Vec<Arc<D>>,
+    /// The number of each GPU.
+    pub indices: Vec<usize>,
+    /// The group in which they exchange by themselves. `None`: through the memory of the host.
+    pub group: Option<GroupId>,
+    /// Bytes that each rank's GPU has for this model.
+    pub available: Vec<u64>,
+}
+
+impl<'a, D: gpu::device::Device> OnGpus<'a, D> {
+    /// The rank of this process.
+    pub fn here(
+        build: &'a Build<'a>,
+        device: Arc<D>,
+        rank: usize,
+        group: Option<GroupId>,
+    ) -> Result<Self> {
+        Ok(OnGpus {
+            build,
+            first: rank,
+            indices: vec![build.options.device_index],
+            group,
+            available: vec![build.available(&*device)?],
+            devices: vec![device],
+        })
+    }
+
+    /// Bytes that the ranks of this process up to its `last`th take on the GPU of its `at`th.
+    fn needed(&self, at: usize, last: usize, ranks: &[Items]) -> u64 {
+        let of = |other: &usize| self.indices[*other] == self.indices[at];
+        let bytes = |other: usize| ranks[other].iter().map(|item| item.1);
+        (0..=last)
+            .filter(of)
+            .flat_map(bytes)
+            .fold(0, u64::saturating_add)
+    }
+}
+
+impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
+    type Backend = Gpu<D>;
+    const DEVICE: Device = Device::Cuda;
+
+    fn exchange_bytes(&self, dim: usize, limits: &Limits, cuts: &Cuts, _: usize) -> u64 {
+        GpuExchange::<D>::bytes(dim, limits, cuts.vocabulary())
+    }
+
+    fn most(&self, dim: usize, limits: &Limits, vocabulary: &[Range<usize>]) -> usize {
+        match self.group {
+            Some(_) => 1,
+            None => GpuExchange::<D>::most(dim, limits, vocabulary),
+        }
+    }
+
+    /// The first rank that finds its GPU full is the one that is named.
+    fn check(&self, ranks: &[Items], board: u64) -> Result<()> {
+        // Beside the board, each rank has page-locked room for what it gives once.
+        let host = MemoryPlan {
+            items: vec![("what ranks exchange", board.saturating_add(board / 2))],
+            place: Place::cpu(),
+        };
+        host.check()?;
+        for rank in 0..ranks.len() {
+            let before = self.needed(rank, rank, ranks) - total(&ranks[rank]);
+            let plan = MemoryPlan {
+                items: ranks[rank].to_vec(),
+                place: Place::gpu(self.available[rank].saturating_sub(before)),
+            };
+            plan.check().map_err(|error| of_rank(error, rank))?;
+        }
+        Ok(())
+    }
+
+    fn place(&self, rank: usize) -> Place {
+        Place::gpu(self.available[rank - self.first])
+    }
+
+    fn explain(&self, error: Error, rank: usize, ranks: &[Items]) -> Error {
+        let plan = MemoryPlan {
+            items: ranks[rank - self.first].to_vec(),
+            place: self.place(rank),
+        };
+        plan.explain(error)
+    }
+
+    fn open(
+        &self,
+        rank: usize,
+        shape: &Shape,
+        rope: &RopeTable,
+        setting: &Setting<'_>,
+        ranks: &[Items],
+    ) -> Result<(Gpu<D>, String)> {
+        let at = rank - self.first;
+        let device = &self.devices[at];
+        let needed = self.needed(at, ranks.len() - 1, ranks);
+        let room = self.available[at].saturating_sub(needed);
+        let gpu = self.build.gpu(device, shape, rope, setting, room)?;
+        Ok((gpu, device.name()))
+    }
+
+    fn exchange(
+        &self,
+        gpu: &mut Gpu<D>,
+        wire: Box<dyn Wire>,
+        dim: usize,
+        limits: &Limits,
+        vocabulary: &[Range<usize>],
+    ) -> Result<Box<dyn Exchange<Gpu<D>>>> {
+        let slices = match asked("slices") {
+            true => Slices::Always,
+            false => Slices::Auto,
+        };
+        gpu.among();
+        let group = self.group.as_ref().map(|group| (group, slices));
+        let exchange = GpuExchange::new(gpu, wire, group, dim, limits, vocabulary)?;
+        Ok(Box::new(exchange))
+    }
+}
+
+fn asked(what: &str) -> bool {
+    std::env::var_os(VARIABLE).is_some_and(|value| value == what)
+}
+
+/// A group for the GPUs of ranks, of which `first` is one, or why they get none.
+pub(in crate::llama) fn group<D: gpu::device::Device>(
+    first: &D,
+    options: &BuildOptions,
+) -> std::result::Result<GroupId, String> {
+    let indices = &options.devices;
+    let twice = (1..indices.len()).any(|i| indices[..i].contains(&indices[i]));
+    match asked("staged") {
+        true => Err(format!("{VARIABLE} is \"staged\"")),
+        false if twice => Err("two of them are on the same GPU".into()),
+        false => first.new_group().map(|made| options.group.unwrap_or(made)),
+    }
+}
+
+/// The GPUs that `devices` names.
+pub(in crate::llama) fn gpus(options: &BuildOptions) -> Result<Vec<Arc<Cuda>>> {
+    let staged = asked("staged");
+    let images = Images::choose()?;
+    let devices = options.devices.iter().enumerate();
+    let open = |(rank, &index): (usize, &usize)| {
+        let name = format!("devices[{rank}]");
+        if !staged && options.devices[..rank].contains(&index) {
+            return Err(Error::invalid(name, "a GPU that has no rank yet", index));
+        }
+        match Cuda::open(&LIBRARIES, &images, index) {
+            Ok(cuda) => Ok(Arc::new(cuda)),
+            Err(Error::InvalidArgument { expected, got, .. }) => Err(Error::InvalidArgument {
+                name,
+                expected,
+                got,
+            }),
+            Err(error) => Err(error),
+        }
+    };
+    devices.map(open).collect()
+}
+
+/// The GPU of the rank of this process.
+pub(in crate::llama) fn own_gpu(options: &BuildOptions) -> Result<Arc<Cuda>> {
+    let images = Images::choose()?;
+    Cuda::open(&LIBRARIES, &images, options.device_index).map(Arc::new)
+}
