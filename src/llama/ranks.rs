@@ -243,9 +243,9 @@ impl<K: Kind> Shares<'_, K> {
         let results: Mutex<Vec<Option<Result<_>>>> = Mutex::new((0..n).map(|_| None).collect());
         let keep = |rank: usize, result: Result<_>| {
             if let Err(error) = &result {
-                self.stop.store(true, Ordering::Relaxed);
-                // Others may wait for this rank.
+                // Others may wait for this rank. Which failed first is known afterwards.
                 self.board.fail(of_rank(Error::clone(error), rank));
+                self.stop.store(true, Ordering::Relaxed);
             }
             results.lock().unwrap_or_else(|e| e.into_inner())[rank] = Some(result);
         };
@@ -288,7 +288,8 @@ impl<K: Kind> Shares<'_, K> {
             }
         }
         match failed {
-            Some(error) => Err(error),
+            Some(Error::Cancelled) => Err(Error::Cancelled),
+            Some(error) => Err(self.board.failure().unwrap_or(error)),
             None if self.stop.load(Ordering::Relaxed) => Err(Error::Cancelled),
             None => Ok(loaded),
         }

@@ -1,5 +1,6 @@
 //! Several ranks on the stand-in driver: on two of its GPUs, and on one of them.
 
+use crate::checkpoints::TempDir;
 use crate::common::reference;
 use crate::cuda::{greedy, options, warnings};
 use crate::emu::build as emulator;
@@ -7,6 +8,7 @@ use crate::emu::standin::{Standin, kernel_folder};
 use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::log::{Level, Log};
 use llamabi::{BuildOptions, Device, Error, Llama, Token};
+use safetensors::tensor::TensorView;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -25,6 +27,16 @@ fn build_by(
     by: By,
     options: BuildOptions,
 ) -> llamabi::Result<Llama> {
+    build_of(&reference("mha-f32/meta"), standin, devices, by, options)
+}
+
+fn build_of(
+    dir: &Path,
+    standin: &Standin,
+    devices: &[usize],
+    by: By,
+    options: BuildOptions,
+) -> llamabi::Result<Llama> {
     let options = BuildOptions {
         devices: devices.to_vec(),
         ..options
@@ -37,13 +49,71 @@ fn build_by(
         }))
     };
     let opened = devices.iter().map(open).collect::<llamabi::Result<_>>()?;
-    Llama::build_on_ranks(
-        opened,
-        &reference("mha-f32/meta"),
-        None,
-        &options,
-        &mut |_| true,
+    Llama::build_on_ranks(opened, dir, None, &options, &mut |_| true)
+}
+
+/// A checkpoint with a vocabulary of 521 tokens, so that rows of logits are padded on a device.
+fn odd_vocabulary() -> TempDir {
+    const ROWS: usize = 521;
+    let (dir, from) = (TempDir::new(), reference("mha-f32/hf"));
+    let bytes = std::fs::read(from.join("model.safetensors")).unwrap();
+    let all = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let longer = |(name, view): (String, TensorView<'_>)| {
+        let (mut shape, mut data) = (view.shape().to_vec(), view.data().to_vec());
+        if shape[0] == 512 {
+            data.extend_from_within(..(ROWS - 512) * data.len() / 512);
+            shape[0] = ROWS;
+        }
+        (name, view.dtype(), shape, data)
+    };
+    let all: Vec<_> = all.tensors().into_iter().map(longer).collect();
+    let views = all.iter().map(|(name, dtype, shape, data)| {
+        (name, TensorView::new(*dtype, shape.clone(), data).unwrap())
+    });
+    let to = dir.path().join("model.safetensors");
+    safetensors::serialize_to_file(views, None, &to).unwrap();
+    let config = std::fs::read_to_string(from.join("config.json")).unwrap();
+    let config = config.replace("\"vocab_size\": 512", "\"vocab_size\": 521");
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    std::fs::copy(
+        from.join("tokenizer.model"),
+        dir.path().join("tokenizer.model"),
     )
+    .unwrap();
+    dir
+}
+
+/// Steps of the same form, some of which the device chooses for and some the host: how rows of
+/// logits lie is different, and is not recorded.
+#[test]
+fn who_chooses_is_not_recorded() {
+    let dir = odd_vocabulary();
+    let generate = |llama: &Llama, top: usize| {
+        let options = GenerateOptions {
+            temperature: 0.0,
+            max_gen_len: Some(6),
+            ignore_eos: true,
+            logprobs: true,
+            top_logprobs: top,
+            ..GenerateOptions::default()
+        };
+        let prompts = [vec![1, 500, 243], vec![1, 7, 8]];
+        let prompts = prompts.into_iter().map(Prompt::Tokens).collect();
+        let done = llama.generate(prompts, options, &mut |_| true).unwrap();
+        let of = |s: &llamabi::llama::Sequence| (s.tokens.clone(), s.logprobs.clone());
+        done.sequences.iter().map(of).collect::<Vec<_>>()
+    };
+    let standin = Standin::new("devices=2");
+    let host = build_of(dir.path(), &standin, &[0, 1], By::Host, options()).unwrap();
+    let want = generate(&host, 0);
+    drop(host);
+    let llama = build_of(dir.path(), &standin, &[0, 1], By::Nccl, options()).unwrap();
+    for top in [0, 0, 521, 521, 0] {
+        assert_eq!(generate(&llama, top), want, "{top}");
+    }
+    drop(llama);
+    assert!(standin.count("replays") > 20);
+    standin.assert_clean();
 }
 
 fn build(standin: &Standin, devices: [usize; 2], log: &Arc<Log>) -> llamabi::Result<Llama> {

@@ -230,15 +230,19 @@ impl<D: Device> Backend for Gpu<D> {
         }
         let gate = self.adapters.gate.clone();
         let _pass = gate.pass();
-        if self.is_rank {
-            self.run(|this| ops::choose(this, out));
+        if let Some(gather) = self.gather {
+            self.run(|this| gather.logits(this, out));
         }
         let Gpu {
             answers, chooser, ..
         } = self;
         let fetched = match chooser.n_rows {
             0 => {
-                let n = self.step.n_wanted * self.shape.vocab_size;
+                // Rank 0 of another process reads them.
+                let n = match self.gather {
+                    Some(gather) if gather.rank > 0 => 0,
+                    _ => self.step.n_wanted * self.shape.vocab_size,
+                };
                 answers.fetch(&out.memory, n, 0, &mut chooser.asked)
             }
             rows => {

@@ -200,7 +200,7 @@ pub unsafe trait Device: Send + Sync + 'static {
     fn runs_ahead(&self) -> bool;
 
     /// Begins to record launches instead of running them. Until [`Device::end_capture`], only
-    /// [`Device::launch`] may be called, on the same thread.
+    /// [`Device::launch`] and the exchanges of a group may be called, on the same thread.
     fn begin_capture(&self) -> Result<()>;
 
     /// Returns the launches since [`Device::begin_capture`]. From now on launches run again, even
@@ -210,7 +210,7 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// Runs the recorded launches in their order.
     ///
     /// # Safety
-    /// Every recorded [`Device::launch`] must be safe now, and the graph must belong to this
+    /// Every recorded launch and exchange must be safe now, and the graph must belong to this
     /// device.
     unsafe fn replay(&self, graph: &Self::Graph) -> Result<()>;
 
@@ -225,6 +225,11 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// exchanges nothing by itself.
     fn new_group(&self) -> std::result::Result<GroupId, String> {
         Err("this device exchanges nothing by itself".into())
+    }
+
+    /// Whether there is something by which this device can join a group; `Err` is the reason why not.
+    fn can_join(&self) -> std::result::Result<(), String> {
+        self.new_group().map(drop)
     }
 
     /// Joins a group as its member `rank`, and waits for all `ranks` of them. Waits must be watched

@@ -63,8 +63,43 @@ pub struct GpuExchange<D: Device> {
     share: GpuBuf<D>,
     /// What all ranks give, one after another.
     all: Memory<D>,
-    /// The first column of each rank, and the end of the last one.
-    firsts: Memory<D>,
+    /// The first column of each rank, and the end of the last one. [`Gather`] has its address.
+    _firsts: Memory<D>,
+}
+
+/// Puts the columns of all ranks side by side, and chooses tokens. That is not recorded with a step,
+/// because how rows lie depends on who chooses their tokens, and ranks of other processes leave the
+/// choice to rank 0: they would record something else.
+#[derive(Clone, Copy)]
+pub(super) struct Gather {
+    pub rank: usize,
+    ranks: usize,
+    /// Addresses of what all ranks gave, and of the first column of each.
+    shares: u64,
+    firsts: u64,
+    share_stride: usize,
+    max_wanted: usize,
+}
+
+impl Gather {
+    /// The logits of the loaded step, and what is chosen from them.
+    pub fn logits<D: Device>(&self, gpu: &Gpu<D>, out: &GpuBuf<D>) -> Result<()> {
+        let rows = gpu.step.n_wanted_padded.min(self.max_wanted);
+        if rows == 0 {
+            return Ok(());
+        }
+        let params = GatherParams {
+            out: out.at(),
+            shares: self.shares,
+            firsts: self.firsts,
+            n_rows: rows as u32,
+            ranks: self.ranks as u32,
+            share_stride: self.share_stride as u32,
+            out_stride: gpu.logits_stride(out) as u32,
+        };
+        launch::gather(&*gpu.device, &params)?;
+        ops::choose(gpu, out)
+    }
 }
 
 fn widest(vocabulary: &[Range<usize>]) -> usize {
@@ -89,15 +124,23 @@ impl<D: Device> GpuExchange<D> {
         let what = "what ranks exchange";
         let device = gpu.device.clone();
         let most = Self::most(dim, limits, vocabulary);
-        let mut firsts: Vec<u32> = vocabulary.iter().map(|range| range.start as u32).collect();
-        firsts.push(limits.vocab_size as u32);
-        let columns = Memory::new(&device, what, 4 * firsts.len())?;
-        columns.write_numbers(0, &firsts)?;
+        let mut columns: Vec<u32> = vocabulary.iter().map(|range| range.start as u32).collect();
+        columns.push(limits.vocab_size as u32);
+        let firsts = Memory::new(&device, what, 4 * columns.len())?;
+        firsts.write_numbers(0, &columns)?;
         let (rank, ranks) = (wire.rank(), wire.size());
         let part = GpuBuf::new(&device, what, limits.max_rows, dim)?;
         let share = GpuBuf::new(&device, what, limits.max_wanted, widest(vocabulary))?;
         let all = Memory::new(&device, what, most.saturating_mul(4 * ranks))?;
         device.watch(wire.watch());
+        gpu.among(Gather {
+            rank,
+            ranks,
+            shares: all.at(),
+            firsts: firsts.at(),
+            share_stride: share.stride,
+            max_wanted: limits.max_wanted,
+        });
         let way = match group {
             None => {
                 let landing = Landing::new(&device, most)?;
@@ -110,6 +153,11 @@ impl<D: Device> GpuExchange<D> {
                     format!("rank {rank} of {ranks} exchanges by {by}")
                 });
                 gpu.record_with(wire)?;
+                // Each process has an environment of its own.
+                let slices = match gpu.graphs.agree(slices == Slices::Always)? {
+                    true => Slices::Always,
+                    false => Slices::Auto,
+                };
                 Way::Devices { device, slices }
             }
         };
@@ -122,7 +170,7 @@ impl<D: Device> GpuExchange<D> {
             part,
             share,
             all,
-            firsts: columns,
+            _firsts: firsts,
         };
         exchange.try_out()?;
         Ok(exchange)
@@ -228,32 +276,20 @@ impl<D: Device> GpuExchange<D> {
         x.memory.gather_slices(slice, self.rank, self.ranks)
     }
 
-    /// Logits of this rank's tokens, then those of all.
+    /// Logits of this rank's tokens, and then those of all, rank by rank.
     fn gather_logits(
         &mut self,
         gpu: &Gpu<D>,
-        out: &GpuBuf<D>,
         x: &GpuBuf<D>,
         norm: &GpuBuf<D>,
         head: &GpuMat<D>,
     ) -> Result<()> {
         let share_stride = self.share.stride;
         ops::head(gpu, (&self.share, share_stride), x, Some(norm), head)?;
-        let rows = gpu.step.n_wanted_padded.min(self.limits.max_wanted);
-        if rows == 0 {
-            return Ok(());
+        match gpu.step.n_wanted_padded.min(self.limits.max_wanted) {
+            0 => Ok(()),
+            rows => self.all_gather(Of::Share, rows * share_stride),
         }
-        self.all_gather(Of::Share, rows * share_stride)?;
-        let params = GatherParams {
-            out: out.at(),
-            shares: self.all.at(),
-            firsts: self.firsts.at(),
-            n_rows: rows as u32,
-            ranks: self.ranks as u32,
-            share_stride: share_stride as u32,
-            out_stride: gpu.logits_stride(out) as u32,
-        };
-        launch::gather(&*gpu.device, &params)
     }
 
     /// Copies the first `n` numbers of what every rank has to `all`, in the order of the ranks.
@@ -309,16 +345,16 @@ impl<D: Device> Exchange<Gpu<D>> for GpuExchange<D> {
         });
     }
 
-    /// Every rank has all logits afterwards.
+    /// Every rank has all logits afterwards, of which [`Gather`] makes rows.
     fn logits(
         &mut self,
         gpu: &mut Gpu<D>,
-        out: &mut GpuBuf<D>,
+        _: &mut GpuBuf<D>,
         x: &GpuBuf<D>,
         norm: &GpuBuf<D>,
         head: &GpuMat<D>,
     ) {
-        gpu.run(|gpu| self.gather_logits(gpu, out, x, norm, head));
+        gpu.run(|gpu| self.gather_logits(gpu, x, norm, head));
     }
 
     fn failure(&self) -> Option<Error> {

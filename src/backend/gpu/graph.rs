@@ -62,8 +62,8 @@ struct Recorded<D: Device> {
 pub(super) struct Graphs<D: Device> {
     all: Vec<Recorded<D>>,
     clock: u64,
-    /// Whether more graphs are made. False if the device records nothing, if there are other ranks,
-    /// or once a graph has been refused.
+    /// Whether more graphs are made. False if the device records nothing, if there are other ranks
+    /// that cannot record as well, or once a graph has been refused.
     pub on: bool,
     pub log: Arc<Log>,
     /// To the other ranks, if they record together.
@@ -107,7 +107,7 @@ impl<D: Device> Graphs<D> {
     }
 
     /// Whether this is so on all ranks.
-    fn agree(&mut self, own: bool) -> Result<bool> {
+    pub(super) fn agree(&mut self, own: bool) -> Result<bool> {
         let Some(wire) = &mut self.wire else {
             return Ok(own);
         };
@@ -164,10 +164,10 @@ impl<D: Device> Gpu<D> {
             splits: self.splits(),
             answer: match self.chooser.n_rows {
                 0 => 0,
-                _ if self.is_rank => 0,
+                _ if self.gather.is_some() => 0,
                 _ => self.chooser.out_stride,
             },
-            draws: self.chooser.draws && !self.is_rank,
+            draws: self.chooser.draws && self.gather.is_none(),
             rank: self.adapters.decode,
         };
         let on = self.graphs.on;
@@ -210,8 +210,17 @@ impl<D: Device> Gpu<D> {
         Ok(())
     }
 
-    /// Records a step if all ranks can.
+    /// Records a step if all ranks can. They begin together, and with idle devices, because what
+    /// moves the numbers may have to talk to the other ranks while it is recorded.
     fn capture(&mut self, forward: &mut dyn FnMut(&mut Self)) -> Result<D::Graph> {
+        if self.graphs.wire.is_some() {
+            let idle = self.device.synchronize();
+            if !self.graphs.agree(idle.is_ok())? {
+                return Err(idle
+                    .err()
+                    .unwrap_or(Error::Peer("another rank is not ready".into())));
+            }
+        }
         let graph = self.captured(forward);
         match self.graphs.agree(graph.is_ok())? {
             true => graph,

@@ -283,8 +283,8 @@ pub struct Gpu<D: Device> {
     follow: usize,
     /// Whether a step may be launched while the one before it still runs.
     runs_ahead: bool,
-    /// Whether it is one of several ranks.
-    is_rank: bool,
+    /// How it gets the other ranks' logits, if it is one of several ranks.
+    gather: Option<exchange::Gather>,
     /// Made when a checkpoint is quantised while it is loaded.
     quantiser: OnceLock<Option<Quantiser>>,
     /// The first error of the device.
@@ -386,7 +386,7 @@ impl<D: Device> Gpu<D> {
             answers,
             follow: 0,
             runs_ahead: device.runs_ahead(),
-            is_rank: false,
+            gather: None,
             quantiser: OnceLock::new(),
             failure: Mutex::new(None),
             most_splits: limits.max_positions.div_ceil(CHUNK),
@@ -419,12 +419,11 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Becomes one of several ranks. Launches are not recorded, and no step runs ahead of another,
-    /// unless the devices turn out to exchange by themselves. Tokens are chosen behind what is
-    /// recorded, because ranks of other processes leave the choice to rank 0.
-    pub fn among(&mut self) {
+    /// unless the devices turn out to exchange by themselves.
+    fn among(&mut self, gather: exchange::Gather) {
         self.graphs.on = false;
         self.runs_ahead = false;
-        self.is_rank = true;
+        self.gather = Some(gather);
     }
 
     /// Sets the log, to which it writes when steps are not recorded.

@@ -106,7 +106,8 @@ pub struct llama_rank {
     /// Bytes of its part of the KV cache.
     pub kv_bytes: u64,
     /// The time that it has spent in exchanges, the waiting for other ranks included. Of a rank in
-    /// another process, as it said last, within about a second.
+    /// another process, as it said last, within about a second. Exchanges by NCCL are not counted:
+    /// they are part of the GPU's work.
     pub exchange_ms: f64,
     /// The time since a rank in another process gave a sign of life. While it is well, at most
     /// about a second.

@@ -139,7 +139,6 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
             true => Slices::Always,
             false => Slices::Auto,
         };
-        gpu.among();
         let group = self.group.as_ref().map(|group| (group, slices));
         let exchange = GpuExchange::new(gpu, wire, group, dim, limits, vocabulary)?;
         Ok(Box::new(exchange))
@@ -160,7 +159,10 @@ pub(in crate::llama) fn group<D: gpu::device::Device>(
     match asked("staged") {
         true => Err(format!("{VARIABLE} is \"staged\"")),
         false if twice => Err("two of them are on the same GPU".into()),
-        false => first.new_group().map(|made| options.group.unwrap_or(made)),
+        false => match options.group {
+            Some(group) => first.can_join().map(|()| group),
+            None => first.new_group(),
+        },
     }
 }
 

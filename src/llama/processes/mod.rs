@@ -312,7 +312,7 @@ fn work(
     };
     let offer = shared.link().await_kind(0, Message::Options, &mut idle)?;
     let offer = Offer::read(&offer)?;
-    shared.link().set_timeout(offer.timeout);
+    shared.set_timeout(offer.timeout);
     let options = BuildOptions {
         max_seq_len: offer.max_seq_len,
         max_batch_size: offer.max_batch_size,

@@ -24,7 +24,8 @@ use crate::backend::{Answer, Limits, Run, Step, Watch, Wire};
 use crate::{Error, Result};
 use link::{BEAT, Link};
 use message::Kind;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 /// A rank's link, which its messages and its exchanges share. One thread uses both.
@@ -33,6 +34,8 @@ pub struct Shared {
     link: Arc<Mutex<Link>>,
     rank: usize,
     size: usize,
+    /// How long a rank may be silent, in milliseconds.
+    timeout: Arc<AtomicU64>,
 }
 
 impl Shared {
@@ -41,6 +44,7 @@ impl Shared {
         Shared {
             rank: link.rank(),
             size: link.size(),
+            timeout: Arc::new(AtomicU64::new(link.timeout().as_millis() as u64)),
             link: Arc::new(Mutex::new(link)),
         }
     }
@@ -48,6 +52,13 @@ impl Shared {
     /// The link. One statement must not ask for it twice: the first answer lives to its end.
     pub fn link(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Sets how long a rank may be silent.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.link().set_timeout(timeout);
+        let ms = timeout.as_millis() as u64;
+        self.timeout.store(ms, Ordering::Relaxed);
     }
 
     /// The number of this rank.
@@ -62,16 +73,23 @@ impl Shared {
 }
 
 impl Watch for Shared {
-    /// During an exchange through the host the link is this thread's own, which looks by itself.
+    /// The link is this thread's own already where it waits for its device in the middle of an
+    /// exchange through the host.
     fn look(&self, waited: Duration) -> Result<()> {
         match self.link.try_lock() {
             Ok(mut link) => link.watch(waited),
-            Err(_) => Ok(()),
+            Err(TryLockError::Poisoned(link)) => link.into_inner().watch(waited),
+            Err(TryLockError::WouldBlock) if waited <= self.timeout() => Ok(()),
+            Err(TryLockError::WouldBlock) => Err(Error::Peer(format!(
+                "rank {} has waited for its device for {} ms",
+                self.rank,
+                self.timeout().as_millis()
+            ))),
         }
     }
 
     fn timeout(&self) -> Duration {
-        self.link.try_lock().map_or(BEAT, |link| link.timeout())
+        Duration::from_millis(self.timeout.load(Ordering::Relaxed))
     }
 }
 
@@ -132,9 +150,19 @@ impl Processes {
         }
     }
 
-    /// Tells the others of a failure of this rank's own.
+    /// Tells the others of a failure of this rank's own. If another one failed before, that is why
+    /// this one does.
     fn told<T>(link: &Shared, result: Result<T>) -> Result<T> {
-        result.inspect_err(|error| link.link().fail(error))
+        result.map_err(|error| {
+            let mut link = link.link();
+            match link.check() {
+                Err(before) => before,
+                Ok(()) => {
+                    link.fail(&error);
+                    error
+                }
+            }
+        })
     }
 }
 

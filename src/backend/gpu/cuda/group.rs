@@ -50,7 +50,8 @@ impl Group {
             ranks,
             graphs: Mutex::default(),
         };
-        match group.settle(watch) {
+        // The library looks at the machine, and connects to all ranks, which takes seconds.
+        match group.settle(&Patient(watch)) {
             Ok(()) => Ok(group),
             Err(error) => {
                 group.abort(watch.timeout());
@@ -172,26 +173,46 @@ impl Group {
         if self.done(finalized, &Briefly).is_err() {
             return self.abort(FAREWELL);
         }
-        // SAFETY: as above; not used again.
-        let _ = unsafe { self.nccl.ncclCommDestroy(self.comm) };
-        true
+        self.forget(FAREWELL, Nccl::ncclCommDestroy)
     }
 
     /// Ends it at once, with exchanges that are under way. Returns false if the library does not
     /// return within `limit`.
     pub fn abort(self, limit: Duration) -> bool {
         self.destroy_graphs();
+        self.forget(limit, Nccl::ncclCommAbort)
+    }
+
+    /// Ends it by this function, on a thread that is not waited for if it does not come back.
+    fn forget(
+        self,
+        limit: Duration,
+        end: unsafe fn(&Nccl, ncclComm_t) -> std::result::Result<bool, String>,
+    ) -> bool {
         let (ended, ends) = channel();
         let (nccl, comm) = (self.nccl, Address(self.comm));
-        let abort = move || {
+        let forget = move || {
             // SAFETY: alive; not used again. The library knows the device.
-            let _ = unsafe { nccl.ncclCommAbort(comm.take()) };
+            let _ = unsafe { end(&nccl, comm.take()) };
             let _ = ended.send(());
         };
-        let builder = std::thread::Builder::new().name("llamabi-abort".into());
+        let builder = std::thread::Builder::new().name("llamabi-nccl".into());
         // Without a thread, it is left behind.
-        let begun = without_signals(|| builder.spawn(abort));
+        let begun = without_signals(|| builder.spawn(forget));
         begun.is_ok() && ends.recv_timeout(limit).is_ok()
+    }
+}
+
+/// Waits for ten times as long.
+struct Patient<'a>(&'a dyn Watch);
+
+impl Watch for Patient<'_> {
+    fn look(&self, waited: Duration) -> Result<()> {
+        self.0.look(waited / 10)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.0.timeout() * 10
     }
 }
 

@@ -44,6 +44,7 @@ use staging::Staging;
 use std::ffi::c_void;
 use std::ops::Deref;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Floats in page-locked host memory.
@@ -102,11 +103,25 @@ pub struct Cuda {
     shared: [u32; 2],
     records: bool,
     runs_ahead: bool,
+    /// Whether launches are being recorded.
+    recording: AtomicBool,
+    pace: Mutex<Pace>,
     /// Whether launches may start before the previous one has ended.
     programmatic: bool,
     /// Whether the kernels for compute capability 9.0 are used.
     hopper: bool,
 }
+
+/// How far the host runs ahead of the exchanges that it has launched. A stream takes about a thousand
+/// pieces of work; for one more, the driver waits, and nothing would watch over that wait.
+struct Pace {
+    exchanges: usize,
+    /// Recorded in turns.
+    marks: [Owned<CUevent_st>; 2],
+}
+
+/// Exchanges from one mark to the next. Between two exchanges there are a layer's launches at most.
+const MARK: usize = 16;
 
 /// The oldest driver whose graphs keep programmatic dependent launches as such.
 const PROGRAMMATIC_DRIVER: i32 = 12_030;
@@ -164,6 +179,11 @@ impl Cuda {
             multiprocessors: multiprocessors.max(1) as u32,
             shared: [bytes(whole)?, bytes(reserved)?],
             records: is_on("LLAMABI_CUDA_GRAPHS"),
+            recording: AtomicBool::new(false),
+            pace: Mutex::new(Pace {
+                exchanges: 0,
+                marks: [Owned::event(&context)?, Owned::event(&context)?],
+            }),
             runs_ahead: is_on("LLAMABI_CUDA_AHEAD"),
             context: context.clone(),
         };
@@ -204,8 +224,27 @@ impl Cuda {
         &self.context.driver
     }
 
+    /// Waits for an exchange that was launched a while ago. The context must be current.
+    fn keep_pace(&self) -> Result<()> {
+        let mut pace = self.pace.lock().unwrap_or_else(|e| e.into_inner());
+        pace.exchanges += 1;
+        if !pace.exchanges.is_multiple_of(MARK) {
+            return Ok(());
+        }
+        let mark = pace.marks[pace.exchanges / MARK % 2].raw;
+        // SAFETY: the event is alive, and so is our own stream.
+        unsafe {
+            self.context.wait_for_event(mark)?;
+            self.driver().cuEventRecord(mark, self.stream.raw)?;
+        }
+        Ok(())
+    }
+
     /// The communicator, and what watches over it.
     fn in_group<T>(&self, exchange: impl FnOnce(&Group, &dyn Watch) -> Result<T>) -> Result<T> {
+        if !self.recording.load(Ordering::Relaxed) {
+            self.keep_pace()?;
+        }
         let group = self.context.group();
         match (&*group, self.context.watcher()) {
             (Some(group), Some(watch)) => exchange(group, &**watch),
@@ -515,10 +554,12 @@ unsafe impl Device for Cuda {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: our own stream.
         unsafe { self.driver().cuStreamBeginCapture_v2(self.stream.raw, mode) }?;
+        self.recording.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     fn end_capture(&self) -> Result<Arc<Graph>> {
+        self.recording.store(false, Ordering::Relaxed);
         let _current = self.context.enter()?;
         let mut recorded = ptr::null_mut();
         // SAFETY: our own stream; `recorded` outlives the call.
@@ -570,6 +611,10 @@ unsafe impl Device for Cuda {
     fn new_group(&self) -> std::result::Result<GroupId, String> {
         let id = self.context.nccl()?.unique_id()?;
         Ok(id.internal.map(|byte| byte as u8))
+    }
+
+    fn can_join(&self) -> std::result::Result<(), String> {
+        self.context.nccl().map(drop)
     }
 
     fn join(&self, id: &GroupId, rank: usize, ranks: usize) -> Result<String> {

@@ -59,14 +59,6 @@ pub(super) struct Waits {
     lost: AtomicBool,
 }
 
-impl Waits {
-    /// How long NCCL and the GPU have to end what was given up.
-    fn limit(&self) -> Duration {
-        let watch = self.watch.get();
-        watch.map_or(Duration::ZERO, |watch| watch.timeout())
-    }
-}
-
 impl Context {
     /// Has waits watched, for work that is done in `stream`.
     pub fn watch(&self, watch: Arc<dyn Watch>, stream: CUstream) {
@@ -127,6 +119,9 @@ impl Context {
 
     /// Gives up the exchanges that are under way, and waits until the GPU is idle.
     pub fn give_up(&self) {
+        let (Some(watch), Ok(_current)) = (self.waits.watch.get(), self.enter()) else {
+            return;
+        };
         if self.waits.given_up.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -140,7 +135,7 @@ impl Context {
             // NCCL would wait for them without end, so the communicator is left behind.
             return;
         }
-        let limit = self.waits.limit();
+        let limit = watch.timeout();
         let ended = group.is_none_or(|group| group.abort(limit));
         let start = Instant::now();
         while ask().is_ok_and(|ready| !ready) {
@@ -158,17 +153,15 @@ impl Context {
     /// Ends the communicator, if there is one: together with the other ranks, unless one has failed.
     /// The stream is idle.
     pub fn leave(&self) {
-        let (Some(group), Ok(_current)) = (self.group().take(), self.enter()) else {
+        let (Some(watch), Ok(_current)) = (self.waits.watch.get(), self.enter()) else {
             return;
         };
-        let well = self
-            .waits
-            .watch
-            .get()
-            .is_some_and(|watch| watch.look(Duration::ZERO).is_ok());
-        let ended = match well {
-            true => group.end(),
-            false => group.abort(self.waits.limit()),
+        let Some(group) = self.group().take() else {
+            return;
+        };
+        let ended = match watch.look(Duration::ZERO) {
+            Ok(()) => group.end(),
+            Err(_) => group.abort(watch.timeout()),
         };
         if !ended {
             self.waits.lost.store(true, Ordering::Relaxed);

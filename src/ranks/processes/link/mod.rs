@@ -293,7 +293,9 @@ impl Link {
 
     /// Takes the messages that are there, while this rank has waited so long for its device.
     pub fn watch(&mut self, waited: Duration) -> Result<()> {
-        self.look()?;
+        if !self.closed {
+            self.look()?;
+        }
         match waited > self.timeout {
             true => Err(self.settle(Stop::Silent)),
             false => Ok(()),
