@@ -25,8 +25,11 @@ SHAPES = {
 # bandwidth: bytes/s that reading reaches.
 # matrix: 16-bit FLOP/s of a large product on all of `units` multiprocessors.
 # mma: the share of `matrix` that mma.sync reaches.
-# wgmma: the share that the kernels for compute capability 9.0 reach before a block writes its
-# outputs; 0 where they are not used.
+# wgmma: the shares that the kernels for compute capability 9.0 reach before a block writes its
+# outputs, with 16-bit and with quantised weights, where L2 gives tiles fast enough; 0 where these
+# kernels are not used.
+# tiles: bytes/s of tiles that L2 gives to the copies of those kernels. clusters: whether pairs of
+# their blocks share tiles of 16-bit weights.
 # lanes: FMA lanes of all multiprocessors times their clock, instructions/s.
 # cache: bytes/s of all L1 caches. l2: bytes/s of L2.
 # stay: bytes that an L1 cache still holds when the next block reads them again.
@@ -40,16 +43,20 @@ SHAPES = {
 # link: bytes/s of weights from page cache to device.
 # attend: the shares that attention of prompts reaches, for mma.sync and for wgmma, each for heads
 # of up to 64 and for larger ones. (Small heads take as many powers for half the products.)
-Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma units lanes cache l2 stay one gap step follows link start attend issue")
+Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma tiles clusters units lanes cache l2 stay one gap step follows link start attend issue")
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu); 795 to 808 TFLOP/s (cuBLAS and fast.cu,
-# 8192^3); gaps of 1.3 us in CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; 610
-# to 660 TFLOP/s for fast.cu's kernel with these tiles, without clusters and with a lighter epilogue
-# than ours; 329 to 477 TFLOP/s for FlashAttention-2 and 430 to 620 for FlashAttention-3 with heads
-# of 128 (pytorch/benchmark #2391). Assumed: mma, wgmma, attend, l2, stay, one, step, follows, link,
-# start, issue. With this `issue` (2.4 instructions a cycle of four), the kernels of commit 6bd5452 would
-# take 3.3 ms for a token of 8B with int4 weights and the attention of ff537f3; a reader of such machine
-# code said 3.0 to 3.3.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.80, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 160e3, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)), 0.60)
+# 8192^3); gaps of 1.3 us in CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; 777
+# TFLOP/s for fast.cu's kernel 6, which synchronises as ours do, has tiles of 192 x 192 and no
+# clusters, so that L2 gave at least 8.1 TB/s (its kernels 4 and 5, 635 and 658 TFLOP/s, have slower
+# barriers), and 799 for its kernel 7, with our tiles in clusters of two; 329 to 477 TFLOP/s for
+# FlashAttention-2 and 430 to 620 for FlashAttention-3 with heads of 128 (pytorch/benchmark #2391).
+# Assumed: mma, wgmma of quantised weights, attend, l2, stay, one, step, follows, link, start, issue.
+# With this `issue` (2.4 instructions a cycle of four), the kernels of commit 6bd5452 would take 3.3 ms
+# for a token of 8B with int4 weights and the attention of ff537f3; a reader of such machine code said
+# 3.0 to 3.3.
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, (0.97, 0.80), 8.1e12, False, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 160e3, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)), 0.60)
+# 16-bit FLOP/s by the datasheet, of which prompts are to reach a share.
+PEAK = 989e12
 # `gap` when the host launches, as it does for prompts: about as fast as small kernels are.
 WITHOUT_GRAPHS = 3.5e-6
 
@@ -63,14 +70,17 @@ WITHOUT_GRAPHS = 3.5e-6
 # least: seconds that a block takes beside its bytes, because each thing waits for the one before.
 Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend least", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None, 0))
 # A product on compute capability 9.0.
-# share: of the speed that the largest tiles reach, by guess (smaller tiles need more from L2, and
-# one warpgroup alone waits for the products that it has begun).
+# codes: whether its weights are quantised.
+# share: of the speed that two warpgroups reach, by guess (one warpgroup alone waits for the products
+# that it has begun).
+# x, w: bytes of activations and of weights that all blocks ask L2 for. paired: whether two blocks
+# share the weights.
 # end: bytes that a block writes at its end.
 # alone: one block on a multiprocessor at a time, so that nothing multiplies there while the block
 # ends.
 # instructions: lane instructions to decode.
 # ended: instructions that all warps of a block issue after its last product.
-Hopper = namedtuple("Hopper", "blocks share flops end alone instructions ended")
+Hopper = namedtuple("Hopper", "codes blocks share flops x w paired end alone instructions ended")
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 SCALED = ("int8", "fp8")  # types of the cache with a scale for each vector
@@ -103,24 +113,24 @@ ENDED = {
 # and for a line of one. For many rows: for the block itself and for a line of its 128 weight rows, with
 # 16, 32 and 64 activation rows.
 COUNTED = {
-    ("qkv", "bf16"): ([1438, 621, 724, 250, 78], [6416, 1016, 11296, 1208, 20544, 1852]),
-    ("qkv", "int8"): ([1389, 669, 826, 274, 152], [6624, 1812, 11408, 2416, 20568, 3920]),
-    ("qkv", "fp8"): ([1357, 669, 826, 289, 130], [6664, 1596, 11512, 2184, 20640, 3712]),
-    ("qkv", "int4"): ([1373, 669, 824, 257, 270], [6768, 3320, 10376, 4524, 17864, 7312]),
-    ("qkv", "nf4"): ([1485, 669, 824, 255, 694], [6824, 6692, 10480, 7916, 19536, 10704]),
-    ("matmul_add", "bf16"): ([1357, 99, 152, 217, 78], [4520, 1016, 7352, 1216, 12560, 1872]),
-    ("matmul_add", "int8"): ([1301, 139, 164, 218, 152], [4728, 1812, 7488, 2416, 12576, 3936]),
-    ("matmul_add", "fp8"): ([1301, 123, 164, 250, 130], [4768, 1604, 7592, 2184, 12632, 3752]),
-    ("matmul_add", "int4"): ([1285, 131, 162, 218, 268], [4920, 3340, 7640, 4888, 12624, 7568]),
-    ("matmul_add", "nf4"): ([1429, 123, 164, 216, 693], [4944, 6760, 7760, 7956, 12720, 10968]),
-    ("ffn_up", "bf16"): ([1180, 567, 724, 211, 78], [4744, 1016, 7792, 1216, 13568, 1872]),
-    ("ffn_up", "int8"): ([1112, 618, 826, 231, 152], [5088, 1812, 8168, 2416, 14104, 3936]),
-    ("ffn_up", "fp8"): ([1103, 619, 826, 248, 130], [5128, 1604, 8272, 2184, 14160, 3752]),
-    ("ffn_up", "int4"): ([1096, 618, 824, 214, 270], [5288, 3340, 8448, 4816, 14168, 7568]),
-    ("ffn_up", "nf4"): ([1208, 618, 826, 223, 694], [5296, 6760, 8432, 7956, 14240, 10968]),
-    ("logits", "bf16"): ([1247, 540, 724, 222, 78], [4328, 1048, 6832, 1280, 11512, 1912]),
-    ("logits", "int8"): ([1205, 589, 826, 239, 152], [4552, 1812, 6904, 2792, 11528, 4760]),
-    ("logits", "int4"): ([1173, 589, 824, 222, 270], [4672, 3320, 7088, 5292, 11536, 8848]),
+    ("qkv", "bf16"): ([1637, 582, 724, 285, 78], [5888, 1016, 9864, 1216, 16968, 1888]),
+    ("qkv", "int8"): ([1555, 631, 826, 292, 152], [6088, 1824, 9952, 2416, 17016, 3920]),
+    ("qkv", "fp8"): ([1588, 630, 826, 324, 130], [6216, 1592, 10080, 2192, 17072, 3744]),
+    ("qkv", "int4"): ([1556, 622, 826, 292, 270], [6240, 3316, 10128, 4524, 17064, 7312]),
+    ("qkv", "nf4"): ([1676, 622, 826, 291, 694], [6304, 6696, 10224, 7916, 17144, 10704]),
+    ("matmul_add", "bf16"): ([1513, 143, 140, 209, 78], [4448, 1016, 7072, 1216, 11128, 1872]),
+    ("matmul_add", "int8"): ([1433, 167, 152, 210, 152], [4664, 1812, 7184, 2408, 11160, 3920]),
+    ("matmul_add", "fp8"): ([1465, 135, 164, 242, 130], [4696, 1596, 7280, 2184, 11224, 3720]),
+    ("matmul_add", "int4"): ([1433, 175, 150, 210, 268], [4848, 3344, 7336, 4884, 11216, 7592]),
+    ("matmul_add", "nf4"): ([1577, 167, 152, 208, 693], [4880, 6756, 7456, 7956, 11304, 10936]),
+    ("ffn_up", "bf16"): ([1185, 562, 724, 204, 78], [4744, 1016, 7792, 1216, 13568, 1872]),
+    ("ffn_up", "int8"): ([1108, 614, 826, 232, 152], [5088, 1812, 8168, 2416, 14104, 3936]),
+    ("ffn_up", "fp8"): ([1115, 615, 826, 249, 130], [5192, 1596, 8272, 2184, 14160, 3752]),
+    ("ffn_up", "int4"): ([1092, 614, 824, 216, 270], [5288, 3340, 8448, 4816, 14168, 7568]),
+    ("ffn_up", "nf4"): ([1212, 614, 826, 223, 694], [5280, 6768, 8416, 8068, 14224, 10992]),
+    ("logits", "bf16"): ([1255, 540, 724, 213, 78], [4328, 1048, 6832, 1280, 11512, 1912]),
+    ("logits", "int8"): ([1230, 588, 826, 238, 152], [4552, 1812, 6904, 2792, 11528, 4760]),
+    ("logits", "int4"): ([1198, 588, 824, 221, 270], [4672, 3320, 7088, 5292, 11536, 8848]),
 }
 COUNTED |= {(kernel, "f16"): counted for (kernel, dtype), counted in COUNTED.items() if dtype == "bf16"}
 STAGED = 65536  # GPU_FEW_STAGED
@@ -262,11 +272,19 @@ def gemm(kernel, dtype, rows, cols, n):
         # One warpgroup in a block, if each block then has a multiprocessor.
         smallest = ceil(rows / 64) * ceil(n / 128) if codes else ceil(rows / 128) * ceil(n / 64)
         one = smaller and smallest <= 132
+        many = smallest if one else half if smaller else whole
         area = up(rows, 64 if one else 128) * up(n, side) if codes else up(rows, side) * up(n, 64)
+        # Two blocks with the same weights share them; a block without rows makes an odd one a pair, if
+        # that takes no further round.
+        tiles = ceil(n / (64 if one else 128))
+        padded = many // tiles * up(tiles, 2)
+        paired = not codes and tiles > 1 and ceil(padded / 132) == ceil(many / 132)
         # Each code is converted to half of a pair and multiplied with its scale, once for each tile
         # of activations.
         decode = rows * cols * ceil(n / side) * (UNPACK[dtype] + 0.5) if codes else 0
-        hopper = Hopper(smallest if one else half if smaller else whole, 1 / 2 if one else 3 / 4 if smaller else 1, 2 * area * cols,
+        x_rows, w_rows = (side, 64 if one else 128) if codes else (64 if one else 128, side)
+        hopper = Hopper(codes, padded if paired else many, 1 / 2 if one else 1, 2 * area * cols, many * x_rows * cols * 2,
+                        many * w_rows * row_bytes(dtype, cols), paired,
                         (64 if one else 128) * side * out, codes or not smaller, decode,
                         ENDED[kernel.removesuffix("_prefill"), "bf16" if dtype == "f16" else dtype][smaller] / (2 if one else 1))
     return Launch(kernel, rows * row_bytes(dtype, cols) + activations + out * n * rows, 2 * blocks * tile * tile * cols,
@@ -396,9 +414,10 @@ def limits(machine, launch):
         h = launch.hopper
         rounds = ceil(h.blocks / machine.units)
         busy = h.blocks / (rounds * machine.units)
-        share = machine.wgmma * h.share
+        share = machine.wgmma[h.codes] * h.share
+        tiles = h.x + h.w / (2 if machine.clusters and h.paired else 1)
         multiplied = max(h.flops / (machine.matrix * share * busy), launch.bytes / min(machine.bandwidth, h.blocks * machine.one),
-                         h.instructions / (machine.lanes * busy))
+                         tiles / (machine.tiles * busy), h.instructions / (machine.lanes * busy))
         ended = 32 * h.ended * machine.units / (machine.lanes * machine.issue)
         written = max(h.end * min(h.blocks, machine.units) / machine.bandwidth, ended)
         return {"prompt": multiplied + (rounds if h.alone else 1) * written}
@@ -439,7 +458,7 @@ def main():
     both = {"graphs": H100, "no graphs": H100._replace(gap=WITHOUT_GRAPHS)}
     m = H100
     print(f"PREDICTION, not yet run on hardware. {m.name}: {m.bandwidth / 1e12} TB/s, {m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches")
-    print(f"{100 * m.mma:.0f} % of them, wgmma {100 * m.wgmma:.0f} %, attention of prompts {' and '.join(f'{100 * small:.0f} or {100 * large:.0f}' for small, large in m.attend)} % (heads to 64, larger ones); {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
+    print(f"{100 * m.mma:.0f} % of them, wgmma {' or '.join(f'{100 * share:.0f}' for share in m.wgmma)} % (16 bits, quantised), attention of prompts {' and '.join(f'{100 * small:.0f} or {100 * large:.0f}' for small, large in m.attend)} % (heads to 64, larger ones); {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
     print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")
     for name in SHAPES:
         shape = SHAPES[name]
@@ -480,14 +499,14 @@ def main():
         for dtype, kv in (("bf16", "bf16"), ("int8", "bf16"), ("int8", "int8"), ("fp8", "fp8"), ("int4", "bf16"), ("int4", "int8")):
             steps = [[seconds(m, decode(SHAPES[name], dtype, kv, batch, context), follows=True) for batch in (32, 1)] for context in contexts]
             print(f"{name} {dtype:<5} cache {kv:<6}" + "".join(f"{many / one:>8.2f}" for many, one in steps))
-    print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of the matrix peak")
+    print(f"\nprefill of a prompt: rows of a step ({CHUNK} is what the engine takes), ms, tokens/s, share of {PEAK / 1e12:.0f} TFLOP/s")
     for name in SHAPES:
         shape = SHAPES[name]
-        for dtype, wgmma in ((dtype, wgmma) for dtype in ("bf16", "int8", "fp8", "int4") for wgmma in (m.wgmma, 0)):
+        for dtype, wgmma in ((dtype, wgmma) for dtype in ("bf16", "int8", "fp8", "int4") for wgmma in (m.wgmma, None)):
             for n, chunk in [(128, CHUNK), (512, CHUNK), (2048, CHUNK), (8192, CHUNK), (2048, 256)]:
                 machine = both["no graphs"]._replace(wgmma=wgmma)
                 took = sum(seconds(machine, step) for step in prompt(shape, dtype, "bf16", n, chunk=chunk))
-                share = must_flops(shape, n) / m.matrix / took
+                share = must_flops(shape, n) / PEAK / took
                 print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * took:>11.1f}{n / took:>11.0f}{100 * share:>9.0f} %"
                       f"   {'wgmma' if wgmma else 'mma.sync'}")
     print("\nllama_build to the first of 16 tokens, from page cache")

@@ -169,7 +169,7 @@ def ours(record, machine, directory, name, dtypes, room, points, lengths):
             predicted = gpu_cost.seconds(machine, gpu_cost.decode(shape, dtype, kv, batch, at, draws=True), follows=True)
             record(f"{at_point}, temperature 0.6", batch / seconds, "tokens/s", least / seconds, batch / predicted)
         hopper = is_hopper(model)
-        if not prefill(record, machine._replace(wgmma=machine.wgmma * hopper), model, shape, dtype, room, lengths, what):
+        if not prefill(record, machine if hopper else machine._replace(wgmma=None), model, shape, dtype, room, lengths, what):
             return False
     by_library(record, directory, what, dtype, room, [n for n in lengths if n > 64])
     if not lengths or not (TINY or hopper) or dtype not in ("f16", "bf16", "int8"):
@@ -179,7 +179,7 @@ def ours(record, machine, directory, name, dtypes, room, points, lengths):
     try:
         with Model(directory, CUDA, dtype, cache or "auto", length=room[0], batch=room[1]) as model:
             model.generate(prompts(16, 1), 1)
-            return prefill(record, machine._replace(wgmma=0), model, shape, dtype, room, lengths, f"{what}, mma.sync")
+            return prefill(record, machine._replace(wgmma=None), model, shape, dtype, room, lengths, f"{what}, mma.sync")
     finally:
         del os.environ["LLAMABI_CUDA_HOPPER"]
 
