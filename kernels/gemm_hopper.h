@@ -6,6 +6,11 @@
 // half tile, which has 128 columns; two of its blocks fit on a multiprocessor. It is used where the
 // large tile would leave multiprocessors idle. Its traffic from L2 is a third larger.
 //
+// Two blocks that are neighbours in blockIdx.x have the same weights. If they are a cluster, each
+// copies one run of them into the shared memory of both, which takes a third of the large tile's
+// traffic from L2 (a quarter of the half tile's). So a stage is free when the warps of both blocks
+// have read it.
+//
 // Each output is one sum over k in ascending order, as in gemm.h. Whether wgmma rounds like
 // mma.sync is undocumented. Therefore the type of the weights alone decides which of the two a
 // device uses, never the number of rows. Whether both widths of wgmma round alike is undocumented
@@ -46,25 +51,40 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m, uint32_t k, uint32_t first,
         uint32_t second, const Out &out) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * (groups * 64), steps = (k + K - 1) / K;
-        // A warpgroup without rows does not take part.
-        const uint32_t workers = m - m0 > 64 ? groups : 1;
+        // A warpgroup without rows does not take part. A block without any, which makes the number of
+        // blocks even, multiplies as one with few: its partner needs its copies.
+        const auto workers_of = [=](uint32_t from) { return from + 64 < m ? groups : 1; };
+        const uint32_t workers = workers_of(m0);
+        const bool paired = cluster_blocks() > 1;
+        const uint32_t readers =
+            workers + (paired ? workers_of((blockIdx.x ^ 1) * (groups * 64)) : 0);
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
                      *empty = full + STAGES;
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);
-                barrier_init(empty + s, WARPS * workers);
+                barrier_init(empty + s, WARPS * readers);
             }
 #ifndef PLANT_NO_FENCE
             async_fence();
+#endif
+#ifndef PLANT_NO_FENCE_CLUSTER
+            if (paired) cluster_fence();
 #endif
         }
 #ifndef PLANT_NO_BARRIER_HOPPER
         block_sync();
 #endif
+#ifndef PLANT_NO_BARRIER_CLUSTER
+        if (paired) cluster_sync();
+#endif
         if (t >= 256) {
             if (N == 256) give_registers<COPIER_REGISTERS>();
-            if (t == 256) copy(shared, x, w, x_row + m0, groups, steps, first, second, full, empty);
+            if (t != 256) return;
+            if (paired)
+                copy<true>(shared, x, w, x_row + m0, groups, steps, first, second, full, empty);
+            else
+                copy<false>(shared, x, w, x_row + m0, groups, steps, first, second, full, empty);
             return;
         }
         if (N == 256) take_registers<REGISTERS>();
@@ -90,10 +110,14 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #ifdef PLANT_FREED_EARLY
             stage_read(empty + step % STAGES);
 #else
-            stage_read(empty + (step - 1) % STAGES, step > 0);
+            if (paired)
+                stage_read_by_cluster(empty + (step - 1) % STAGES, step > 0);
+            else
+                stage_read(empty + (step - 1) % STAGES, step > 0);
 #endif
         }
         wgmma_finish(sums);
+        if (paired) stage_read_by_cluster(empty + (steps - 1) % STAGES, true);
         // When no warp reads the last stages any more, each warp stores its sixteen rows of sums in
         // shared memory, where a lane finds a few columns of all of these rows. So what belongs to
         // columns is computed once, what belongs to a row is the same for the whole warp, and the
@@ -141,6 +165,7 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         }
     }
 
+    template <bool PAIRED>
     DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w,
         uint32_t x_row, uint32_t groups, uint32_t steps, uint32_t first, uint32_t second,
         AsyncBarrier *full, AsyncBarrier *empty) {
@@ -160,12 +185,22 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #endif
             for (uint32_t row = 0; row < groups * 64; row += GPU_BOX_ROWS)
                 copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
+            const uint32_t rank = cluster_rank(), run = rank ? second : first;
             UNROLL
             for (uint32_t row = 0; row < HALF; row += GPU_BOX_ROWS) {
-                copy_box(stage + X_BYTES + row * K * 2, w, step * K, first + row, there);
-                copy_box(
-                    stage + X_BYTES + W_BYTES / 2 + row * K * 2, w, step * K, second + row, there);
+                unsigned char *const to = stage + X_BYTES + row * K * 2;
+                if (PAIRED) {
+                    copy_box_to_both(to + rank * (W_BYTES / 2), w, step * K, run + row, there);
+                } else {
+                    copy_box(to, w, step * K, first + row, there);
+                    copy_box(to + W_BYTES / 2, w, step * K, second + row, there);
+                }
             }
         }
+#ifndef PLANT_NO_WAIT_CLUSTER
+        // A block lives until its partner has read all that it has copied, and has said so.
+        for (uint32_t step = steps; PAIRED && step < steps + STAGES; step++)
+            barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
+#endif
     }
 };

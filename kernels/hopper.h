@@ -38,6 +38,16 @@ DEVICE void barrier_expect(AsyncBarrier *b, uint32_t bytes) {
         "r"(bytes)
         : "memory");
 }
+// Arrives at the barrier of block `rank` of the cluster at the same place in its shared memory. It
+// says that this thread's reads of operands are over, and publishes nothing that the thread has
+// written: with `.release.cluster`, every step would wait for all writes to reach L2.
+DEVICE void barrier_arrive_at(AsyncBarrier *b, uint32_t rank) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(
+                     shared_address(b)),
+        "r"(rank)
+        : "memory");
+}
 // Waits until the phase of this parity is over. The first phase has parity 0. On a new barrier,
 // waiting for parity 1 returns at once.
 DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity) {
@@ -58,6 +68,30 @@ DEVICE uint32_t lane_of_warp() {
     return lane;
 }
 DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- clusters: blocks that run at the same time, and that reach each other's barriers and shared
+// memory while all of them live. Without clusters, a block is one of its own, with rank 0.
+
+DEVICE uint32_t cluster_blocks() {
+    uint32_t n;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+    return n;
+}
+DEVICE uint32_t cluster_rank() {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+// After barrier_init, makes the barriers known to the other blocks, once these have synchronised.
+DEVICE void cluster_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// All threads of all blocks of the cluster.
+DEVICE void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
+}
+
+// ---- operands
+
 // Stores a part of an operand. Each thread that does so calls async_fence afterwards, before the
 // threads synchronise and begin the product.
 template <class W> DEVICE void store_operand(void *p, W v) { *(W *)p = v; }
@@ -74,6 +108,17 @@ DEVICE void copy_box(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
             "r"(shared_address(to)),
         "l"(&map), "r"(column), "r"(row), "r"(shared_address(b))
+        : "memory");
+}
+
+// The same into both blocks of a cluster of two, to the same place of each; `b` is that barrier of
+// each. Both must be about to expect it.
+DEVICE void copy_box_to_both(
+    void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::
+            "r"(shared_address(to)),
+        "l"(&map), "r"(column), "r"(row), "r"(shared_address(b)), "h"((uint16_t)3)
         : "memory");
 }
 
@@ -188,6 +233,14 @@ DEVICE void stage_read(AsyncBarrier *b, bool any = true) {
         if (any && threadIdx.x % 128 == 0) barrier_arrive(b);
 #else
     if (lane_of_warp() == 0 && any) barrier_arrive(b);
+#endif
+}
+// The same to all blocks of the cluster, whose copies reach this stage, too.
+DEVICE void stage_read_by_cluster(AsyncBarrier *b, bool any) {
+#ifdef PLANT_READ_BY_ONE
+    if (lane_of_warp() < cluster_blocks() && any) barrier_arrive_at(b, cluster_rank());
+#else
+    if (lane_of_warp() < cluster_blocks() && any) barrier_arrive_at(b, lane_of_warp());
 #endif
 }
 

@@ -176,6 +176,10 @@ FREED_EARLY matmul_add hopper_bf16 hopper overwrites what a product of warpgroup
 FREED_BY_ONE matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
 FREED_BY_ONE attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper overwrites what a product of warpgroup . still reads
 NOT_EMPTY matmul_add hopper_bf16 hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
+NO_FENCE_CLUSTER matmul_add hopper_bf16 hopper by a store that no cluster_fence has made visible
+NO_BARRIER_CLUSTER matmul_add hopper_bf16 hopper a barrier that nobody has made
+NO_WAIT_CLUSTER matmul_add hopper_bf16 hopper a block of its cluster that has ended|ended with copies under way
+READ_BY_ONE matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
 WRONG_SWIZZLE ffn_up hopper_bf16 hopper twin says
 DECODED_EARLY matmul_add hopper_int8 codes registers were written while a product read them
 CODES_FREED_EARLY matmul_add hopper_int8 codes overwrites what a product of warpgroup . still reads
@@ -237,6 +241,7 @@ WRITE_AFTER_READ_ATTEND attend_prefill bf16_128 attend_prefill data race
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper data race|a barrier that nobody has made
 NO_BARRIER_ENDS matmul_add hopper_bf16 hopper data race|a product reads what threads have stored
 NO_BARRIER_ROWS qkv hopper_bf16 hopper data race
+READ_BY_ONE matmul_add hopper_bf16 hopper data race|overwrites what a product of warpgroup . still reads
 FREED_EARLY matmul_add hopper_bf16 hopper data race|overwrites what a product of warpgroup . still reads
 NOT_EMPTY matmul_add hopper_bf16 hopper data race|more arrivals than|overwrites what a product of warpgroup . still reads
 NO_BARRIER_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper data race
@@ -278,7 +283,7 @@ start() {
     name=$(basename "$name" .cu)
     list+=("compile $dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o")
   done
-  for name in fibers warp memory launch hopper_copies hopper_products; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
+  for name in fibers warp memory launch hopper_clusters hopper_copies hopper_products; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
   list+=("host $tables kernels/emu/table.cpp")
 }
 

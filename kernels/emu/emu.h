@@ -51,6 +51,12 @@ int emu_tensor_map(void *map, uint64_t address, uint64_t columns, uint64_t rows,
 int emu_launch(const char *kernel, const void *params, size_t params_size, const unsigned grid[3],
     const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error, size_t error_len);
 
+// The same in clusters: `cluster` blocks that are neighbours in grid[0], 1 or 2, run at the same
+// time. Only kernels for compute capability 9.0 take more than one.
+int emu_launch_clusters(const char *kernel, const void *params, size_t params_size,
+    const unsigned grid[3], const unsigned block[3], size_t shared_bytes, unsigned cluster,
+    uint64_t seed, char *error, size_t error_len);
+
 // The same for a dependent launch, which may start before the previous one has ended. After
 // emu_strict(1), wait_for_last is checked: until the launch's threads have called it, the launch
 // sees 0xff in place of everything that launches have written since the last copy or ordinary

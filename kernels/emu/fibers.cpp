@@ -21,8 +21,10 @@ __thread Machine *current;
 
 Machine &make_machine(unsigned i) {
     hopper_select(i);
-    if (!own) own.reset(new Machine[RESIDENT]);
-    return *(current = &own[i]);
+    if (!own) own.reset(new Machine[PLACES]);
+    current = &own[i];
+    current->place_of = i;
+    return *current;
 }
 Machine &machine() { return *current; }
 
@@ -123,7 +125,9 @@ void first_entry() {
     __sanitizer_finish_switch_fiber(nullptr, &m.stack, &m.stack_size);
 #endif
 #ifdef EMU_TSAN
-    __tsan_acquire(&m.place);
+    // Where blocks reach each other's memory, all that ran before in the places of their cluster come
+    // first.
+    for (unsigned r = 0; r < m.cluster->blocks; r++) __tsan_acquire(&m.cluster->of[r]->place);
 #endif
     m.entry(m.params);
     Fiber *f = m.now;
@@ -133,6 +137,7 @@ void first_entry() {
     hopper_exits();
     end(m);
     m.exited++;
+    cluster_opens(*m.cluster);
     Warp &w = m.warps[f->id / 32];
     w.exited++;
     if (m.early.arrived && m.early.arrived + m.exited == f->view.block_dim.x) show(m);
@@ -256,9 +261,19 @@ void run_block(unsigned threads, Random &random, bool ahead, unsigned turns) {
                 if (!ahead) break;
             }
         }
+        bool others = false; // whether another block of the cluster can go on
+        for (unsigned r = 0; r < m.cluster->blocks; r++) {
+            Machine &other = *m.cluster->of[r];
+            // What this block has done may be what another waits for.
+            if (moved) other.stuck = false;
+            others |= &other != &m && !other.stuck && other.exited < threads;
+        }
         if (moved || m.failed) continue;
         if (hopper_busy()) {
             hopper_lands(random.below(1 << 16));
+        } else if (others) {
+            m.stuck = true;
+            return;
         } else {
             m.failed = true;
             int n = snprintf(

@@ -2,7 +2,7 @@
 // arrive, copies of boxes, warpgroup products.
 //
 // Copies and products happen later than they are requested. A copy lands when the scheduler picks
-// it, in any order; its destination is NaN until then. A product is computed when a thread waits
+// it, in any order, and in each block of a cluster at another time; its destination is NaN until then. A product is computed when a thread waits
 // for it; its sums are NaN until then.
 //
 // Shared memory exists twice: as threads see it, and as copies and products see it. async_fence
@@ -18,14 +18,24 @@
 namespace emu {
 
 void async_init(const void *barrier, uint32_t count, int line);
-void async_arrive(const void *barrier, uint32_t bytes, int line);
+// `barrier` lies in the memory of the running block; that of block `rank` of the cluster at the same
+// place is meant, here and below.
+void async_arrive(const void *barrier, uint32_t bytes, unsigned rank, int line);
 void async_wait(const void *barrier, uint32_t parity, int line);
 void async_fence(int line);
 // Records that this thread has stored bytes that products will read.
 void operand_stored(const void *, uint32_t bytes);
 // Checks a copy and returns its number of bytes.
-uint32_t box_begins(const void *to, const TensorMap &, const void *barrier, int line);
-void box_copies(void *to, const TensorMap &, int32_t column, int32_t row, const void *barrier);
+uint32_t box_begins(
+    const void *to, const TensorMap &, const void *barrier, unsigned rank, int line);
+void box_copies(const void *to, const TensorMap &, int32_t column, int32_t row, const void *barrier,
+    unsigned rank);
+unsigned cluster_blocks();
+unsigned cluster_rank();
+// The same place in the shared memory of another block of the cluster.
+void *at_rank(const void *, unsigned rank, int line);
+void cluster_fence(int line);
+void cluster_sync(int line);
 void wgmma_begin(int line);
 // The operands of a product. `registers`: operand A, if it is in registers; if null, `a` is its
 // descriptor. `fresh`: the sums start from zero.
@@ -55,18 +65,26 @@ DEVICE void barrier_init(AsyncBarrier *b, uint32_t count, EMU_LINE) {
 }
 DEVICE void barrier_arrive(AsyncBarrier *b, EMU_LINE) {
     touch_barrier(b);
-    emu::async_arrive(b, 0, line);
+    emu::async_arrive(b, 0, emu::cluster_rank(), line);
+}
+DEVICE void barrier_arrive_at(AsyncBarrier *b, uint32_t rank, EMU_LINE) {
+    touch_barrier((const AsyncBarrier *)emu::at_rank(b, rank, line));
+    emu::async_arrive(b, 0, rank, line);
 }
 DEVICE uint32_t lane_of_warp() { return threadIdx.x % 32; }
 DEVICE void barrier_expect(AsyncBarrier *b, uint32_t bytes, EMU_LINE) {
     touch_barrier(b);
-    emu::async_arrive(b, bytes, line);
+    emu::async_arrive(b, bytes, emu::cluster_rank(), line);
 }
 DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity, EMU_LINE) {
     touch_barrier(b);
     emu::async_wait(b, parity, line);
 }
 DEVICE void async_fence(EMU_LINE) { emu::async_fence(line); }
+DEVICE uint32_t cluster_blocks() { return emu::cluster_blocks(); }
+DEVICE uint32_t cluster_rank() { return emu::cluster_rank(); }
+DEVICE void cluster_fence(EMU_LINE) { emu::cluster_fence(line); }
+DEVICE void cluster_sync(EMU_LINE) { emu::cluster_sync(line); }
 template <class W> DEVICE void store_operand(void *p, W v, EMU_LINE) {
     if ((uintptr_t)p % sizeof(W))
         emu::fail(line, "%d-byte store to an address that is no multiple of that", (int)sizeof(W));
@@ -77,9 +95,20 @@ template <class W> DEVICE void store_operand(void *p, W v, EMU_LINE) {
 DEVICE void copy_box(
     void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b, EMU_LINE) {
     touch_barrier(b);
-    const uint32_t bytes = emu::box_begins(to, map, b, line);
+    const unsigned rank = emu::cluster_rank();
+    const uint32_t bytes = emu::box_begins(to, map, b, rank, line);
     for (uint32_t i = 0; i < bytes / 8; i++) ((volatile uint64_t *)to)[i] = ~0ull;
-    emu::box_copies(to, map, (int32_t)column, (int32_t)row, b);
+    emu::box_copies(to, map, (int32_t)column, (int32_t)row, b, rank);
+}
+DEVICE void copy_box_to_both(
+    void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b, EMU_LINE) {
+    for (unsigned rank = 0; rank < 2; rank++) {
+        touch_barrier((const AsyncBarrier *)emu::at_rank(b, rank, line));
+        const uint32_t bytes = emu::box_begins(to, map, b, rank, line);
+        volatile uint64_t *const there = (volatile uint64_t *)emu::at_rank(to, rank, line);
+        for (uint32_t i = 0; i < bytes / 8; i++) there[i] = ~0ull;
+        emu::box_copies(to, map, (int32_t)column, (int32_t)row, b, rank);
+    }
 }
 
 DEVICE void wgmma_begin(EMU_LINE) { emu::wgmma_begin(line); }

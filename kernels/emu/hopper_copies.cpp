@@ -4,7 +4,7 @@
 namespace emu {
 
 namespace {
-thread_local Own owns[RESIDENT];
+thread_local Own owns[PLACES];
 }
 __thread Own *own_now;
 
@@ -18,10 +18,21 @@ Block &block() {
         }
         own.used = true;
         own.block.reset(new Block);
+        own.block->machine = &machine();
         own.block->shared = view().shared;
         own.block->seen.assign(own.shared_bytes, 0xff);
     }
     return *own.block;
+}
+
+Block &block_of(unsigned rank, int line) {
+    Machine &m = machine();
+    if (rank == m.rank) return block();
+    if (rank >= m.cluster->blocks) fail(line, "a cluster of %u blocks has no %u", m.cluster->blocks, rank);
+    Own &other = owns[m.cluster->of[rank]->place_of];
+    if (other.ended) fail(line, "reaches a block of its cluster that has ended");
+    if (!other.used) fail(line, "a barrier that nobody has made");
+    return *other.block;
 }
 
 void sleep(Barrier &b, int line) {
@@ -43,11 +54,16 @@ const Map &map_of(const TensorMap &map, int line) {
 }
 uint32_t bytes_of(const Map &m) { return m.box_columns * m.box_rows * 2; }
 
-Phases &barrier_at(const void *p, int line) {
-    auto found = block().barriers.find(shared_address(p));
-    if (found == block().barriers.end()) fail(line, "a barrier that nobody has made");
+// The barrier of a block of the cluster at this place in its shared memory. `p` is the place in that
+// of the running block.
+Phases &barrier_at(Block &k, const void *p, int line) {
+    auto found = k.barriers.find(shared_address(p));
+    if (found == k.barriers.end()) fail(line, "a barrier that nobody has made");
+    if (k.machine != &machine() && !found->second.far)
+        fail(line, "the barrier was made by a store that no cluster_fence has made visible");
     return found->second;
 }
+Phases &barrier_at(const void *p, int line) { return barrier_at(block(), p, line); }
 
 void released(Phases &b) {
 #ifdef EMU_TSAN
@@ -57,11 +73,11 @@ void released(Phases &b) {
 #endif
 }
 
-void complete(Phases &b) {
+void complete(Phases &b, Machine &m) {
     if (b.pending || b.expected) return;
     b.pending = b.count;
     b.over++;
-    open(machine(), b.sleeping);
+    open(m, b.sleeping);
 }
 
 } // namespace
@@ -76,14 +92,15 @@ void async_init(const void *at, uint32_t count, int line) {
     b.maker = view().thread.x;
 }
 
-void async_arrive(const void *at, uint32_t bytes, int line) {
-    Phases &b = barrier_at(at, line);
+void async_arrive(const void *at, uint32_t bytes, unsigned rank, int line) {
+    Block &k = block_of(rank, line);
+    Phases &b = barrier_at(k, at, line);
     if (b.pending == 0) fail(line, "more arrivals than the barrier was made for");
     released(b);
     b.expected += bytes;
     if (b.expected > (1 << 20) - 1) fail(line, "a barrier counts no more than 2^20 - 1 bytes");
     b.pending--;
-    complete(b);
+    complete(b, *k.machine);
 }
 
 void async_wait(const void *at, uint32_t parity, int line) {
@@ -110,18 +127,24 @@ void operand_stored(const void *p, uint32_t bytes) {
     block().stored[view().thread.x].push_back({at, bytes});
 }
 
-uint32_t box_begins(const void *to, const TensorMap &map, const void *at, int line) {
+void cluster_fence(int) {
     Quiet here;
-    Block &k = block();
+    for (auto &[at, one] : block().barriers) one.far |= one.maker == view().thread.x;
+}
+
+uint32_t box_begins(const void *to, const TensorMap &map, const void *at, unsigned rank, int line) {
+    Quiet here;
+    Block &k = block_of(rank, line);
     const Map &m = map_of(map, line);
     const uint32_t bytes = bytes_of(m), from = shared_address(to);
     if (from % 1024 || from + bytes > own.shared_bytes)
         fail(line, "a box of %u bytes goes to %u of %zu, not aligned to 1024", bytes, from,
             own.shared_bytes);
-    Phases &b = barrier_at(at, line);
+    Phases &b = barrier_at(k, at, line);
     if (!b.visible)
         fail(line, "the barrier was made by a store that no async_fence has made visible");
-    if (b.expected < b.flying + bytes)
+    // What another block sends may be on its way before a thread of the block says that it expects it.
+    if (rank == machine().rank && b.expected < b.flying + (int64_t)bytes)
         fail(line, "%u bytes of a box are on their way to a barrier that does not expect them",
             bytes);
     b.flying += bytes;
@@ -136,19 +159,22 @@ uint32_t box_begins(const void *to, const TensorMap &map, const void *at, int li
     return bytes;
 }
 
-void box_copies(void *to, const TensorMap &map, int32_t column, int32_t row, const void *at) {
+void box_copies(const void *to, const TensorMap &map, int32_t column, int32_t row, const void *at,
+    unsigned rank) {
     Quiet here;
-    Phases &b = barrier_at(at, 0);
+    Block &k = block_of(rank, 0);
+    Phases &b = barrier_at(k, at, 0);
     released(b);
-    block().copying.push_back({shared_address(to), (const Map &)map, column, row, &b});
+    k.copying.push_back({shared_address(to), (const Map &)map, column, row, &b});
 }
 
 void hopper_begins(size_t shared_bytes) {
     Quiet here;
-    own.used = false;
+    own.used = own.ended = false;
     own.block.reset();
     own.shared_bytes = shared_bytes;
 }
+void hopper_ends() { own.ended = true; }
 
 bool hopper_busy() { return own.used && !own.block->copying.empty(); }
 
@@ -173,7 +199,7 @@ void hopper_lands(unsigned random) {
         }
     c.barrier->flying -= bytes_of(c.map);
     c.barrier->expected -= bytes_of(c.map);
-    complete(*c.barrier);
+    complete(*c.barrier, machine());
 }
 
 } // namespace emu

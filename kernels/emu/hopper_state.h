@@ -1,4 +1,4 @@
-// The state of a block that hopper_copies.cpp and hopper_products.cpp share: its barriers, the
+// The state of a block that the files hopper_*.cpp share: its barriers, the
 // copies and products in flight, and shared memory as both see it.
 #ifndef LLAMABI_EMU_HOPPER_STATE_H
 #define LLAMABI_EMU_HOPPER_STATE_H
@@ -34,10 +34,13 @@ struct Phases {
     unsigned over = 0;
     Barrier sleeping; // threads that wait for the current phase to end
     uint32_t count = 0, pending = 0;
-    uint64_t expected = 0, flying = 0; // expected bytes; bytes of copies in flight
-    unsigned maker = 0;                // the thread that made the barrier
-    bool visible = false;              // whether copies see the barrier
-    char token[2] = {};                // for TSan, by parity of the phase
+    // Expected bytes, less than 0 where those from another block land before a thread says that it
+    // expects them; bytes of copies in flight.
+    int64_t expected = 0, flying = 0;
+    unsigned maker = 0;   // the thread that made the barrier
+    bool visible = false; // whether copies see the barrier
+    bool far = false;     // whether other blocks of the cluster see it
+    char token[2] = {};   // for TSan, by parity of the phase
 };
 
 struct Copying {
@@ -93,6 +96,7 @@ struct Warpgroup {
 };
 
 struct Block {
+    Machine *machine = nullptr;
     unsigned char *shared = nullptr;
     std::vector<unsigned char> seen; // shared memory as copies and products see it
     // For each thread, the addresses and sizes of what it has stored since its last async_fence.
@@ -107,7 +111,7 @@ struct Block {
 };
 
 struct Own {
-    bool used = false, quiet = false;
+    bool used = false, quiet = false, ended = false;
     size_t shared_bytes = 0;
     std::unique_ptr<Block> block;
 };
@@ -139,6 +143,8 @@ struct Quiet {
 
 // The state of the running block. It is made when a kernel first uses a function of hopper.h.
 Block &block();
+// That of a block of its cluster.
+Block &block_of(unsigned rank, int line);
 
 // Sleeps until somebody opens the barrier. It tells TSan nothing: the phases of barriers release
 // and acquire.

@@ -13,8 +13,8 @@ void AnnotateIgnoreWritesEnd(const char *, int);
 using namespace emu;
 
 static int launch(const char *name, const void *params, size_t params_size, const unsigned grid[3],
-    const unsigned block[3], size_t shared_bytes, uint64_t seed, char *error, size_t error_len,
-    bool dependent) {
+    const unsigned block[3], size_t shared_bytes, unsigned cluster, uint64_t seed, char *error,
+    size_t error_len, bool dependent) {
     InOrder in_order;
     const Entry *kernel = find(name);
     if (!kernel) return report(error, error_len, "no kernel is called %s", name);
@@ -33,23 +33,35 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         return report(error, error_len,
             "%s: %zu bytes of shared memory are more than every GPU has", name, shared_bytes);
 
-    const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+    if (cluster > 1 && !hopper)
+        return report(error, error_len, "%s: clusters are for compute capability 9.0", name);
+    if (!cluster || cluster > CLUSTER || grid[0] % cluster || (strict && dependent && cluster > 1))
+        return report(error, error_len, "%s: clusters of %u blocks in a grid of (%u, %u, %u)", name,
+            cluster, grid[0], grid[1], grid[2]);
+
+    const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2], clusters = blocks / cluster;
     unsigned threads = block[0];
     // What a dependent launch sees changes when its first block has waited, so that in strict mode
     // blocks run one after another.
-    const unsigned residents = strict ? 1 : blocks < RESIDENT ? (unsigned)blocks : RESIDENT;
+    const unsigned most = strict ? 1 : cluster > 1 ? RESIDENT_CLUSTERS : RESIDENT,
+                   residents = cluster * (clusters < most ? (unsigned)clusters : most);
     // Parameters are copied because the tensor maps in them must be aligned.
     alignas(128) unsigned char aligned[1024];
     if (params_size > sizeof aligned)
         return report(error, error_len, "%s: %zu bytes of parameters", name, params_size);
     memcpy(aligned, params, params_size);
-    unsigned char *raw[RESIDENT] = {};
+    unsigned char *raw[PLACES] = {};
+    Cluster together[PLACES]; // by its first place
     for (unsigned i = 0; i < residents; i++) {
         Machine &m = make_machine(i);
         m.entry = kernel->entry;
         m.params = aligned;
         m.kernel = name;
         m.failed = m.waited = m.wrote_early = false;
+        m.rank = i % cluster;
+        m.cluster = &together[i - m.rank];
+        m.cluster->blocks = cluster;
+        m.cluster->of[m.rank] = &m;
         while (m.fibers.size() < threads) {
             void *stack =
                 mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -74,7 +86,7 @@ static int launch(const char *name, const void *params, size_t params_size, cons
     }
     Random random{seed * 0x9e3779b97f4a7c15ull | 1};
     for (int i = 0; i < 4; i++) random.below(2);
-    std::vector<uint64_t> order(blocks);
+    std::vector<uint64_t> order(clusters);
     for (size_t i = 0; i < order.size(); i++) {
         size_t j = random.below((unsigned)i + 1);
         order[i] = order[j];
@@ -103,7 +115,8 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         m.published = &published[b];
         m.counter = nullptr;
 #endif
-        m.block = m.early = Barrier();
+        m.block = m.early = m.together = Barrier();
+        m.stuck = false;
         for (Barrier &n : m.named) n = Barrier();
         m.exited = 0;
         m.shared_bytes = shared_bytes;
@@ -135,17 +148,26 @@ static int launch(const char *name, const void *params, size_t params_size, cons
     };
     if (strict) before_launch(dependent);
     // Blocks take turns of random length. When one has ended, the next takes its place.
-    bool running[RESIDENT] = {}, failed = false, waited = false;
+    bool running[PLACES] = {}, failed = false, waited = false;
     char message[sizeof Machine::message];
     for (uint64_t begun = 0, ended = 0; ended < blocks && !failed;) {
-        const unsigned i = random.below(residents);
-        if (!running[i] && begun == blocks) continue;
+        const unsigned i = random.below(residents), first = i / cluster * cluster;
+        bool any = false; // whether a block of this cluster runs
+        for (unsigned r = 0; r < cluster; r++) any |= running[first + r];
+        if (any ? !running[i] : begun == clusters) continue;
+        if (!any) {
+            together[first].arrived = together[first].generation = 0;
+            for (unsigned r = 0; r < cluster; r++) {
+                begin(make_machine(first + r), raw[first + r] + GUARDED, order[begun] * cluster + r);
+                running[first + r] = true;
+            }
+            begun++;
+        }
         Machine &m = make_machine(i);
-        if (!running[i]) begin(m, raw[i] + GUARDED, order[begun++]);
-        running[i] = true;
         run_block(threads, random, seed % 2 == 0, residents == 1 ? ~0u : 1 + random.below(64));
         if (m.exited < threads && !m.failed) continue;
         end(m, raw[i]);
+        hopper_ends();
         running[i] = false;
         ended++;
         waited |= m.waited;
@@ -183,12 +205,19 @@ extern "C" int emu_launch(const char *name, const void *params, size_t params_si
     const unsigned grid[3], const unsigned block[3], size_t shared_bytes, uint64_t seed,
     char *error, size_t error_len) {
     return launch(
-        name, params, params_size, grid, block, shared_bytes, seed, error, error_len, false);
+        name, params, params_size, grid, block, shared_bytes, 1, seed, error, error_len, false);
+}
+
+extern "C" int emu_launch_clusters(const char *name, const void *params, size_t params_size,
+    const unsigned grid[3], const unsigned block[3], size_t shared_bytes, unsigned cluster,
+    uint64_t seed, char *error, size_t error_len) {
+    return launch(name, params, params_size, grid, block, shared_bytes, cluster, seed, error,
+        error_len, false);
 }
 
 extern "C" int emu_launch_dependent(const char *name, const void *params, size_t params_size,
     const unsigned grid[3], const unsigned block[3], size_t shared_bytes, uint64_t seed,
     char *error, size_t error_len) {
     return launch(
-        name, params, params_size, grid, block, shared_bytes, seed, error, error_len, true);
+        name, params, params_size, grid, block, shared_bytes, 1, seed, error, error_len, true);
 }

@@ -1,7 +1,8 @@
 // The internal interface of the emulator, for the files beside this one: threads, warps, blocks.
 //
 // fibers.cpp switches between threads. warp.cpp has the operations of several threads together;
-// hopper_copies.cpp and hopper_products.cpp have those of compute capability 9.0. memory.cpp has
+// hopper_clusters.cpp, hopper_copies.cpp and hopper_products.cpp have those of compute capability
+// 9.0. memory.cpp has
 // device memory, and hides from a dependent launch what it may not see yet. launch.cpp runs a
 // kernel.
 //
@@ -113,15 +114,33 @@ struct Published {
 };
 #endif
 
-// How many blocks of a launch run at the same time, taking turns.
-constexpr unsigned RESIDENT = 3;
+// How many blocks of a launch run at the same time, taking turns: with clusters, two clusters.
+constexpr unsigned RESIDENT = 3, RESIDENT_CLUSTERS = 2;
+// The most blocks of a cluster that are emulated.
+constexpr unsigned CLUSTER = 2;
+constexpr unsigned PLACES = RESIDENT_CLUSTERS * CLUSTER;
+
+// Blocks that run at the same time, and that reach each other's barriers and shared memory. Without
+// clusters, each block is one of its own.
+struct Cluster {
+    unsigned blocks = 1;
+    struct Machine *of[CLUSTER] = {}; // by rank
+    // The cluster's barrier: threads that have arrived. `token` is for TSan, as in Barrier.
+    unsigned arrived = 0, generation = 0;
+    char token[2] = {};
+};
 
 // The emulator's state of a block that runs, and of what it needs of its launch. An OS thread that
-// launches kernels has RESIDENT of them.
+// launches kernels has PLACES of them.
 struct Machine {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    Barrier block, named[16], early; // `early`: the barrier of wait_for_last
+    // `early`: the barrier of wait_for_last; `together`: threads that wait for the cluster.
+    Barrier block, named[16], early, together;
+    unsigned place_of = 0; // its number
+    Cluster *cluster = nullptr;
+    unsigned rank = 0;  // in the cluster
+    bool stuck = false; // whether no thread can go on before another block of the cluster does something
     unsigned exited = 0;
     size_t shared_bytes = 0;
     unsigned turns = 0; // how many more warps have a turn before another block does
@@ -188,10 +207,14 @@ void wait_at(Machine &, Barrier &, unsigned expected, int line);
 // Lets all threads that wait at the barrier go on.
 void open(Machine &, Barrier &);
 
-// hopper_copies.cpp. hopper_select: another block runs. hopper_begins: a block begins. hopper_busy: whether copies are in flight.
-// hopper_lands: one of them lands.
+// hopper_clusters.cpp. Lets the threads that wait for a cluster go on if all others have arrived or
+// exited.
+void cluster_opens(Cluster &);
+// hopper_copies.cpp. hopper_select: another block runs. hopper_begins, hopper_ends: a block begins
+// or has ended. hopper_busy: whether copies are in flight. hopper_lands: one of them lands.
 void hopper_select(unsigned);
 void hopper_begins(size_t shared_bytes);
+void hopper_ends();
 bool hopper_busy();
 void hopper_lands(unsigned random);
 // hopper_products.cpp. hopper_exits: the running thread ends.

@@ -89,8 +89,8 @@ inline void launch_gemm(const std::string &kernel, int type, const void *params,
 // Launches a product of prefill rows for compute capability 9.0. With float weights, a tile has 128
 // rows and `columns` columns; with half_tiles, half as many columns. With quantised weights, a tile
 // has columns / 2 columns and 256 rows; with half_tiles, 128 rows. With `alone`, one warpgroup
-// computes a half tile.
-inline bool half_tiles = false, alone = false;
+// computes a half tile. With `paired`, blocks are clusters of two, and their number is even.
+inline bool half_tiles = false, alone = false, paired = false;
 template <class P> void launch_hopper(const std::string &kernel, const P &p, const Buffer &x,
     uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns, uint32_t n_rows, uint64_t seed,
     uint32_t first = 0) {
@@ -119,8 +119,31 @@ template <class P> void launch_hopper(const std::string &kernel, const P &p, con
                    columns_of = codes && alone        ? columns / 4
                                 : codes || half_tiles ? columns / 2
                                                       : columns;
-    launch(name, all, tiles(n_rows, rows_of), tiles(n, columns_of), 1, half_tiles ? 288 : 384,
-        shared, seed);
+    const uint32_t cluster = paired ? 2 : 1;
+    const unsigned grid[3] = {tiles(tiles(n_rows, rows_of), cluster) * cluster,
+                       tiles(n, columns_of), 1},
+                   block[3] = {half_tiles ? 288u : 384u, 1, 1};
+    if (emu_launch_clusters(name.c_str(), &all, sizeof all, grid, block, shared, cluster, seed,
+            error, sizeof error))
+        die(error);
+}
+
+// Calls `check` once for each other way to launch such a product, and for each schedule of blocks
+// that share tiles.
+inline void other_tiles(int type, const std::function<void(const char *, uint64_t)> &check) {
+    half_tiles = true;
+    check("smaller tiles", 1);
+    alone = true;
+    check("one warpgroup", 1);
+    if (!quantised(type)) {
+        paired = true;
+        check("a pair of one warpgroup each", 1);
+        alone = false;
+        check("a pair of smaller tiles", 1);
+        half_tiles = false;
+        for (int seed = 1; seed <= schedules(); seed++) check("a pair", (uint64_t)seed);
+    }
+    half_tiles = alone = paired = false;
 }
 
 // The kernels that compute a product. For decode rows the default is Few up to eight rows, and

@@ -230,13 +230,10 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
     CHECK(test.way == Library || test.run(rows, 1) == all,
         "qkv %s: a launch for each part gives other bits", name_of(type));
     test.by_parts = false;
-    half_tiles = true;
-    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: smaller tiles give other bits",
-        name_of(type));
-    alone = true;
-    CHECK(test.way != Hopper || test.run(rows, 1) == all, "qkv %s: one warpgroup gives other bits",
-        name_of(type));
-    half_tiles = alone = false;
+    if (test.way == Hopper)
+        other_tiles(type, [&](const char *what, uint64_t seed) {
+            CHECK(test.run(rows, seed) == all, "qkv %s: %s: other bits", name_of(type), what);
+        });
     if (norms) {
         test.rope_first = true;
         auto turned = test.run(rows, 1);

@@ -189,25 +189,59 @@ fn kernels_for_one_architecture() {
     }
 }
 
+/// Blocks with the same weights share their copies of them, unless somebody forbids it; the tokens
+/// are the same.
+#[test]
+fn blocks_of_prompts_share_tiles() {
+    const SWITCH: &str = "LLAMABI_CUDA_CLUSTERS";
+    let off = std::env::var(SWITCH).is_ok();
+    let prompt: Vec<Token> = (0..131).map(|i| 5 + i * 7 % 400).collect();
+    let mut want = None;
+    for (settings, weights, shares) in [
+        ("arch=80 shared=232448", None, false),
+        ("arch=90 shared=232448", None, !off),
+        ("arch=90 shared=232448", Some(Dtype::Int8), false),
+    ] {
+        let standin = Standin::new(settings);
+        let options = BuildOptions {
+            max_seq_len: 160,
+            prefill_chunk: Some(140),
+            weights_dtype: weights,
+            ..options()
+        };
+        let llama = build_with(standin.open().unwrap(), "gqa-bf16/meta", &options).unwrap();
+        let got = greedy(&llama, vec![prompt.clone()], 4).unwrap();
+        if weights.is_none() {
+            assert_eq!(got, *want.get_or_insert(got.clone()), "{settings}");
+        }
+        assert_eq!(standin.count("clustered") > 0, shares, "{settings}");
+        drop(llama);
+        standin.assert_clean();
+    }
+    if !off {
+        again_with("cuda_launches::blocks_of_prompts_share_tiles", SWITCH);
+    }
+}
+
 /// One line of the log says which of the ways to run kernels are in use.
 #[test]
 fn the_log_says_how_kernels_run() {
     for (settings, words) in [
         (
             "shared=232448",
-            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on",
+            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on, clusters of them on",
         ),
         (
             "shared=232448 carveout=0",
-            "PTX 9.0, launches that start early on, one carve-out off, graphs on, steps ahead on, kernels for 9.0 on",
+            "PTX 9.0, launches that start early on, one carve-out off, graphs on, steps ahead on, kernels for 9.0 on, clusters of them on",
         ),
         (
             "shared=232448 ptx=80",
-            "PTX 8.0, launches that start early off, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on",
+            "PTX 8.0, launches that start early off, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on, clusters of them on",
         ),
         (
             "arch=89",
-            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 off",
+            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 off, clusters of them off",
         ),
     ] {
         let log = Arc::new(Log::new(Some(Level::Info)));

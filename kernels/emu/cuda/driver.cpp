@@ -273,12 +273,12 @@ API unsigned emu_cuda_report(char *text, size_t size) {
     for (auto &[device, one] : s.contexts) retained += (unsigned)one.retained, used += one.used;
     std::lock_guard<std::mutex> misuses(s.misuse_lock);
     snprintf(text, size,
-        "%u contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes, %llu sent, %llu recarved, %llu exchanges; failed %s",
+        "%u contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes, %llu sent, %llu recarved, %llu exchanges, %llu clustered; failed %s",
         retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls,
         (unsigned long long)s.launches, (unsigned long long)s.copies, (unsigned long long)s.replays,
         (unsigned long long)s.dependent, (unsigned long long)s.ahead,
         (unsigned long long)s.heuristics, (unsigned long long)s.products, (unsigned long long)used,
         (unsigned long long)s.sent, (unsigned long long)s.recarved, (unsigned long long)s.exchanges,
-        s.settings.failed.c_str());
+        (unsigned long long)s.clustered, s.settings.failed.c_str());
     return retained + (unsigned)(s.current != 0) + s.misuses;
 }

@@ -104,11 +104,19 @@ API CUresult cuLaunchKernelEx(
         (int)l.sharedMemBytes > function->shared || extra)
         return CUDA_ERROR_INVALID_VALUE;
     bool dependent = false;
+    unsigned cluster = 1;
     for (unsigned i = 0; i < l.numAttrs; i++) {
-        if (l.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+        const CUlaunchAttributeValue &value = l.attrs[i].value;
+        if (l.attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            dependent = value.programmaticStreamSerializationAllowed != 0;
+        else if (l.attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ||
+                 s.settings.arch < 90 || value.clusterDim.y != 1 || value.clusterDim.z != 1)
             return CUDA_ERROR_INVALID_VALUE;
-        dependent = l.attrs[i].value.programmaticStreamSerializationAllowed != 0;
+        else
+            cluster = value.clusterDim.x;
     }
+    if (!cluster || l.gridDimX % cluster || (dependent && cluster > 1))
+        return CUDA_ERROR_INVALID_VALUE;
     // Machine code for older architectures does not wait for the previous launch.
     if (dependent && s.settings.ptx < 90)
         s.misused("a programmatic launch of a kernel that cannot wait");
@@ -124,9 +132,12 @@ API CUresult cuLaunchKernelEx(
         now.dependent += dependent;
         const int before = now.carveout.exchange(carveout);
         now.recarved += dependent && carveout != before;
-        const auto launch = dependent ? emu_launch_dependent : emu_launch;
-        if (!launch(entry->name, params.data(), params.size(), grid, block, l.sharedMemBytes,
-                now.launches++, text, sizeof text))
+        now.clustered += cluster > 1;
+        const uint64_t seed = now.launches++;
+        if (!(dependent ? emu_launch_dependent(entry->name, params.data(), params.size(), grid,
+                              block, l.sharedMemBytes, seed, text, sizeof text)
+                        : emu_launch_clusters(entry->name, params.data(), params.size(), grid,
+                              block, l.sharedMemBytes, cluster, seed, text, sizeof text)))
             return CUDA_SUCCESS;
         now.misused(text);
         return CUDA_ERROR_LAUNCH_FAILED;

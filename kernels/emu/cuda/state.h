@@ -105,7 +105,8 @@ struct State {
     uint64_t calls = 0, replays = 0, ahead = 0, heuristics = 0, random = 1;
     // What work counts, which runs while the lock is free. sent: bytes from the host. recarved:
     // launches that may start early but ask for another carve-out than the launch before them has
-    std::atomic<uint64_t> launches{0}, copies{0}, dependent{0}, sent{0}, recarved{0}, products{0};
+    std::atomic<uint64_t> launches{0}, copies{0}, dependent{0}, sent{0}, recarved{0}, products{0},
+        clustered{0};
     std::atomic<uint64_t> exchanges{0}; // of NCCL, that were begun
     std::atomic<int> carveout{-1};      // of the last launch
     long current = 0;                   // contexts pushed and not popped, on all threads

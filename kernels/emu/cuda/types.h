@@ -67,9 +67,15 @@ enum CUstream_flags : unsigned { CU_STREAM_NON_BLOCKING = 1 };
 enum CUevent_flags : unsigned { CU_EVENT_DISABLE_TIMING = 2 };
 enum CUmemorytype : unsigned { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 };
 
-enum CUlaunchAttributeID : unsigned { CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+enum CUlaunchAttributeID : unsigned {
+    CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
+};
 union CUlaunchAttributeValue {
     char pad[64];
+    struct {
+        unsigned x, y, z;
+    } clusterDim;
     int programmaticStreamSerializationAllowed;
 };
 struct CUlaunchAttribute {
@@ -130,6 +136,7 @@ static_assert(CUDA_ERROR_OUT_OF_MEMORY == 2 && CUDA_ERROR_STUB_LIBRARY == 34 &&
 static_assert(CUDA_ERROR_INVALID_VALUE == 1 && CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES == 1);
 static_assert(CU_FUNC_ATTRIBUTE_PTX_VERSION == 5 &&
               CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT == 9 &&
+              CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION == 4 &&
               CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION == 6);
 static_assert(sizeof(CUlaunchAttribute) == 72 && offsetof(CUlaunchAttribute, value) == 8 &&
               sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) == 32 &&

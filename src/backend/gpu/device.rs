@@ -19,6 +19,9 @@ pub struct Geometry {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
+    /// Blocks of a cluster, which are neighbours in the first dimension of the grid. A device may
+    /// launch them without clusters: the results have the same bits.
+    pub cluster: u32,
     /// Whether this launch may start while the previous one still runs. The kernel then waits for
     /// it.
     pub dependent: bool,

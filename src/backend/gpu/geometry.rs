@@ -171,6 +171,8 @@ pub(super) struct Hopper {
     pub half: bool,
     /// The number of warpgroups of a block that multiply.
     pub groups: u32,
+    /// The number of blocks with the same weights that share their copies of these.
+    pub cluster: u32,
     pub grid: Grid,
 }
 
@@ -181,8 +183,10 @@ impl Hopper {
     ///
     /// Half tiles are used if they take under 3/4 of the time; they cost 4/3 of the L2 traffic. If
     /// the blocks of half tiles with one warpgroup each fit on the GPU all at once, these are used.
-    /// The choice depends on the number of rows, so all variants must give the same bits. They do
-    /// in the emulator, and tests/gpu/day.sh checks it on hardware.
+    /// With 16-bit weights, blocks with the same weights are clusters of two; a block without rows
+    /// makes an odd number of them even, unless that takes longer. The choice depends on the number
+    /// of rows, so all variants must give the same bits. They do in the emulator, and
+    /// tests/gpu/day.sh checks it on hardware.
     pub fn new(dtype: Dtype, n: u32, cols: u32, n_rows: u32, multiprocessors: u32) -> Hopper {
         let blocks = |rows, cols| [n_rows.div_ceil(rows), n.div_ceil(cols), 1];
         let rounds = |[x, y, _]: [u32; 3]| x.saturating_mul(y).div_ceil(multiprocessors);
@@ -205,9 +209,14 @@ impl Hopper {
             true if smallest == smaller || rounds(smallest) == 1 => (smallest, 1),
             true => (smaller, 2),
         };
+        let [x, y, _] = blocks;
+        let even = [x.next_multiple_of(2), y, 1];
+        let pairs = dtype.is_float() && x > 1 && rounds(even) == rounds(blocks);
+        let (blocks, cluster) = if pairs { (even, 2) } else { (blocks, 1) };
         Hopper {
             half,
             groups,
+            cluster,
             grid: Grid {
                 blocks,
                 shared: shared[usize::from(half)],

@@ -66,7 +66,7 @@ const ADAPT_OUT: OfKinds = [
 const ADAPT_UP: OfKinds = [Family::new("adapt_up_*"), Family::new("adapt_up_prefill_*")];
 
 fn run<D: Device>(device: &D, kernel: Kernel, grid: Grid, params: &impl Params) -> Result<()> {
-    run_as(device, kernel, grid, params, false)
+    run_as(device, kernel, grid, params, 1, false)
 }
 
 /// Launches a kernel that calls `wait_for_last` (kernels/gpu.h), so it may start early.
@@ -76,7 +76,7 @@ fn run_dependent<D: Device>(
     grid: Grid,
     params: &impl Params,
 ) -> Result<()> {
-    run_as(device, kernel, grid, params, true)
+    run_as(device, kernel, grid, params, 1, true)
 }
 
 fn run_as<D: Device>(
@@ -84,6 +84,7 @@ fn run_as<D: Device>(
     kernel: Kernel,
     grid: Grid,
     params: &impl Params,
+    cluster: u32,
     dependent: bool,
 ) -> Result<()> {
     if grid.blocks.contains(&0) {
@@ -93,6 +94,7 @@ fn run_as<D: Device>(
         grid: grid.blocks,
         block: [kernel.threads(), 1, 1],
         shared: grid.shared,
+        cluster,
         dependent,
     };
     // SAFETY: every caller below pairs a kernel with its own struct. The addresses in it are
@@ -179,7 +181,8 @@ fn hopper<D: Device, P: Params>(
 ) -> Result<()> {
     let how = Hopper::new(dtype, n, cols, n_rows, device.multiprocessors());
     let kernel = families[usize::from(how.half)].of(dtype)?;
-    run(device, kernel, how.grid, &params(how.groups))
+    let params = &params(how.groups);
+    run_as(device, kernel, how.grid, params, how.cluster, false)
 }
 
 pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<()> {

@@ -32,6 +32,7 @@ type Launch = unsafe extern "C" fn(
     *const c_uint,
     *const c_uint,
     usize,
+    c_uint,
     u64,
     *mut c_char,
     usize,
@@ -81,7 +82,7 @@ fn library() -> Library {
                     "emu_copy_on_device",
                 )),
                 fill: std::mem::transmute::<*mut c_void, Fill>(symbol("emu_fill")),
-                launch: std::mem::transmute::<*mut c_void, Launch>(symbol("emu_launch")),
+                launch: std::mem::transmute::<*mut c_void, Launch>(symbol("emu_launch_clusters")),
                 tensor_map: std::mem::transmute::<*mut c_void, Map>(symbol("emu_tensor_map")),
             }
         }
@@ -112,8 +113,9 @@ pub struct Emu {
     hopper: bool,
     /// Launches of these kernels: products, attention.
     hoppers: [AtomicU64; 2],
-    /// How many of the products used tiles of 128 columns.
+    /// How many of the products used tiles of 128 columns, and in how many blocks shared tiles.
     halves: AtomicU64,
+    clustered: AtomicU64,
     units: u32,
     /// Launches since `begin_capture`.
     recording: Mutex<Option<Vec<Recorded>>>,
@@ -187,6 +189,7 @@ impl Emu {
             hopper: false,
             hoppers: Default::default(),
             halves: AtomicU64::new(0),
+            clustered: AtomicU64::new(0),
             units: 132,
             recording: Mutex::default(),
             replays: AtomicU64::new(0),
@@ -217,6 +220,11 @@ impl Emu {
     /// How many of the products used tiles of 128 columns.
     pub fn halves(&self) -> u64 {
         self.halves.load(Ordering::SeqCst)
+    }
+
+    /// In how many of them blocks were clusters that shared tiles.
+    pub fn clustered(&self) -> u64 {
+        self.clustered.load(Ordering::SeqCst)
     }
 
     /// Bytes that are allocated now, and the most that ever were.
@@ -384,6 +392,7 @@ unsafe impl Device for Emu {
             grid,
             block,
             shared,
+            cluster,
             // Only the stand-in driver pays attention to this.
             dependent: _,
         } = geometry;
@@ -396,6 +405,8 @@ unsafe impl Device for Emu {
         self.hoppers[which].fetch_add(hopper, Ordering::SeqCst);
         let half = u64::from(kernel.name().contains("_hopper_half_"));
         self.halves.fetch_add(half, Ordering::SeqCst);
+        self.clustered
+            .fetch_add(u64::from(cluster > 1), Ordering::SeqCst);
         // SAFETY: name and parameters are live; the emulator checks their size and every access of
         // the kernel; `e` has `n` bytes.
         Self::call(kernel.name(), |e, n| unsafe {
@@ -406,6 +417,7 @@ unsafe impl Device for Emu {
                 grid.as_ptr(),
                 block.as_ptr(),
                 shared as usize,
+                cluster,
                 seed,
                 e,
                 n,

@@ -15,6 +15,7 @@
 //!   memory as there is.
 //! - LLAMABI_CUDA_HOPPER=0: the kernels for compute capability 9.0 are not used.
 //! - LLAMABI_NCCL: the file of NCCL, by which several ranks exchange numbers.
+//! - LLAMABI_CUDA_CLUSTERS=0: blocks of these kernels do not share what they copy.
 //! - LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt does the products of large prompts in f16 and bf16.
 //!   Results may then depend on the other rows of the batch.
 #![allow(unsafe_code)]
@@ -108,8 +109,9 @@ pub struct Cuda {
     pace: Mutex<Pace>,
     /// Whether launches may start before the previous one has ended.
     programmatic: bool,
-    /// Whether the kernels for compute capability 9.0 are used.
+    /// Whether the kernels for compute capability 9.0 are used, and clusters of their blocks.
     hopper: bool,
+    clusters: bool,
 }
 
 /// How far the host runs ahead of the exchanges that it has launched. A stream takes about a thousand
@@ -166,6 +168,7 @@ impl Cuda {
         let bytes = |which| context.attribute(which).map(|bytes| bytes.max(0) as u32);
         let cuda = Cuda {
             hopper: modules.hopper && found.arch == (9, 0) && is_on("LLAMABI_CUDA_HOPPER"),
+            clusters: is_on("LLAMABI_CUDA_CLUSTERS"),
             products: Mutex::new(Products::Own),
             programmatic: modules.programmatic
                 && found.driver >= PROGRAMMATIC_DRIVER
@@ -281,14 +284,15 @@ unsafe impl Device for Cuda {
         let word = |on| if on { "on" } else { "off" };
         Some(format!(
             "kernels of PTX {}.{}, launches that start early {}, one carve-out {}, graphs {}, steps ahead {}, kernels \
-             for 9.0 {}",
+             for 9.0 {}, clusters of them {}",
             self.modules.ptx / 10,
             self.modules.ptx % 10,
             word(self.programmatic),
             word(self.modules.carved),
             word(self.records),
             word(self.runs_ahead),
-            word(self.hopper)
+            word(self.hopper),
+            word(self.hopper && self.clusters)
         ))
     }
 
@@ -454,13 +458,21 @@ unsafe impl Device for Cuda {
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()> {
         let _current = self.context.enter()?;
         let mut argument: *mut c_void = params.as_ptr().cast_mut().cast();
-        let mut value = CUlaunchAttributeValue { pad: [0; 64] };
-        value.programmaticStreamSerializationAllowed = 1;
-        let mut programmatic = CUlaunchAttribute {
-            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        use CUlaunchAttributeID as Id;
+        let mut attribute = CUlaunchAttribute {
+            id: Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
-            value,
+            value: CUlaunchAttributeValue { pad: [0; 64] },
         };
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        // No kernel that starts early has clusters.
+        let clusters = self.clusters && geometry.cluster > 1;
+        if clusters {
+            attribute.id = Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attribute.value.clusterDim.x = geometry.cluster;
+            attribute.value.clusterDim.y = 1;
+            attribute.value.clusterDim.z = 1;
+        }
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) =
             (geometry.grid, geometry.block);
         let config = CUlaunchConfig {
@@ -472,8 +484,8 @@ unsafe impl Device for Cuda {
             blockDimZ: block_z,
             sharedMemBytes: geometry.shared,
             hStream: self.stream.raw,
-            attrs: &mut programmatic,
-            numAttrs: u32::from(geometry.dependent && self.programmatic),
+            attrs: &mut attribute,
+            numAttrs: u32::from(clusters || geometry.dependent && self.programmatic),
         };
         let Some(function) = self.modules.function(kernel) else {
             let name = kernel.name();
