@@ -423,6 +423,7 @@ fn any_call_may_fail(by: By, every: usize) {
         "Unload",
         "Release",
         "Ctx",
+        "Exchange",
         "Synchronize",
         "Query",
         "Finalize",

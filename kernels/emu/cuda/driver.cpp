@@ -23,6 +23,7 @@
 #include <cstdio>
 
 thread_local std::vector<CUcontext> pushed;
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 API CUresult cuInit(unsigned) {
     State &s = state();
@@ -148,6 +149,16 @@ API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
     *context = pushed.back();
     pushed.pop_back();
     s.current--;
+    if (pushed.empty() && capture_mode != CU_STREAM_CAPTURE_MODE_GLOBAL &&
+        s.settings.failed.empty())
+        s.misused("a thread is left with another capture mode than it had");
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    ENTER(cuThreadExchangeStreamCaptureMode);
+    if (*mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+    std::swap(*mode, capture_mode);
     return CUDA_SUCCESS;
 }
 

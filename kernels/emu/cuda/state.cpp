@@ -51,6 +51,8 @@ void State::set(const char *text) {
             s.kept = (int)number();
         else if (key == "carveout")
             s.carveout = (int)number();
+        else if (key == "captures")
+            s.captures = (int)number();
         else if (key == "memory")
             s.memory = number();
         else if (key == "graph")
@@ -147,6 +149,10 @@ CUresult State::finish(CUstream stream) {
 }
 
 bool State::spoils(const char *function) {
+    if (settings.captures && capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL) {
+        misused(std::string(function) + " while the host records a stream");
+        return true;
+    }
     for (auto &[device, context] : contexts)
         for (CUstream one : context.streams) {
             if (!one->recording || one->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;

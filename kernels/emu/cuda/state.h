@@ -87,6 +87,7 @@ struct Settings {
     // driver keeps without saying so.
     int fixed = 0, kept = 0;
     int carveout = 1;                        // 0: the driver knows no preferred carve-out
+    int captures = 0;                        // 1: the host records a stream, on another thread
     uint64_t memory = 4ull << 30, graph = 0; // graph: bytes that each graph takes
     // 0: work runs when it is waited for; otherwise some work runs earlier, at random
     uint64_t seed = 0;
@@ -141,5 +142,8 @@ struct State {
 };
 
 State &state();
+
+// How this thread's calls stand to streams that others record.
+extern thread_local CUstreamCaptureMode capture_mode;
 
 #endif

@@ -116,6 +116,7 @@ functions! {
     cuStreamSynchronize(stream: CUstream);
     cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
     cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
     cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
     cuGraphUpload(exec: CUgraphExec, stream: CUstream);
     cuGraphLaunch(exec: CUgraphExec, stream: CUstream);

@@ -4,9 +4,10 @@
 use super::nccl::Nccl;
 use super::waits::Waits;
 use crate::backend::gpu::driver::sys::{
-    CUcontext, CUdevice_attribute, CUevent_flags, CUevent_st, CUresult,
+    CUcontext, CUdevice_attribute, CUevent_flags, CUevent_st, CUresult, CUstreamCaptureMode,
 };
 use crate::backend::gpu::driver::{Driver, Outcome};
+use crate::backend::gpu::reason::Failed;
 use crate::process::Process;
 use crate::{Error, Result};
 use std::ffi::c_int;
@@ -29,9 +30,12 @@ unsafe impl Send for Context {}
 // SAFETY: as above; what changes in it lies behind locks.
 unsafe impl Sync for Context {}
 
-/// While this value lives, the context is current on this thread.
+/// While this value lives, the context is current on this thread, and streams that others record
+/// are not disturbed.
 pub(super) struct Current<'a> {
     driver: &'a Driver,
+    /// The thread's capture mode before.
+    mode: u32,
     /// Keeps the value from leaving its thread.
     not_send: PhantomData<*const ()>,
 }
@@ -68,10 +72,21 @@ impl Context {
         }
         // SAFETY: retained until `drop`.
         unsafe { self.driver.cuCtxPushCurrent_v2(self.raw) }?;
-        Ok(Current {
-            driver: &self.driver,
-            not_send: PhantomData,
-        })
+        // The host may record a stream of its own meanwhile, on any thread. Unless it asks for less,
+        // which PyTorch does not, allocations of every thread that does not say this would then fail,
+        // and spoil its recording.
+        let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
+        match exchange_mode(&self.driver, relaxed) {
+            Ok(mode) => Ok(Current {
+                driver: &self.driver,
+                mode,
+                not_send: PhantomData,
+            }),
+            Err(failed) => {
+                pop(&self.driver);
+                Err(failed.into())
+            }
+        }
     }
 
     pub fn attribute(&self, which: CUdevice_attribute) -> Result<c_int> {
@@ -88,10 +103,24 @@ impl Context {
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
-        let mut popped = ptr::null_mut();
-        // SAFETY: undoes the push of `enter`, on the same thread.
-        let _ = unsafe { self.driver.cuCtxPopCurrent_v2(&mut popped) };
+        let _ = exchange_mode(self.driver, self.mode);
+        pop(self.driver);
     }
+}
+
+/// Undoes the push of `enter`, on the same thread.
+fn pop(driver: &Driver) {
+    let mut popped = ptr::null_mut();
+    // SAFETY: `popped` outlives the call.
+    let _ = unsafe { driver.cuCtxPopCurrent_v2(&mut popped) };
+}
+
+/// Sets this thread's capture mode and returns the one before.
+fn exchange_mode(driver: &Driver, mut mode: u32) -> std::result::Result<u32, Failed> {
+    // SAFETY: `mode` outlives the call. It is a number, because the driver may know more modes than
+    // the bindings.
+    unsafe { driver.cuThreadExchangeStreamCaptureMode((&raw mut mode).cast()) }?;
+    Ok(mode)
 }
 
 impl Drop for Context {
