@@ -8,6 +8,7 @@
 #                                kernels/compiled.txt: the sums of the sources that passed, and what
 #                                nvcc made of them
 #   kernels/ptxas.sh --built     checks the kernels in the release build of the library
+#   kernels/ptxas.sh --release   checks all kernels as scripts/nvcc12 compiles them for releases
 #   kernels/ptxas.sh --current   whether compiled.txt is of these sources. If so, nvcc would only say
 #                                once more what stands there. Needs no nvcc
 #
@@ -42,10 +43,10 @@ if [[ ${1:-} == --current ]]; then
   exit
 fi
 
-nvcc=${NVCC:-$(scripts/nvcc)}
+nvcc=${NVCC:-$(scripts/nvcc)} dir=build/kernels/ptxas
+if [[ ${1:-} == --release ]]; then nvcc=$(scripts/nvcc12) dir=build/kernels/ptxas12; fi
 cuobjdump=$(dirname "$nvcc")/cuobjdump
-dir=build/kernels/ptxas
-archs=(80 86 89 90a)
+archs=(80 86 89 90a 100 120)
 mkdir -p "$dir"
 
 if [[ ${1:-} == --built ]]; then
@@ -102,10 +103,10 @@ wanted() {
     # cores.
     *_hopper_half_int8 | *_hopper_half_int4 | *_hopper_half_nf4 | *_hopper_half_fp8) echo 'UTMALDG\.2D LDG\.E[A-Z0-9._]*\.128 HGMMA\.64x128x16\.F32$' ;;
     *_hopper_int8 | *_hopper_int4 | *_hopper_nf4 | *_hopper_fp8) echo 'UTMALDG\.2D LDG\.E[A-Z0-9._]*\.128 HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
-    *_hopper_half_f16) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32$' ;;
-    *_hopper_half_bf16) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32\.BF16$' ;;
-    *_hopper_f16) echo 'UTMALDG\.2D HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
-    *_hopper_bf16) echo 'UTMALDG\.2D HGMMA\.64x256x16\.F32\.BF16$ USETMAXREG' ;;
+    *_hopper_half_f16) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST HGMMA\.64x128x16\.F32$' ;;
+    *_hopper_half_bf16) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST HGMMA\.64x128x16\.F32\.BF16$' ;;
+    *_hopper_f16) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
+    *_hopper_bf16) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST HGMMA\.64x256x16\.F32\.BF16$ USETMAXREG' ;;
     attend_hopper_f16_*) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32$ USETMAXREG' ;;
     attend_hopper_bf16_*) echo 'UTMALDG\.2D HGMMA\.64x128x16\.F32\.BF16$ USETMAXREG' ;;
     attend_prefill_f16_* | attend_prefill_bf16_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 LDSM\.16\.MT88\.4 HMMA\.16816\.F32' ;;
@@ -143,7 +144,7 @@ wanted() {
   esac
 }
 
-# And those for compute capability 9.0. A kernel that may start early lets the next launch start and
+# And those for compute capability 9.0 and newer. A kernel that may start early lets the next launch start and
 # waits for the previous one. Products load weights in the meantime; the float32 ones prefetch them
 # into L2.
 wanted_early() {
@@ -195,7 +196,7 @@ while read -r kernel; do
       continue
     fi
     grep -q "^$kernel sm_$arch " "$dir/report" || complain "$kernel was not compiled for sm_$arch"
-    early=$([[ $arch != 90a ]] || wanted_early "$kernel")
+    early=$([[ $arch == 8* ]] || wanted_early "$kernel")
     converted=$([[ $arch == 8[06] ]] || wanted_converted "$kernel")
     for instruction in $(wanted "$kernel") $early $converted; do
       grep -qE "^$kernel sm_$arch $instruction" "$dir/used" || complain "$kernel for sm_$arch has no $instruction"
@@ -208,7 +209,7 @@ done < <(printf '#include "params.h"\n#define LISTED(name, Params, THREADS) kern
 awk '{ regs[$1] = regs[$1] " " $2 ":" $3 } END { for (k in regs) print k regs[k] }' "$dir/report" | sort >"$dir/registers"
 column -t "$dir/registers"
 ((failed == 0)) || exit 1
-if [[ $fatbins == "$dir" ]]; then
+if [[ $fatbins == "$dir" && ${1:-} != --release ]]; then
   {
     echo "# The sources that nvcc has compiled for every architecture of the library, and the registers of each"
     echo "# kernel: without spills, stack frames and static shared memory, and with the instructions that the"
