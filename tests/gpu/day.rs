@@ -66,15 +66,18 @@ fn the_cost_model_counts_what_is_launched() {
     // With the shared memory that the kernels for compute capability 9.0 take.
     let (content, record) = day(
         "cost",
-        &["--steps", "device,fp8,cost,sanitizer"],
+        &["--steps", "device,short,fp8,cost,soak,sanitizer"],
         "shared=232448",
     );
     assert!(content, "{record}");
     assert_eq!(outcome(&record, "device"), "ok", "{record}");
     assert_eq!(outcome(&record, "fp8"), "ok", "{record}");
     assert_eq!(outcome(&record, "cost"), "ok", "{record}");
+    assert_eq!(outcome(&record, "short"), "ok", "{record}");
+    assert_eq!(outcome(&record, "soak: two handles"), "ok", "{record}");
+    assert_eq!(outcome(&record, "soak: beside torch"), "skipped");
     assert_eq!(outcome(&record, "sanitizer: memcheck"), "skipped");
-    assert!(record.contains("3 passed, 0 failed, 4 skipped"), "{record}");
+    assert!(record.contains("5 passed, 0 failed, 5 skipped"), "{record}");
     assert!(
         record.contains("REHEARSAL on a stand-in driver"),
         "{record}"
@@ -101,7 +104,7 @@ fn what_fails_leaves_the_rest() {
     assert_eq!(outcome(&record, "cost"), "FAILED", "{record}");
     assert_eq!(outcome(&record, "sanitizer: memcheck"), "skipped");
     // A short case under each switch says what to look at.
-    for switch in ["PDL", "GRAPHS", "AHEAD", "HOPPER"] {
+    for switch in ["CLUSTERS", "HOPPER", "PDL", "GRAPHS", "AHEAD"] {
         outcome(&record, &format!("short: LLAMABI_CUDA_{switch}=0"));
     }
 }

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU, in one command:
 #
-#   tests/gpu/day.sh [--steps LIST] [--seconds N] [--work DIR] [--kernels] [--tiny DRIVER_DIR] OUT
+#   tests/gpu/day.sh [--steps LIST] [--seconds N] [--work DIR] [--kernels] [--tiny DRIVER_DIR [--whole]] OUT
 #
-# For a bare x86-64 machine with an NVIDIA driver (CUDA 13), Python 3 with torch and transformers,
+# For a bare x86-64 machine with an NVIDIA driver (CUDA 12.2 or newer; CUDA 13 for kernels of nvcc 13), Python 3 with torch and transformers,
 # nvcc, compute-sanitizer and ncu; no Rust. It runs from where tests/gpu/pack.sh put it, or in a
 # checkout that has build/gpu-day. $LLAMABI_LIBRARY names another library.
 #
 #   --steps    some of these, separated by commas; all by default, the most important first:
 #              device        what the machine has, and whether the library runs on it
+#              short         a few steps of each kind of kernel
 #              kernels       each kernel against the CPU backend and against itself: tests/gpu/*.rs
 #              reference     recorded cases, every format, and batch invariance through the C API,
 #                            CUDA against the CPU
@@ -21,6 +22,8 @@
 #              speed         this machine's limits, decode, prefill and start, beside what
 #                            benches/gpu_cost.py predicts; on compute capability 9.0, prefill with
 #                            its own kernels and with those of all other devices
+#              soak          two handles on two threads, to the last bit; a handle while torch
+#                            records a graph
 #              peers         torch, torch.compile and transformers on the same weights
 #              llamacpp      llama.cpp, if llama-bench and Python's gguf are installed
 #              sanitizer     compute-sanitizer's memcheck, racecheck, initcheck and synccheck
@@ -34,6 +37,7 @@
 #   --tiny     a little of each, on a driver that stands in for NVIDIA's: DRIVER_DIR/libcuda.so.1,
 #              which `kernels/test.sh library plain` leaves in build/kernels/plain. It is a
 #              rehearsal, and its timings mean nothing
+#   --whole    with --tiny: all tests of the step kernels, as on a GPU, which takes minutes
 #
 # OUT gets logs, numbers, and record.txt, which has all of it on a page for benches/record. A step
 # that lacks something it needs is skipped and says so. Exits with 1 if any step has failed or if
@@ -43,8 +47,8 @@ began=$SECONDS
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 usage() { sed -n '4p' "$0" >&2; exit 2; }
-all=device,kernels,reference,staged,fp8,transformers,quantised,cost,speed,peers,llamacpp,sanitizer,ncu
-steps=$all seconds=570 kernels=0 tiny='' out='' keep=''
+all=device,short,kernels,reference,staged,fp8,transformers,quantised,cost,speed,soak,peers,llamacpp,sanitizer,ncu
+steps=$all seconds=570 kernels=0 tiny='' whole=0 out='' keep=''
 while (($#)); do
   case $1 in
     --steps) steps=${2:?} && shift ;;
@@ -52,6 +56,7 @@ while (($#)); do
     --work) keep=${2:?} && shift ;;
     --kernels) kernels=1 ;;
     --tiny) tiny=$(cd "${2:?}" && pwd) && shift ;;
+    --whole) whole=1 ;;
     -*) usage ;;
     *) [[ -z $out ]] || usage; out=$1 ;;
   esac
@@ -131,16 +136,22 @@ run() {
   ((rc == 0))
 }
 # After the first step that has failed: a short case as it is and under each switch, which tells
-# what to look at, then memcheck. These rows count as others do.
+# what to look at, then memcheck. These rows count as others do. Where the short case fails and a
+# switch mends it, everything after it runs with that switch, because there is more to be learnt.
 bisected=0
 bisect() {
-  local switch
+  local switch mends='' fails=0
   ((bisected == 0 && usable == 1)) && [[ $short == yes ]] || return 0
   bisected=1
-  run "short: as it is" 60 bisect python3 "$here/parity.py" short
-  for switch in LLAMABI_CUDA_PDL LLAMABI_CUDA_GRAPHS LLAMABI_CUDA_AHEAD LLAMABI_CUDA_HOPPER; do
-    run "short: $switch=0" 60 bisect env $switch=0 python3 "$here/parity.py" short
+  run "short: as it is" 60 bisect python3 "$here/parity.py" short || fails=1
+  for switch in CLUSTERS HOPPER PDL GRAPHS AHEAD; do
+    run "short: LLAMABI_CUDA_$switch=0" 60 bisect env "LLAMABI_CUDA_$switch=0" python3 "$here/parity.py" short &&
+      mends=${mends:-LLAMABI_CUDA_$switch}
   done
+  if ((fails)) && [[ -n $mends ]]; then
+    export "$mends=0"
+    skip "from here on: $mends=0" "the short case passes with it"
+  fi
   if [[ -z $tiny ]] && has compute-sanitizer; then
     run "short: memcheck" 150 bisect compute-sanitizer --tool memcheck --error-exitcode 9 python3 "$here/parity.py" short
   fi
@@ -192,14 +203,15 @@ fi
 if wanted device; then (describe) >>"$out/device.log" 2>&1 || row "driver" FAILED 0 "$(tail -n1 "$out/device.log")"; fi
 run "device: the library on CUDA" 90 device python3 "$here/parity.py" device || usable=0
 
+wanted short && gpu "short: each kind of kernel" 60 correctness python3 "$here/parity.py" short
 if wanted kernels; then
   for name in cuda models quantised sampling; do
     # Tests that only the emulated device can run say so and pass.
     filter=("$name::")
     if [[ $name == cuda ]]; then filter=(--exact cuda::on_a_real_device); fi
-    if [[ -n $tiny && $name == models ]]; then filter=(--exact models::{page_tables_grow,auto_takes_what_there_is}); fi
-    if [[ -n $tiny && $name == quantised ]]; then filter=(--exact quantised::company_changes_no_bit); fi
-    if [[ -n $tiny && $name == sampling ]]; then filter=(sampling::generations); fi
+    if [[ -n $tiny && $whole == 0 && $name == models ]]; then filter=(--exact models::{page_tables_grow,auto_takes_what_there_is}); fi
+    if [[ -n $tiny && $whole == 0 && $name == quantised ]]; then filter=(--exact quantised::company_changes_no_bit); fi
+    if [[ -n $tiny && $whole == 0 && $name == sampling ]]; then filter=(sampling::generations); fi
     if [[ -x $pack/bin/gpu ]]; then
       gpu "kernels: tests/gpu/$name.rs" 300 correctness env CARGO_MANIFEST_DIR="$root" LLAMABI_TEST_DEVICE=cuda "$pack/bin/gpu" --test-threads 4 "${filter[@]}"
     else
@@ -212,7 +224,7 @@ wanted reference && gpu "reference, formats, company" 300 correctness python3 "$
 wanted reference && [[ -z $tiny ]] && gpu "reference, mma.sync" 300 correctness env LLAMABI_CUDA_HOPPER=0 python3 "$here/parity.py" reference
 if wanted staged; then
   filter=(models::ranks::)
-  if [[ -n $tiny ]]; then filter=(--exact models::ranks::ranks_say_what_ranks_on_the_cpu_say); fi
+  if [[ -n $tiny && $whole == 0 ]]; then filter=(--exact models::ranks::ranks_say_what_ranks_on_the_cpu_say); fi
   if [[ -x $pack/bin/gpu ]]; then
     gpu "staged: several ranks on one GPU" 200 correctness env CARGO_MANIFEST_DIR="$root" LLAMABI_TEST_DEVICE=cuda LLAMABI_RANKS=staged \
       "$pack/bin/gpu" --test-threads 4 "${filter[@]}"
@@ -236,6 +248,10 @@ if wanted cost; then gpu "cost: bytes and launches" 120 correctness python3 "$he
 # Seconds for a step that watches the clock itself.
 share() { local left=$((seconds - (SECONDS - began))); echo $((($1 < left ? $1 : left) - 15)); }
 if wanted speed; then gpu "speed" 1200 speed python3 "$here/speed.py" ours "$models" "$out/speed.jsonl" "$(share 1200)"; fi
+if wanted soak; then
+  gpu "soak: two handles" 150 correctness python3 "$here/parity.py" soak 60
+  gpu "soak: beside torch's graph" 90 correctness python3 "$here/parity.py" captured
+fi
 if wanted peers; then gpu "peers: torch, transformers" 600 speed python3 "$here/speed.py" peers "$models" "$out/speed.jsonl" "$(share 600)"; fi
 if wanted llamacpp; then
   if ! has llama-bench; then

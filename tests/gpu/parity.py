@@ -1,5 +1,5 @@
 """Compares the GPU with the recorded reference and with the CPU backend:
-parity.py device|reference|fp8|tiles|quantised|short.
+parity.py device|reference|fp8|tiles|quantised|short|soak|captured.
 
 device: what the machine has, and that the library runs on it.
 reference: every case of tests/data/reference that tests/support/reference_cases.rs has a test for, with its
@@ -9,6 +9,8 @@ fp8: the same for fp8. The CPU has no fp8, so it is compared with what is not ro
 tiles FOLDER: prompts of a large model, alone and beside others.
 quantised FOLDER FORMAT: a large model in this format against the CPU backend.
 short: a few steps of each kind of kernel, for compute-sanitizer.
+soak SECONDS: two handles on two threads, which say the same again and again, to the last bit.
+captured: a handle is built, used and closed while torch records a graph on another thread.
 
 DAY_TINY=1 takes a few cases of each, for emulated devices.
 """
@@ -17,6 +19,8 @@ import json
 import math
 import os
 import sys
+import threading
+import time
 import traceback
 
 from model import CPU, CUDA, ECHO, IGNORE_EOS, LOGPROBS, ROOT, Model, warnings
@@ -300,6 +304,61 @@ def short():
             model.one(prompt(20, 2), 2, temperature=0.8, top_p=0.9, top_k=40, min_p=0.01, repetition_penalty=1.1, seed=3)
 
 
+def soak(seconds):
+    """Blocks of different launches run beside each other, which no emulator does."""
+    ends = time.monotonic() + float(seconds) / (20 if TINY else 1)
+    many = [prompt(3 + 2 * i, i) for i in range(4 if TINY else 16)]
+    wrong, rounds = [], [0, 0]
+
+    def work(thread, model):
+        options = {"n": 8, "flags": LOGPROBS | IGNORE_EOS}
+        want = None
+        while not wrong and (want is None or time.monotonic() < ends):
+            got = [model.complete(many, **options), model.one(prompt(100, thread), **options)]
+            want = want or got
+            rounds[thread] += 1
+            if got != want:
+                wrong.append(f"thread {thread}, round {rounds[thread]}: {got}, {want}")
+
+    with Model(path("gqa-bf16/hf"), CUDA, "bf16", "bf16") as one, Model(path("gqa-bf16/hf"), CUDA, "int4", "int8") as two:
+        threads = [threading.Thread(target=work, args=of) for of in ((0, one), (1, two))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    check(not wrong and min(rounds) > 0, f"soak: {wrong[:1]}")
+    print(f"soak: {rounds} rounds of two handles, the same bits")
+
+
+def captured():
+    import torch
+
+    want, got, errors = [], [], []
+
+    def work(to):
+        try:
+            with Model(path("gqa-bf16/hf"), CUDA, "bf16", "bf16") as model:
+                to.append(model.one(prompt(70, 1), 8))
+        except Exception as error:
+            errors.append(error)
+
+    work(want)
+    x = torch.ones(1 << 20, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    # The mode that torch takes unasked: calls of all threads may spoil the recording.
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        y = x * 2
+        other = threading.Thread(target=work, args=(got,))
+        other.start()
+        other.join()
+        y += 1
+    graph.replay()
+    torch.cuda.synchronize()
+    check(bool((y == 3).all()), "torch's graph computes something else")
+    check(got == want and not errors, f"beside torch's graph: {errors}, {got}, {want}")
+
+
 def outcome():
     """Prints the last line; returns the exit status."""
     for line in warnings:
@@ -309,14 +368,18 @@ def outcome():
 
 
 def main(what, *arguments):
-    if what in ("quantised", "tiles"):
+    if what in ("quantised", "tiles", "captured"):
         try:
             import torch  # noqa: F401
             import transformers  # noqa: F401
         except ImportError as error:
             print(f"skipped: {error}")
             return 77
-    parts = {"device": device, "reference": reference, "fp8": fp8, "quantised": quantised, "tiles": tiles, "short": short}
+        if what == "captured" and not torch.cuda.is_available():
+            print("skipped: torch has no CUDA here")
+            return 77
+    parts = {"device": device, "reference": reference, "fp8": fp8, "quantised": quantised, "tiles": tiles, "short": short,
+             "soak": soak, "captured": captured}
     attempt(what, parts[what], *arguments)
     return outcome()
 
