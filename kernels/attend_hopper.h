@@ -12,6 +12,10 @@
 // Therefore only head_dim and the type of the cache decide which of the two a device uses. Queries
 // are float32 and their rows lie anywhere in the buffer, so threads load them instead of TMA.
 //
+// A kernel for heads of 128 has 118 KB of machine code, one for 64 has 84. The products and what lies
+// between them are 44 and 34 of these. The rest stores the sums: each pair of a thread's registers,
+// in each type that outputs may have. A block runs through the code of one type, once.
+//
 // A warpgroup could have rows of several heads that share keys. This would help only where many
 // short prompts meet, and there most of the time goes to the matrix products.
 template <class T, uint32_t B> struct HopperAttention {

@@ -37,6 +37,7 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
                        lines = (k + Q::STEPS * 32 - 1) / (Q::STEPS * 32);
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
                      *empty = full + STAGES;
+        if (t == 256) prefetch_map(x);
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);

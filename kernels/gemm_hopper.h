@@ -60,6 +60,7 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
             workers + (paired ? workers_of((blockIdx.x ^ 1) * (groups * 64)) : 0);
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
                      *empty = full + STAGES;
+        if (t == 256) prefetch_map(x), prefetch_map(w);
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);
@@ -165,10 +166,9 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         }
     }
 
-    template <bool PAIRED>
-    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, const TensorMap &w,
-        uint32_t x_row, uint32_t groups, uint32_t steps, uint32_t first, uint32_t second,
-        AsyncBarrier *full, AsyncBarrier *empty) {
+    template <bool PAIRED> DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x,
+        const TensorMap &w, uint32_t x_row, uint32_t groups, uint32_t steps, uint32_t first,
+        uint32_t second, AsyncBarrier *full, AsyncBarrier *empty) {
         for (uint32_t step = 0; step < steps; step++) {
             unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
             AsyncBarrier *there = full + step % STAGES;

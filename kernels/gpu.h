@@ -74,6 +74,9 @@ struct f16 {
 // 8.9 qkv_batch_int4).
 #define KERNEL_WIDE(name) KERNEL_BY(name, 1)
 
+// A kernel of which three blocks run on an SM, so a thread has at most 80 registers (256 threads).
+#define KERNEL_NARROW(name) KERNEL_BY(name, 3)
+
 #define KERNEL_BY(name, BLOCKS)                                                                    \
     extern "C" __global__ void __launch_bounds__(name##_threads, BLOCKS)                           \
         name(const __grid_constant__ name##_params p)

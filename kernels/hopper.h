@@ -43,8 +43,7 @@ DEVICE void barrier_expect(AsyncBarrier *b, uint32_t bytes) {
 // written: with `.release.cluster`, every step would wait for all writes to reach L2.
 DEVICE void barrier_arrive_at(AsyncBarrier *b, uint32_t rank) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(
-                     shared_address(b)),
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(b)),
         "r"(rank)
         : "memory");
 }
@@ -99,6 +98,10 @@ DEVICE void store_operand(void *p, Words4 v) { store16(p, v); }
 
 // ---- copies
 
+// Asks for a map, so that the first copy does not wait for it.
+DEVICE void prefetch_map(const TensorMap &map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // Copies the box of `map` that begins at `column` and `row` to an address that is aligned to 1024.
 // Beyond the end of the matrix it copies zeros. The box's 16-byte chunks are swizzled by 128 bytes.
 // One thread calls it.

@@ -273,7 +273,7 @@ KERNEL_WIDE(qkv_batch_k4) { qkv<K4, true>(p); }
 KERNEL_WIDE(qkv_batch_k5) { qkv<K5, true>(p); }
 KERNEL_WIDE(qkv_batch_k6) { qkv<K6, true>(p); }
 KERNEL_WIDE(qkv_batch_k8) { qkv<K8, true>(p); }
-KERNEL(qkv_prefill_f32) { qkv_prefill<float>(p); }
+KERNEL_NARROW(qkv_prefill_f32) { qkv_prefill<float>(p); }
 KERNEL(qkv_prefill_f16) { qkv_prefill<f16>(p); }
 KERNEL(qkv_prefill_bf16) { qkv_prefill<bf16>(p); }
 KERNEL(qkv_prefill_int8) { qkv_prefill<Int8>(p); }

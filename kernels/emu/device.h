@@ -80,12 +80,13 @@ void const_read(const void *, unsigned bytes, int line);
 #define DEVICE_MEMBER inline __attribute__((always_inline))
 #define UNROLL
 #define UNROLL_BY(n)
-#define ALIGNED16         alignas(16)
-#define CONSTANT          static const
-#define KERNEL(name)      extern "C" void name(const name##_params &p)
-#define KERNEL_WIDE(name) KERNEL(name)
-#define SHARED(name)      unsigned char *const name = emu::view().shared
-#define EMU_LINE          int line = __builtin_LINE()
+#define ALIGNED16           alignas(16)
+#define CONSTANT            static const
+#define KERNEL(name)        extern "C" void name(const name##_params &p)
+#define KERNEL_WIDE(name)   KERNEL(name)
+#define KERNEL_NARROW(name) KERNEL(name)
+#define SHARED(name)        unsigned char *const name = emu::view().shared
+#define EMU_LINE            int line = __builtin_LINE()
 
 struct ALIGNED16 Words4 {
     uint32_t w[4];

@@ -50,6 +50,7 @@ void wgmma_wait(unsigned left, int line);
 // For TSan, lists what the products that this thread has just waited for have read: each call
 // returns the address of the next 16 bytes, and null at the end.
 const void *wgmma_read();
+void wgmma_waited(int line);
 void set_registers(unsigned count, int line);
 
 } // namespace emu
@@ -92,6 +93,7 @@ template <class W> DEVICE void store_operand(void *p, W v, EMU_LINE) {
     emu::operand_stored(p, sizeof(W));
 }
 
+DEVICE void prefetch_map(const TensorMap &) {}
 DEVICE void copy_box(
     void *to, const TensorMap &map, uint32_t column, uint32_t row, AsyncBarrier *b, EMU_LINE) {
     touch_barrier(b);
@@ -133,6 +135,7 @@ DEVICE void wgmma_commit(EMU_LINE) { emu::wgmma_commit(line); }
 template <int LEFT> DEVICE void wgmma_wait(EMU_LINE) {
     emu::wgmma_wait(LEFT, line);
     while (const void *p = emu::wgmma_read()) (void)*(volatile const uint64_t *)p;
+    emu::wgmma_waited(line);
 }
 template <int LEFT, int N> DEVICE void wgmma_wait(float (&)[N], EMU_LINE) {
     wgmma_wait<LEFT>(line);

@@ -28,7 +28,8 @@ Block &block() {
 Block &block_of(unsigned rank, int line) {
     Machine &m = machine();
     if (rank == m.rank) return block();
-    if (rank >= m.cluster->blocks) fail(line, "a cluster of %u blocks has no %u", m.cluster->blocks, rank);
+    if (rank >= m.cluster->blocks)
+        fail(line, "a cluster of %u blocks has no %u", m.cluster->blocks, rank);
     Own &other = owns[m.cluster->of[rank]->place_of];
     if (other.ended) fail(line, "reaches a block of its cluster that has ended");
     if (!other.used) fail(line, "a barrier that nobody has made");

@@ -228,6 +228,13 @@ const void *wgmma_read() {
     return p;
 }
 
+// Whichever thread of the warp tells other blocks of the cluster, what the warp has read comes before.
+void wgmma_waited([[maybe_unused]] int line) {
+#ifdef EMU_TSAN
+    if (machine().cluster->blocks > 1) warp_barrier(line);
+#endif
+}
+
 void set_registers(unsigned count, int line) {
     warp_barrier(line);
     if (count % 8 || count < 24 || count > 256) fail(line, "%u registers", count);

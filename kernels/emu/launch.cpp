@@ -43,7 +43,9 @@ static int launch(const char *name, const void *params, size_t params_size, cons
     unsigned threads = block[0];
     // What a dependent launch sees changes when its first block has waited, so that in strict mode
     // blocks run one after another.
-    const unsigned most = strict ? 1 : cluster > 1 ? RESIDENT_CLUSTERS : RESIDENT,
+    const unsigned most = strict        ? 1
+                          : cluster > 1 ? RESIDENT_CLUSTERS
+                                        : RESIDENT,
                    residents = cluster * (clusters < most ? (unsigned)clusters : most);
     // Parameters are copied because the tensor maps in them must be aligned.
     alignas(128) unsigned char aligned[1024];
@@ -158,7 +160,8 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         if (!any) {
             together[first].arrived = together[first].generation = 0;
             for (unsigned r = 0; r < cluster; r++) {
-                begin(make_machine(first + r), raw[first + r] + GUARDED, order[begun] * cluster + r);
+                begin(
+                    make_machine(first + r), raw[first + r] + GUARDED, order[begun] * cluster + r);
                 running[first + r] = true;
             }
             begun++;

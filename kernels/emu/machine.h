@@ -139,8 +139,9 @@ struct Machine {
     Barrier block, named[16], early, together;
     unsigned place_of = 0; // its number
     Cluster *cluster = nullptr;
-    unsigned rank = 0;  // in the cluster
-    bool stuck = false; // whether no thread can go on before another block of the cluster does something
+    unsigned rank = 0; // in the cluster
+    bool stuck =
+        false; // whether no thread can go on before another block of the cluster does something
     unsigned exited = 0;
     size_t shared_bytes = 0;
     unsigned turns = 0; // how many more warps have a turn before another block does

@@ -121,7 +121,7 @@ template <class P> void launch_hopper(const std::string &kernel, const P &p, con
                                                       : columns;
     const uint32_t cluster = paired ? 2 : 1;
     const unsigned grid[3] = {tiles(tiles(n_rows, rows_of), cluster) * cluster,
-                       tiles(n, columns_of), 1},
+        tiles(n, columns_of), 1},
                    block[3] = {half_tiles ? 288u : 384u, 1, 1};
     if (emu_launch_clusters(name.c_str(), &all, sizeof all, grid, block, shared, cluster, seed,
             error, sizeof error))

@@ -109,8 +109,8 @@ API CUresult cuLaunchKernelEx(
         const CUlaunchAttributeValue &value = l.attrs[i].value;
         if (l.attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
             dependent = value.programmaticStreamSerializationAllowed != 0;
-        else if (l.attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ||
-                 s.settings.arch < 90 || value.clusterDim.y != 1 || value.clusterDim.z != 1)
+        else if (l.attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION || s.settings.arch < 90 ||
+                 value.clusterDim.y != 1 || value.clusterDim.z != 1)
             return CUDA_ERROR_INVALID_VALUE;
         else
             cluster = value.clusterDim.x;

@@ -275,6 +275,20 @@ mod tests {
     }
 
     #[test]
+    fn blocks_with_the_same_weights_are_pairs_where_that_takes_no_longer() {
+        let of = |dtype, n, n_rows, multiprocessors| {
+            let how = Hopper::new(dtype, n, 256, n_rows, multiprocessors);
+            (how.grid.blocks, how.cluster)
+        };
+        assert_eq!(of(Dtype::Bf16, 6144, 2048, 132), ([16, 24, 1], 2));
+        assert_eq!(of(Dtype::Bf16, 6144, 2050, 132), ([18, 24, 1], 2));
+        // Four blocks would be a round more than three. One has no other.
+        assert_eq!(of(Dtype::Bf16, 256, 300, 3), ([3, 1, 1], 1));
+        assert_eq!(of(Dtype::Bf16, 6144, 64, 132), ([1, 48, 1], 1));
+        assert_eq!(of(Dtype::Int8, 6144, 2048, 132), ([8, 48, 1], 1));
+    }
+
+    #[test]
     fn blocks_that_share_a_k_have_room_for_their_sums() {
         for (dim, ffn_dim, vocab_size) in [(8, 24, 40), (2048, 8192, 128_256), (4096, 14_336, 512)]
         {
