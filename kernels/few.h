@@ -270,7 +270,9 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
     const Prepare &prepare, uint32_t first_row, uint32_t n_pairs, const PairsOf &pairs_of) {
     using L = Line<W>;
     constexpr uint32_t DEPTH = QUANTISED<W> ? 2 : 4; // lines in flight
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // (In gpu.h: which compute capability is short of registers here.)
+    const auto lane = [] { return thread_again_if_short() % 32; };
+    const auto warp = [] { return thread_again_if_short() / 32; };
     const uint32_t steps = (x.k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS,
                    codes = L::codes(x.k), tiles = (n_pairs + 7) / 8;
     start_next();
@@ -278,10 +280,10 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
         const uint32_t end = smaller(tiles, first + GPU_FEW_TILES * gridDim.x);
         const unsigned char *from[2];
         // A warp without lines, because K is short, loads and multiplies nothing.
-        uint32_t tile_to_load = warp < lines ? first : end, line_to_load = warp;
+        uint32_t tile_to_load = warp() < lines ? first : end, line_to_load = warp();
         auto find_rows = [&] {
             uint32_t rows[2];
-            pairs_of(tile_to_load * 8).rows(rows, lane / 4);
+            pairs_of(tile_to_load * 8).rows(rows, lane() / 4);
             UNROLL
             for (uint32_t i = 0; i < 2; i++) from[i] = row_of<W>(w, stride, rows[i]);
         };
@@ -291,7 +293,7 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
             to.load(from, line_to_load, steps - line_to_load * L::STEPS, codes);
             line_to_load += 8;
             if (line_to_load < lines) return;
-            line_to_load = warp, tile_to_load += gridDim.x;
+            line_to_load = warp(), tile_to_load += gridDim.x;
 #ifndef PLANT_SAME_TILE
             find_rows();
 #endif
@@ -315,7 +317,7 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
             UNROLL
             for (float &sum : sums) sum = 0;
         };
-        uint32_t tile = first, line = warp;
+        uint32_t tile = first, line = warp();
         for (; line >= lines && tile < end; tile += gridDim.x) end_of_tile();
         while (tile < end) {
             UNROLL
@@ -333,15 +335,15 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
                 load(ahead[d]);
                 line += 8;
                 if (line >= lines) {
-                    line = warp, tile += gridDim.x;
+                    line = warp(), tile += gridDim.x;
                     end_of_tile();
                 }
             }
         }
 
-        const uint32_t finished = first + warp * gridDim.x;
+        const uint32_t finished = first + warp() * gridDim.x;
         const auto pairs = pairs_of(finished * 8);
-        const uint32_t i = first_row + lane % 4 * 2, j = lane / 4;
+        const uint32_t i = first_row + lane() % 4 * 2, j = lane() / 4;
         const auto column = pairs.column(j);
         const auto found = pairs.find(finished < end ? i : ~0u, column),
                    next = pairs.find(finished < end ? i + 1 : ~0u, column);
@@ -352,7 +354,7 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
             float sum[4];
             UNROLL
             for (uint32_t w = 0; w < 8; w += 2) {
-                const unsigned char *at = sums_of + ((warp * 8 + w) * 32 + lane) * 16;
+                const unsigned char *at = sums_of + ((warp() * 8 + w) * 32 + lane()) * 16;
                 const Words4 even = load_shared(at), odd = load_shared(at + 512);
                 UNROLL
                 for (int e = 0; e < 4; e++) {

@@ -294,6 +294,7 @@ DEVICE uint32_t atomic_add_ordered(uint32_t *p, uint32_t x) {
 }
 
 DEVICE uint32_t thread_again() { return threadIdx.x; }
+DEVICE uint32_t thread_again_if_short() { return threadIdx.x; }
 DEVICE void is_global(const void *) {}
 
 DEVICE void start_next() {}
