@@ -309,11 +309,11 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
 #endif
         }
         // The layout of sums_of is [tile][warp][lane], four sums each.
-        unsigned char *own = sums_of + threadIdx.x * 16;
+        uint32_t place = 0;
         float sums[4] = {};
         auto end_of_tile = [&] {
-            store16(own, words_of(sums));
-            own += 4096;
+            store16(sums_of + (thread_again_if_short() * 16 + place), words_of(sums));
+            place += 4096;
             UNROLL
             for (float &sum : sums) sum = 0;
         };
