@@ -176,8 +176,8 @@ reports=("${names[@]/#/"$dir/"}") used=("${names[@]/#/"$dir/"}")
 cat "${reports[@]/%/.report}" | grep -v '^- ' >"$dir/report"
 cat "${used[@]/%/.used}" >"$dir/used"
 while read -r kernel arch _ stack local shared; do
-  # Compute capability 9.0 and newer take 1024 bytes for themselves of a block that uses shared memory (CUDA
-  # programming guide, "Compute Capability 9.x").
+  # Compute capability 9.0 and newer take 1024 bytes for themselves of a block that uses shared memory
+  # (CUDA programming guide, "Compute Capability 9.x").
   [[ $arch == sm_8* || $shared != 1024 ]] || shared=0
   ((stack == 0 && local == 0)) || complain "$kernel for $arch: a stack frame of $stack bytes, $local bytes of local memory"
   ((shared == 0)) || complain "$kernel for $arch: $shared bytes of static shared memory"
