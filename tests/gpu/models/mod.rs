@@ -359,8 +359,8 @@ fn kernels_for_one_architecture() {
                     halves > 0 && (halves == products) == (units == 132),
                     "{model}: {halves} of {products}"
                 );
-                // Prompts of one tile of rows have nothing to share.
-                assert_eq!(with.clustered() > 0, chunk == 150, "{model}");
+                // Small steps may have one tile of rows, which has nothing to share.
+                assert!(chunk != 150 || with.clustered() > 0, "{model}");
                 assert_eq!(attention > 0, kv_dtype.is_none(), "{model}");
                 if kv_dtype.is_none() && units == 132 {
                     for ((got, want), prompt) in got.iter().zip(&want).zip(&prompts) {
