@@ -100,7 +100,10 @@ fn whatever_a_draft_model_says_texts_are_the_same() {
 
 #[test]
 fn right_drafts_save_steps_and_wrong_ones_cost_few() {
-    let setup = Setup::default();
+    let setup = Setup {
+        max_seq_len: 256,
+        ..Setup::default()
+    };
     let options = GenerateOptions {
         temperature: 1.0,
         seed: 8,
@@ -139,6 +142,16 @@ fn right_drafts_save_steps_and_wrong_ones_cost_few() {
     let (_, steps, drafting) = run(0, 0);
     assert_eq!(steps.len(), 41);
     assert!(drafting.len() < 20, "{} steps", drafting.len());
+    // The last of these comes before 60 tokens: none of the later ones is computed.
+    let options = GenerateOptions {
+        max_gen_len: Some(200),
+        ..options
+    };
+    let draft = half_hash_think(0);
+    let (host, _, drafting) = setup.start_drafting(false, hash_think, draft);
+    host.one(prompt("abcdef"), options);
+    let rows = rows_of(&drafting.take_steps(), RowKind::Decode);
+    assert!(rows < 80, "{rows} rows");
 }
 
 #[test]
