@@ -1,5 +1,5 @@
-"""Scaling curves of a record: plot.py RECORD.jsonl OUT.svg. Of several figures of one kind the
-last counts."""
+"""Scaling curves of a record: plot.py RECORD.jsonl OUT.svg, or plot.py RECORD.jsonl OUT.svg long
+for those of long contexts. Of several figures of one kind the last counts."""
 
 import json
 import sys
@@ -21,9 +21,44 @@ def parameters(row):
     return row["matrix_bytes"] * 8 / bits / 1e9
 
 
+def long_contexts(rows):
+    """Decode of one stream by context and prefill by length, by format of the cache."""
+    last = {(row["layers"], row["weights"], row["kv"], row["case"]): row for row in rows if row["bench"] == "cpu"}
+    rows = list(last.values())
+    at_512 = {(row["layers"], row["weights"], row["kv"]): row["tokens_s"] for row in rows if row["case"] == "prefill of 512"}
+
+    def share_of_512(row):
+        return 100 * row["tokens_s"] / at_512[row["layers"], row["weights"], row["kv"]]
+
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+    for axis, title, case, x, y, unit in (
+            (axes[0], "decode, one stream", "decode", "context", lambda row: row["tokens_s"], "tokens/s"),
+            (axes[1], "decode, K and V counted", "decode", "context", lambda row: 100 * row["share"], "% of the read bandwidth"),
+            (axes[2], "prefill", "prefill", "rows", share_of_512, "% of the rate at 512")):
+        for kv, line in (("bf16", "o-"), ("int8", "s--")):
+            points = sorted((row[x], y(row)) for row in rows if row["kv"] == kv and row["case"].startswith(case))
+            if points:
+                axis.plot(*zip(*points), line, ms=3.5, color=COLOURS[kv], label=kv + " cache")
+        axis.set_title(title, loc="left", fontsize=10)
+        # Linear below the shortest context but 0.
+        axis.set_xscale("symlog", base=2, linthresh=512)
+        ticks = sorted({row[x] for row in rows if row["case"].startswith(case)})
+        axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
+        axis.minorticks_off()
+        axis.set_xlabel("tokens of context" if case == "decode" else "tokens of the prompt")
+        axis.set_ylabel(unit)
+        axis.set_ylim(bottom=0)
+    axes[0].legend(frameon=False)
+    layers = " and ".join(str(n) for n in sorted({row["layers"] for row in rows}))
+    figure.suptitle(f"1.1B shape, {layers} layers, {rows[-1]['weights']} weights, {rows[-1]['tier']}; medians", fontsize=10)
+    figure.savefig(sys.argv[2], metadata={"Date": None})
+
+
 def main():
     with open(sys.argv[1]) as f:
         rows = [json.loads(line) for line in f]
+    if sys.argv[3:] == ["long"]:
+        return long_contexts(rows)
     cpu = {}
     for row in rows:
         if row["bench"] == "cpu" and row["kv"] == "bf16":
