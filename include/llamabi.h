@@ -1536,7 +1536,8 @@ typedef struct llama_rank {
   /// Bytes of its part of the KV cache.
   uint64_t kv_bytes;
   /// The time that it has spent in exchanges, the waiting for other ranks included. Of a rank in
-  /// another process, as it said last, within about a second.
+  /// another process, as it said last, within about a second. Exchanges by NCCL are not counted:
+  /// they are part of the GPU's work.
   double exchange_ms;
   /// The time since a rank in another process gave a sign of life. While it is well, at most
   /// about a second.

@@ -170,15 +170,24 @@ impl<D: Device> Gpu<D> {
             draws: self.chooser.draws && self.gather.is_none(),
             rank: self.adapters.decode,
         };
-        let on = self.graphs.on;
-        match self.graphs.find(form) {
-            Found::Graph(_) => {}
-            _ if !on => return forward(self),
-            Found::New => {
-                self.graphs.add(form, None);
-                return forward(self);
+        let (is_recorded, is_ripe) = match self.graphs.find(form) {
+            Found::Graph(_) => (true, false),
+            Found::Ripe => (false, true),
+            Found::New => (false, false),
+        };
+        if !is_recorded && !self.graphs.on {
+            return forward(self);
+        }
+        if !is_recorded && !is_ripe {
+            self.graphs.add(form, None);
+            return forward(self);
+        }
+        if is_ripe {
+            // A rank that has failed does not come to an agreement: the others hear of the failure.
+            if self.is_idle().is_err() {
+                return;
             }
-            Found::Ripe => match self.capture(forward) {
+            match self.capture(forward) {
                 Ok(graph) => self.graphs.add(form, Some(graph)),
                 Err(error) => {
                     // If the device is broken, the launches will report it.
@@ -191,7 +200,7 @@ impl<D: Device> Gpu<D> {
                     });
                     return forward(self);
                 }
-            },
+            }
         }
         let device = self.device.clone();
         if let Found::Graph(graph) = self.graphs.find(form)
@@ -210,17 +219,20 @@ impl<D: Device> Gpu<D> {
         Ok(())
     }
 
+    /// Waits for the device if other ranks record with this one.
+    fn is_idle(&mut self) -> Result<()> {
+        if self.graphs.wire.is_some()
+            && let Err(error) = self.device.synchronize()
+        {
+            self.run(|_| Err(error));
+        }
+        self.check()
+    }
+
     /// Records a step if all ranks can. They begin together, and with idle devices, because what
     /// moves the numbers may have to talk to the other ranks while it is recorded.
     fn capture(&mut self, forward: &mut dyn FnMut(&mut Self)) -> Result<D::Graph> {
-        if self.graphs.wire.is_some() {
-            let idle = self.device.synchronize();
-            if !self.graphs.agree(idle.is_ok())? {
-                return Err(idle
-                    .err()
-                    .unwrap_or(Error::Peer("another rank is not ready".into())));
-            }
-        }
+        self.graphs.agree(true)?;
         let graph = self.captured(forward);
         match self.graphs.agree(graph.is_ok())? {
             true => graph,
