@@ -471,6 +471,7 @@ static llama_build_options *some_build_options(void) {
     if (one_in(2)) b->rank_timeout_ms = 1 + below(100000);
   }
   if (one_in(20)) b->comm = some_comm();
+  if (one_in(9)) b->nccl_unique_id = edge(128);
   if (one_in(3)) {
     const char *dirs[] = {dir, other_dir, "/nonexistent"};
     b->draft_dir = dirs[one_in(9) ? 2 : below(2)];

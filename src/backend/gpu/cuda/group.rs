@@ -1,7 +1,7 @@
 //! The communicator of a rank's GPU: joining the others, exchanges, and the end. (U)
 #![allow(unsafe_code)]
 
-use super::Graph;
+use super::GroupGraph;
 use super::context::Context;
 use super::nccl::Nccl;
 use crate::backend::Watch;
@@ -26,7 +26,7 @@ pub(super) struct Group {
     ranks: usize,
     /// The graphs that may have recorded an exchange. The library waits without end for such graphs
     /// when a communicator ends, so they go first.
-    graphs: Mutex<Vec<Weak<Graph>>>,
+    graphs: Mutex<Vec<Weak<GroupGraph>>>,
 }
 
 // SAFETY: a communicator may be used from any thread, by one at a time: it lies behind a lock.
@@ -137,7 +137,7 @@ impl Group {
     }
 
     /// Remembers a graph that may have recorded an exchange.
-    pub fn recorded(&self, graph: Weak<Graph>) {
+    pub fn recorded(&self, graph: Weak<GroupGraph>) {
         let mut graphs = self.graphs.lock().unwrap_or_else(|e| e.into_inner());
         graphs.retain(|graph| graph.strong_count() > 0);
         graphs.push(graph);

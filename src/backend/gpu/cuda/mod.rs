@@ -128,10 +128,19 @@ const MARK: usize = 16;
 /// The oldest driver whose graphs keep programmatic dependent launches as such.
 const PROGRAMMATIC_DRIVER: i32 = 12_030;
 
-/// Recorded launches, ready to run, until they are destroyed.
-pub struct Graph(Mutex<Option<Owned<CUgraphExec_st>>>);
+/// Recorded launches, ready to run.
+pub struct Graph(Recorded);
 
-impl Graph {
+enum Recorded {
+    Own(Owned<CUgraphExec_st>),
+    /// With exchanges in it.
+    OfGroup(Arc<GroupGraph>),
+}
+
+/// A graph that NCCL waits for when its communicator ends, and which is therefore destroyed before.
+struct GroupGraph(Mutex<Option<Owned<CUgraphExec_st>>>);
+
+impl GroupGraph {
     /// What runs meanwhile goes on.
     fn destroy(&self) {
         self.0.lock().unwrap_or_else(|e| e.into_inner()).take();
@@ -269,7 +278,7 @@ impl Drop for Cuda {
 // SAFETY: addresses come from the driver; everything is done in one stream, in order.
 unsafe impl Device for Cuda {
     type Host = Floats;
-    type Graph = Arc<Graph>;
+    type Graph = Graph;
 
     fn name(&self) -> String {
         let Found { name, arch, driver } = &self.found;
@@ -570,7 +579,7 @@ unsafe impl Device for Cuda {
         Ok(())
     }
 
-    fn end_capture(&self) -> Result<Arc<Graph>> {
+    fn end_capture(&self) -> Result<Graph> {
         self.recording.store(false, Ordering::Relaxed);
         let _current = self.context.enter()?;
         let mut recorded = ptr::null_mut();
@@ -592,22 +601,28 @@ unsafe impl Device for Cuda {
         // Uploading makes the graph take its memory now. Otherwise it would do so at its first
         // launch, and if that were refused, the step would fail. SAFETY: just made; our own stream.
         unsafe { self.driver().cuGraphUpload(graph.raw, self.stream.raw) }?;
-        let graph = Arc::new(Graph(Mutex::new(Some(graph))));
-        if let Some(group) = &*self.context.group() {
-            group.recorded(Arc::downgrade(&graph));
-        }
-        Ok(graph)
+        let Some(group) = &*self.context.group() else {
+            return Ok(Graph(Recorded::Own(graph)));
+        };
+        let graph = Arc::new(GroupGraph(Mutex::new(Some(graph))));
+        group.recorded(Arc::downgrade(&graph));
+        Ok(Graph(Recorded::OfGroup(graph)))
     }
 
-    unsafe fn replay(&self, graph: &Arc<Graph>) -> Result<()> {
+    unsafe fn replay(&self, graph: &Graph) -> Result<()> {
         let _current = self.context.enter()?;
-        let graph = graph.0.lock().unwrap_or_else(|e| e.into_inner());
-        let Some(graph) = &*graph else {
-            return Err(Error::Peer("the ranks' exchanges have ended".into()));
+        let launch = |graph: &Owned<CUgraphExec_st>| {
+            // SAFETY: alive while it is borrowed; the rest is by this function's contract.
+            unsafe { self.driver().cuGraphLaunch(graph.raw, self.stream.raw) }?;
+            Ok(())
         };
-        // SAFETY: alive while it is locked; the rest is by this function's contract.
-        unsafe { self.driver().cuGraphLaunch(graph.raw, self.stream.raw) }?;
-        Ok(())
+        match &graph.0 {
+            Recorded::Own(graph) => launch(graph),
+            Recorded::OfGroup(graph) => match &*graph.0.lock().unwrap_or_else(|e| e.into_inner()) {
+                Some(graph) => launch(graph),
+                None => Err(Error::Peer("the ranks' exchanges have ended".into())),
+            },
+        }
     }
 
     fn synchronize(&self) -> Result<()> {
