@@ -257,8 +257,8 @@ const char *llama_status_string(llama_status s);
 /// Details of every request.
 #define LLAMA_LOG_DEBUG 4
 
-/// `LLAMA_PRECISION_FULL`; but if `max_batch_size` is above 8, generated rows are multiplied as those
-/// of prompts are, which is faster for many sequences.
+/// `LLAMA_PRECISION_FULL`; but if `max_batch_size` is above 8, generated rows are multiplied as
+/// those of prompts are, which is faster for many sequences.
 #define LLAMA_PRECISION_AUTO 0
 
 /// Activations are rounded so little that it does not show beside the rounding of the weights, and
@@ -364,12 +364,11 @@ typedef struct llama_build_options {
   /// Where the ranks of this process are, each with its share of every matrix and of the KV cache
   /// (tensor parallelism). With `device` CUDA: GPUs, by the numbers of `device_index`, each named
   /// once; `gpu_memory_bytes` is that of each GPU. They exchange numbers by NCCL where it can be
-  /// opened (`libnccl.so.2`), otherwise through the memory of the host, which is slow. This has not
-  /// been run on real GPUs yet. With other devices: NUMA nodes of
-  /// this machine, by the numbers of `lscpu`, on which the ranks' threads stay; a node may be
-  /// named more than once. The number of ranks must divide the heads. It changes the bits of
-  /// results, as another instruction set does. NULL if there are none: one rank, on
-  /// `device_index`.
+  /// opened (`libnccl.so.2`), otherwise through the memory of the host, which is slow. This has
+  /// not been run on real GPUs yet. With other devices: NUMA nodes of this machine, by the
+  /// numbers of `lscpu`, on which the ranks' threads stay; a node may be named more than once.
+  /// The number of ranks must divide the heads. It changes the bits of results, as another
+  /// instruction set does. NULL if there are none: one rank, on `device_index`.
   const int32_t *devices;
   /// Number of devices, at most 64.
   uint32_t n_devices;
@@ -378,8 +377,8 @@ typedef struct llama_build_options {
   uint32_t rank_timeout_ms;
   /// Ranks in several processes, on one machine or several: this one must be rank 0, and the
   /// others call `llama_worker_run`. The struct is copied. NULL means that there are none. Not
-  /// together with `devices`: a process is one rank, with `device` CUDA on the GPU `device_index`.
-  /// `device` is the same on all ranks; AUTO means the CPU.
+  /// together with `devices`: a process is one rank, with `device` CUDA on the GPU
+  /// `device_index`. `device` is the same on all ranks; AUTO means the CPU.
   const struct llama_comm *comm;
   /// The checkpoint of a draft model, with its tokenizer, in any form that `llama_build` takes: a
   /// smaller model with the same tokens. It guesses at tokens (`speculation`), or it is the model
@@ -392,18 +391,18 @@ typedef struct llama_build_options {
   int32_t draft_kv_dtype;
   /// A directory of Medusa heads that were trained for this checkpoint
   /// (`medusa_lm_head.safetensors` or `.pt`, and `config.json`). They guess at tokens
-  /// (`speculation`), each one token further ahead. At most 16 are used. They are kept in the format
-  /// of the model's head. NULL means that there are none. Not with `devices` or `comm`.
+  /// (`speculation`), each one token further ahead. At most 16 are used. They are kept in the
+  /// format of the model's head. NULL means that there are none. Not with `devices` or `comm`.
   const char *medusa_dir;
-  /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt beside
-  /// running streams. It is about the longest time between two tokens of a stream while prompts
-  /// arrive; with less of it, prompts take longer. Prompts get a third of a step's time at least, and
-  /// 16 tokens, whatever that takes. 0 means 100. Results do not depend on it.
+  /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt
+  /// beside running streams. It is about the longest time between two tokens of a stream while
+  /// prompts arrive; with less of it, prompts take longer. Prompts get a third of a step's time
+  /// at least, and 16 tokens, whatever that takes. 0 means 100. Results do not depend on it.
   uint32_t max_step_ms;
   /// Must be 0.
   uint32_t reserved1;
-  /// With `device` CUDA and `devices` or `comm`: the 128 bytes that `ncclGetUniqueId` has given, if
-  /// the caller wants to say which communicator of NCCL the ranks' GPUs make. It must be of no
+  /// With `device` CUDA and `devices` or `comm`: the 128 bytes that `ncclGetUniqueId` has given,
+  /// if the caller wants to say which communicator of NCCL the ranks' GPUs make. It must be of no
   /// other communicator. With `comm`, rank 0 sends it to the others. NULL: the library makes one.
   const void *nccl_unique_id;
 } llama_build_options;
@@ -1550,10 +1549,10 @@ typedef struct llama_rank {
 
 /// Take part in a model as a rank other than 0, until rank 0's handle is freed.
 ///
-/// Of `o`, `comm` says which rank this is; `device`, `device_index`, `gpu_memory_bytes`, `n_threads`,
-/// `rank_timeout_ms`, `cancel`, `progress` and `log` concern this process. Everything else comes
-/// from rank 0. `ckpt_dir` may be another path to the same files; no tokenizer is needed. Any thread
-/// may call this, but not from inside a callback.
+/// Of `o`, `comm` says which rank this is; `device`, `device_index`, `gpu_memory_bytes`,
+/// `n_threads`, `rank_timeout_ms`, `cancel`, `progress` and `log` concern this process. Everything
+/// else comes from rank 0. `ckpt_dir` may be another path to the same files; no tokenizer is
+/// needed. Any thread may call this, but not from inside a callback.
 ///
 /// Returns `LLAMA_OK` after rank 0's `llama_free`. Fails with a failure of its own, of which rank 0
 /// hears, and with `LLAMA_E_PEER` if another rank failed, in its words, or is gone. Returns

@@ -155,10 +155,10 @@ pub(super) fn leave(comm: HostComm, failure: &Failure, options: &llama_build_opt
 
 /// Take part in a model as a rank other than 0, until rank 0's handle is freed.
 ///
-/// Of `o`, `comm` says which rank this is; `device`, `device_index`, `gpu_memory_bytes`, `n_threads`,
-/// `rank_timeout_ms`, `cancel`, `progress` and `log` concern this process. Everything else comes
-/// from rank 0. `ckpt_dir` may be another path to the same files; no tokenizer is needed. Any thread
-/// may call this, but not from inside a callback.
+/// Of `o`, `comm` says which rank this is; `device`, `device_index`, `gpu_memory_bytes`,
+/// `n_threads`, `rank_timeout_ms`, `cancel`, `progress` and `log` concern this process. Everything
+/// else comes from rank 0. `ckpt_dir` may be another path to the same files; no tokenizer is
+/// needed. Any thread may call this, but not from inside a callback.
 ///
 /// Returns `LLAMA_OK` after rank 0's `llama_free`. Fails with a failure of its own, of which rank 0
 /// hears, and with `LLAMA_E_PEER` if another rank failed, in its words, or is gone. Returns

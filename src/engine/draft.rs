@@ -134,9 +134,9 @@ impl Habit {
 }
 
 impl Drafts {
-    /// For a prompt of so many tokens, if the call asks for drafts. The handle may have so many Medusa
-    /// heads and a draft model; heads are asked rather than the model, because they cost less. Without
-    /// memory for drafts the sequence goes without them.
+    /// For a prompt of so many tokens, if the call asks for drafts. The handle may have so many
+    /// Medusa heads and a draft model; heads are asked rather than the model, because they cost
+    /// less. Without memory for drafts the sequence goes without them.
     pub fn new(
         call: &Call,
         prompt_len: usize,
@@ -250,8 +250,8 @@ impl Drafts {
         {
             (self.kind, self.found) = (kind, n);
         }
-        // What is looked up costs nothing, and a guesser's drafts a product of a vocabulary or a step
-        // each. So they must be right more often.
+        // What is looked up costs nothing, and a guesser's drafts a product of a vocabulary or a
+        // step each. So they must be right more often.
         let likely = |kind: usize| self.habits[kind].taken(0);
         if let Some(guesser) = self.guesser
             && let [true, pays] = can_guess(guesser)
@@ -275,8 +275,8 @@ impl Drafts {
         }
     }
 
-    /// Settles how many the guesser is asked for, where so many of each sequence's pay, and each may
-    /// have at most so many.
+    /// Settles how many the guesser is asked for, where so many of each sequence's pay, and each
+    /// may have at most so many.
     pub fn ask(&mut self, best: usize, most: usize) -> usize {
         let in_any_case = match self.fixed {
             0 => usize::from(self.tries),

@@ -63,8 +63,8 @@ impl Llama {
         Build::new(ckpt_dir, tokenizer_path, options)?.load_on_gpu(device, progress)
     }
 
-    /// As [`Llama::build_on`], with a rank on each of these devices. [`BuildOptions::devices`] has a
-    /// number for each; equal numbers are devices that share one memory.
+    /// As [`Llama::build_on`], with a rank on each of these devices. [`BuildOptions::devices`] has
+    /// a number for each; equal numbers are devices that share one memory.
     pub fn build_on_ranks<D: gpu::device::Device>(
         devices: Vec<Arc<D>>,
         ckpt_dir: &Path,
@@ -111,8 +111,8 @@ pub(super) struct Loaded {
     pub kv_dtype: Dtype,
     pub weight_bytes: u64,
     pub kv_bytes: u64,
-    /// What brings adapters of requests to the device, if they must be brought there; or why requests
-    /// cannot choose adapters.
+    /// What brings adapters of requests to the device, if they must be brought there; or why
+    /// requests cannot choose adapters.
     pub carrier: Result<Option<Box<dyn Carrier>>>,
 }
 
@@ -229,7 +229,8 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// The backend of a model, or of a rank, of this shape, which leaves `room` bytes of the device.
+    /// The backend of a model, or of a rank, of this shape, which leaves `room` bytes of the
+    /// device.
     pub(super) fn gpu<D: gpu::device::Device>(
         &self,
         device: &Arc<D>,

@@ -89,8 +89,8 @@ pub struct BuildOptions {
     pub seed: u64,
     /// Most prompt rows of a step; `None`: chosen while running. Results do not depend on it.
     pub prefill_chunk: Option<usize>,
-    /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt beside
-    /// running streams: about the longest time between two of their tokens.
+    /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt
+    /// beside running streams: about the longest time between two of their tokens.
     pub max_step_ms: u32,
     /// Most calls that wait for a slot; one more is [`crate::Error::Waiting`].
     pub max_waiting: u32,
@@ -113,8 +113,8 @@ pub struct BuildOptions {
     pub draft_weights_dtype: Option<Dtype>,
     /// As [`BuildOptions::kv_dtype`], of the draft model.
     pub draft_kv_dtype: Option<Dtype>,
-    /// The directory of Medusa heads that were trained for this checkpoint, which guess at the tokens
-    /// that come.
+    /// The directory of Medusa heads that were trained for this checkpoint, which guess at the
+    /// tokens that come.
     pub medusa_dir: Option<PathBuf>,
     /// A chat template instead of the model's.
     pub chat_template: Option<String>,

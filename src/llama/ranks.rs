@@ -2,7 +2,7 @@
 //! the same time.
 
 use super::build::{Build, Loaded, Opened};
-use super::kinds::{Items, Kind, OnGpus, OnNodes, by_item, gpus, group};
+use super::kinds::{Items, Kind, OnCpus, OnGpus, by_item, gpus, group};
 use super::setting::{Setting, memory, setting};
 use super::{Device, Llama, RankInfo};
 use crate::backend::gpu;
@@ -57,7 +57,7 @@ impl Build<'_> {
         }
         self.check_cpu()?;
         let places = nodes::choose(&nodes::of_machine(), &options.devices)?;
-        self.load_ranks(&OnNodes { options, places }, progress)
+        self.load_ranks(&OnCpus::on_nodes(options, places), progress)
     }
 
     /// Loads a rank onto each of these GPUs. Equal numbers in `devices` are the same GPU.

@@ -6,7 +6,7 @@
 //! so that this is no claim on which memory safety depends.
 
 use super::figures::Figures;
-use crate::backend::{Watch, Wire};
+use crate::backend::{Waited, Watch, Wire};
 use crate::{Error, Result, reserve};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
@@ -21,10 +21,6 @@ const SPIN: Duration = Duration::from_micros(100);
 
 /// After this time it sleeps between two looks.
 const YIELD: Duration = Duration::from_millis(5);
-
-/// The longest time between two looks that counts as waiting. If the process was stopped, its ranks
-/// were not silent.
-const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
 /// A number with cache lines of its own.
 #[repr(align(128))]
@@ -42,8 +38,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// For so many ranks, which post at most `most` numbers at a time. A rank that waits for another
-    /// one for longer than `timeout` fails, and all others with it.
+    /// For so many ranks, which post at most `most` numbers at a time. A rank that waits for
+    /// another one for longer than `timeout` fails, and all others with it.
     pub fn new(
         ranks: usize,
         most: usize,
@@ -103,7 +99,7 @@ impl Board {
 
     /// Waits until `rank` has posted for the `turn`th time.
     fn wait(&self, rank: usize, turn: u64) -> Result<()> {
-        let (mut waited, mut last) = (Duration::ZERO, None);
+        let mut clock = Waited::default();
         loop {
             for _ in 0..64 {
                 if self.posted[rank].0.load(Ordering::Acquire) >= turn {
@@ -112,9 +108,7 @@ impl Board {
                 std::hint::spin_loop();
             }
             self.check()?;
-            let now = Instant::now();
-            waited += (now - last.unwrap_or(now)).min(LONGEST_LOOK);
-            last = Some(now);
+            let waited = clock.look();
             if waited > self.timeout {
                 let (n, ms) = (self.posted.len(), self.timeout.as_millis());
                 let silent = format!("rank {rank} of {n} has not been heard of for {ms} ms");
@@ -148,8 +142,8 @@ impl Watch for Watched {
         if waited > board.timeout {
             let (n, ms) = (board.posted.len(), board.timeout.as_millis());
             board.fail(Error::Peer(format!(
-                "rank {rank} of {n} has waited for its device, and so perhaps for another rank, for \
-                 {ms} ms"
+                "rank {rank} of {n} has waited for its device, and so perhaps for another rank, \
+                 for {ms} ms"
             )));
         }
         board.check()

@@ -1,4 +1,5 @@
-//! A draft model: its guesses change nothing, and what the model is contrasted with is its every row.
+//! A draft model: its guesses change nothing, and what the model is contrasted with is its every
+//! row.
 
 use crate::drafts::{kinds, tokens};
 use crate::support::*;

@@ -52,35 +52,66 @@ fn build_of(
     Llama::build_on_ranks(opened, dir, None, &options, &mut |_| true)
 }
 
-/// A checkpoint with a vocabulary of 521 tokens, so that rows of logits are padded on a device.
-fn odd_vocabulary() -> TempDir {
-    const ROWS: usize = 521;
-    let (dir, from) = (TempDir::new(), reference("mha-f32/hf"));
-    let bytes = std::fs::read(from.join("model.safetensors")).unwrap();
+type Tensors = Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)>;
+
+/// The checkpoint `mha-f32/hf` with other tensors, and one word of its configuration replaced.
+fn changed(tensors: impl FnOnce(Tensors) -> Tensors, [from, to]: [&str; 2]) -> TempDir {
+    let (dir, model) = (TempDir::new(), reference("mha-f32/hf"));
+    let bytes = std::fs::read(model.join("model.safetensors")).unwrap();
     let all = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-    let longer = |(name, view): (String, TensorView<'_>)| {
-        let (mut shape, mut data) = (view.shape().to_vec(), view.data().to_vec());
-        if shape[0] == 512 {
-            data.extend_from_within(..(ROWS - 512) * data.len() / 512);
-            shape[0] = ROWS;
-        }
-        (name, view.dtype(), shape, data)
+    let tensor = |(name, view): (String, TensorView<'_>)| {
+        (
+            name,
+            view.dtype(),
+            view.shape().to_vec(),
+            view.data().to_vec(),
+        )
     };
-    let all: Vec<_> = all.tensors().into_iter().map(longer).collect();
+    let all = tensors(all.tensors().into_iter().map(tensor).collect());
     let views = all.iter().map(|(name, dtype, shape, data)| {
         (name, TensorView::new(*dtype, shape.clone(), data).unwrap())
     });
-    let to = dir.path().join("model.safetensors");
-    safetensors::serialize_to_file(views, None, &to).unwrap();
-    let config = std::fs::read_to_string(from.join("config.json")).unwrap();
-    let config = config.replace("\"vocab_size\": 512", "\"vocab_size\": 521");
-    std::fs::write(dir.path().join("config.json"), config).unwrap();
-    std::fs::copy(
-        from.join("tokenizer.model"),
-        dir.path().join("tokenizer.model"),
-    )
-    .unwrap();
+    let file = dir.path().join("model.safetensors");
+    safetensors::serialize_to_file(views, None, &file).unwrap();
+    let config = std::fs::read_to_string(model.join("config.json")).unwrap();
+    assert!(config.contains(from), "{config}");
+    std::fs::write(dir.path().join("config.json"), config.replace(from, to)).unwrap();
+    let tokenizer = "tokenizer.model";
+    std::fs::copy(model.join(tokenizer), dir.path().join(tokenizer)).unwrap();
     dir
+}
+
+/// With a vocabulary of 521 tokens, so that rows of logits are padded on a device.
+fn odd_vocabulary() -> TempDir {
+    let longer = |mut all: Tensors| {
+        for (_, _, shape, data) in all.iter_mut().filter(|(_, _, shape, _)| shape[0] == 512) {
+            data.extend_from_within(..9 * data.len() / 512);
+            shape[0] = 521;
+        }
+        all
+    };
+    changed(longer, ["\"vocab_size\": 512", "\"vocab_size\": 521"])
+}
+
+/// With so many layers, all like the first.
+fn deep(layers: usize) -> TempDir {
+    let more = |all: Tensors| {
+        let first = "model.layers.0.";
+        let of_layer = |(name, ..): &&(String, _, _, _)| name.starts_with(first);
+        let outside = all
+            .iter()
+            .filter(|(name, ..)| !name.starts_with("model.layers."));
+        let mut more: Tensors = outside.cloned().collect();
+        for layer in 0..layers {
+            more.extend(all.iter().filter(of_layer).cloned().map(|mut tensor| {
+                tensor.0 = tensor.0.replace(first, &format!("model.layers.{layer}."));
+                tensor
+            }));
+        }
+        more
+    };
+    let layers = format!("\"num_hidden_layers\": {layers}");
+    changed(more, ["\"num_hidden_layers\": 3", &layers])
 }
 
 /// Steps of the same form, some of which the device chooses for and some the host: how rows of
@@ -294,6 +325,46 @@ fn a_gpu_that_does_not_end() {
     assert!(left > 0 && report.contains(" 0 misuses"), "{report}");
 }
 
+/// The caller may name the group. The name is used, and no other is made.
+#[test]
+fn a_group_that_the_caller_names() {
+    let standin = Standin::new("devices=2 fail=ncclGetUniqueId:1:2");
+    let mut group = [0; 128];
+    let path = std::env::temp_dir().join(format!("llamabi-group-{}", std::process::id()));
+    let name = path.to_str().unwrap().as_bytes();
+    group[..name.len()].copy_from_slice(name);
+    let options = BuildOptions {
+        group: Some(group),
+        ..options()
+    };
+    let build = || build_by(&standin, &[0, 1], By::Nccl, options.clone());
+    let llama = build().unwrap();
+    greedy(&llama, vec![vec![1, 500, 243]], 4).unwrap();
+    drop(llama);
+    assert!(standin.count("exchanges") > 10);
+    standin.assert_clean();
+    // It names one communicator only.
+    let text = build().err().unwrap().to_string();
+    assert!(text.contains("ncclCommInitRankConfig"), "{text}");
+}
+
+/// The host does not run far ahead of exchanges: where one never ends, a full stream would keep it
+/// in the driver, where nothing watches.
+#[test]
+fn the_host_keeps_pace() {
+    let dir = deep(40);
+    let standin = Standin::new("devices=2 hang=10 full=300");
+    let options = BuildOptions {
+        rank_timeout_ms: 500,
+        ..options()
+    };
+    let llama = build_of(dir.path(), &standin, &[0, 1], By::Nccl, options).unwrap();
+    let error = greedy(&llama, vec![vec![1, 500, 243]], 2).unwrap_err();
+    assert!(matches!(error, Error::Peer(_)), "{error}");
+    drop(llama);
+    standin.assert_clean();
+}
+
 /// What NCCL refuses: a sentence, or numbers that go through the host.
 #[test]
 fn nccl_that_refuses() {
@@ -405,16 +476,19 @@ fn any_call_may_fail_on_ranks() {
 }
 
 fn any_call_may_fail(by: By, every: usize) {
-    let once = |standin: &Standin| -> llamabi::Result<Vec<Vec<Token>>> {
+    let call = |llama: &Llama| greedy(llama, vec![vec![1, 500, 243]], 6);
+    let once = |standin: &Standin| -> llamabi::Result<(Llama, Vec<Vec<Token>>)> {
         let options = BuildOptions {
             rank_timeout_ms: 3_000,
             ..options()
         };
         let llama = build_by(standin, &[0, 1], by, options)?;
-        greedy(&llama, vec![vec![1, 500, 243]], 6)
+        let tokens = call(&llama)?;
+        Ok((llama, tokens))
     };
     let standin = Standin::new("devices=2");
-    let want = once(&standin).unwrap();
+    let (llama, want) = once(&standin).unwrap();
+    drop(llama);
     standin.assert_clean();
     let calls = standin.count("calls");
     let giving_back = [
@@ -439,32 +513,39 @@ fn any_call_may_fail(by: By, every: usize) {
     let mut failures = 0;
     for n in (40..calls).step_by(every) {
         let standin = Standin::new(&format!("devices=2 fail=*:{n}:12345"));
-        let outcome = once(&standin);
-        let (left, report) = standin.report();
-        let (_, function) = report.rsplit_once(' ').unwrap();
-        // Waits ask as often as they have time for, so not every run has as many calls.
-        let forgiven =
-            function.is_empty() || giving_back.iter().any(|part| function.contains(part));
+        let failed = || {
+            let (left, report) = standin.report();
+            let (_, function) = report.rsplit_once(' ').unwrap();
+            // Waits ask as often as they have time for, so not every run has as many calls.
+            let forgiven =
+                function.is_empty() || giving_back.iter().any(|part| function.contains(part));
+            (function.to_string(), forgiven, left, report)
+        };
+        let outcome = once(&standin).and_then(|(llama, tokens)| {
+            assert_eq!(tokens, want, "call {n}");
+            // Another rank may fail when rank 0 has all that it needs. The next call hears of it.
+            match failed() {
+                (function, false, ..) => {
+                    call(&llama)?;
+                    panic!("call {n}: nobody has heard of {function}");
+                }
+                _ => Ok(()),
+            }
+        });
+        let (function, forgiven, left, report) = failed();
         assert!(left == 0 || forgiven, "call {n}: {report}");
-        match outcome {
-            // With NCCL another rank may fail when rank 0 has all that it needs.
-            Ok(tokens) => {
-                assert_eq!(tokens, want, "call {n}: {function}");
-                assert!(forgiven || by == By::Nccl, "call {n}: {function}");
-            }
-            Err(error) => {
-                let text = error.to_string();
-                assert!(text.contains(function), "call {n}, {function}: {text}");
-                failures += 1;
-            }
+        if let Err(error) = outcome {
+            let text = error.to_string();
+            assert!(text.contains(&function), "call {n}, {function}: {text}");
+            failures += 1;
         }
     }
     assert!(failures > 10, "{failures}");
 }
 
-/// `devices` names GPUs: each once, unless LLAMABI_RANKS=staged. Runs this test again with the stand-in
-/// as the system's driver, and as the NCCL that LLAMABI_NCCL names. The bits are the same whatever
-/// moves numbers, in slices or whole.
+/// `devices` names GPUs: each once, unless LLAMABI_RANKS=staged. Runs this test again with the
+/// stand-in as the system's driver, and as the NCCL that LLAMABI_NCCL names. The bits are the same
+/// whatever moves numbers, in slices or whole.
 #[test]
 fn devices_are_gpus() {
     const CHILD: &str = "LLAMABI_TEST_CHILD";

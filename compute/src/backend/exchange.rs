@@ -13,7 +13,28 @@
 use super::Backend;
 use crate::{Error, Result};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The longest time between two looks that counts as waiting. If the process was stopped, no rank
+/// was silent.
+pub const LONGEST_LOOK: Duration = Duration::from_millis(100);
+
+/// How long somebody has waited, who looks up now and then.
+#[derive(Default)]
+pub struct Waited {
+    time: Duration,
+    last: Option<Instant>,
+}
+
+impl Waited {
+    /// The time until this look, the first of which begins it.
+    pub fn look(&mut self) -> Duration {
+        let now = Instant::now();
+        self.time += (now - self.last.unwrap_or(now)).min(LONGEST_LOOK);
+        self.last = Some(now);
+        self.time
+    }
+}
 
 /// Watches over a rank that waits for its own device, whose work may wait for other ranks.
 pub trait Watch: Send + Sync {

@@ -12,7 +12,7 @@ pub mod matrix;
 
 pub use adapter::{Adapter, Carrier};
 pub use choice::{Answer, Changes, Choice, Edit, Pick};
-pub use exchange::{Exchange, Watch, Wire};
+pub use exchange::{Exchange, LONGEST_LOOK, Waited, Watch, Wire};
 pub use forward::{Scratch, forward};
 pub use matrix::{Block, MatSpec, MatUse, PartSpec, QuantBlock, QuantData, RowOrder};
 
@@ -219,9 +219,9 @@ pub trait Run: Send {
     }
 
     /// Guesses tokens from rows of the last step, which has been collected: head `head` guesses the
-    /// token `head + 2` positions behind a row's own. `step` has a row of decode for each guess. Its
-    /// [`Step::tokens`] are the numbers of the rows in the last step, all of its rows are wanted, and
-    /// its slots and pages are not used. The answer is as that of [`Run::collect`].
+    /// token `head + 2` positions behind a row's own. `step` has a row of decode for each guess.
+    /// Its [`Step::tokens`] are the numbers of the rows in the last step, all of its rows are
+    /// wanted, and its slots and pages are not used. The answer is as that of [`Run::collect`].
     ///
     /// # Errors
     /// [`crate::Error::Internal`] if there is no such head.
@@ -422,8 +422,8 @@ pub trait Backend: Sized + Send {
         norm: Option<&Self::Buf>,
         head: &Self::Mat,
     );
-    /// RMSNorm of rows of an earlier step, whose numbers are the tokens of the loaded one: `out[row]
-    /// = norm(x[token[row]])`; `out, x: [rows, dim]`.
+    /// RMSNorm of rows of an earlier step, whose numbers are the tokens of the loaded one:
+    /// `out[row] = norm(x[token[row]])`; `out, x: [rows, dim]`.
     fn hidden(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf);
     /// `out = h + silu(w h (+ bias))`, for rows of decode; `out, h: [rows, dim]`. The block of a
     /// Medusa head (`ResBlock` in FasterDecoding/Medusa's medusa_model.py).

@@ -227,8 +227,9 @@ API CUresult cuEventRecord(CUevent event, CUstream stream) {
     }
     uint64_t time = ++event->recorded;
     event->stream = stream;
-    s.enqueue(stream, [event, time] {
-        event->done = time;
+    s.enqueue(stream, [event, time, stream] {
+        stream->fired = event;
+        stream->fired_as = time;
         return CUDA_SUCCESS;
     });
     return CUDA_SUCCESS;

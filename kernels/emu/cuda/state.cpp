@@ -39,6 +39,8 @@ void State::set(const char *text) {
             s.hang = number();
         else if (key == "stuck")
             s.stuck = number();
+        else if (key == "full")
+            s.full = number();
         else if (key == "lost")
             s.lost = number();
         else if (key == "pitch")
@@ -92,6 +94,8 @@ void State::enqueue(CUstream stream, Work work) {
         return;
     }
     stream->queue.push_back(std::move(work));
+    if (settings.full && stream->queue.size() > settings.full)
+        misused("more work in a stream than a driver takes without waiting");
     if (!settings.seed) return;
     random ^= random << 13;
     random ^= random >> 7;
@@ -119,6 +123,8 @@ size_t State::run(CUstream stream, size_t pieces) {
             stream->running = false;
             ended.notify_all();
         }
+        if (stream->fired) stream->fired->done = stream->fired_as;
+        stream->fired = nullptr;
         if (result == CUDA_ERROR_NOT_READY) {
             stream->queue.push_front(std::move(work));
             break;

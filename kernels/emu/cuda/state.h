@@ -33,6 +33,10 @@ struct CUstream_st {
     CUcontext context;
     std::deque<Work> queue;
     bool running = false; // whether a thread runs work of this stream
+    // What the work has recorded. Nobody may see the event as done before `running` is false: the
+    // memory of a copy that has ended could then not be freed.
+    CUevent fired = nullptr;
+    uint64_t fired_as = 0;
     CUgraph recording = nullptr;
     bool invalid = false; // whether the recording has been invalidated
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -40,7 +44,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
     uint64_t recorded = 0;
-    std::atomic<uint64_t> done{0};
+    uint64_t done = 0;
     CUstream stream = nullptr; // in which it was recorded last
 };
 struct CUfunc_st {
@@ -80,6 +84,8 @@ struct Settings {
     // The number of the exchange of NCCL that never ends unless it is aborted, of the one that never
     // ends whatever happens, and of the one at which another rank is lost; 0: none.
     uint64_t hang = 0, stuck = 0, lost = 0;
+    // Pieces of work for which a stream has room. For one more, a driver waits; 0: any number.
+    size_t full = 0;
     // ptx: the architecture for which the kernels were compiled. strict: turns emu_strict on.
     int driver = 13000, devices = 1, arch = 90, ptx = 90, strict = 0, pitch = 0x7fffffff,
         shared = 99 << 10;

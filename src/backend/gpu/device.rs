@@ -76,6 +76,9 @@ pub struct Product {
     pub adds: bool,
 }
 
+/// Why most devices are in no group.
+const NO_GROUP: &str = "this device exchanges nothing by itself";
+
 /// The name of a group of devices that exchange numbers by themselves.
 pub type GroupId = [u8; 128];
 
@@ -227,12 +230,13 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// A name for a group of devices that does not exist yet. `Err` is the reason why this device
     /// exchanges nothing by itself.
     fn new_group(&self) -> std::result::Result<GroupId, String> {
-        Err("this device exchanges nothing by itself".into())
+        Err(NO_GROUP.into())
     }
 
-    /// Whether there is something by which this device can join a group; `Err` is the reason why not.
+    /// Whether there is something by which this device can join a group; `Err` is the reason why
+    /// not.
     fn can_join(&self) -> std::result::Result<(), String> {
-        self.new_group().map(drop)
+        Err(NO_GROUP.into())
     }
 
     /// Joins a group as its member `rank`, and waits for all `ranks` of them. Waits must be watched
@@ -242,26 +246,25 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Device`], or that of the watch.
     fn join(&self, _id: &GroupId, _rank: usize, _ranks: usize) -> Result<String> {
-        let why = self.new_group().err().unwrap_or_default();
-        Err(Error::Unsupported(why))
+        Err(Error::Unsupported(NO_GROUP.into()))
     }
 
-    /// Gives `n` floats to all devices of the group, and puts what all give to `to`, in the order of
-    /// the ranks. May be recorded. All devices do the same exchanges in the same order.
+    /// Gives `n` floats to all devices of the group, and puts what all give to `to`, in the order
+    /// of the ranks. May be recorded. All devices do the same exchanges in the same order.
     ///
     /// # Safety
     /// Both lie inside live allocations; they do not overlap, or `from` is this rank's part of `to`.
     unsafe fn all_gather(&self, _to: u64, _from: u64, _n: usize) -> Result<()> {
-        Err(Error::Internal("no group of devices".into()))
+        Err(Error::Internal(NO_GROUP.into()))
     }
 
-    /// Gives the `r`th `n` floats of `from` to rank `r`, and puts what the ranks give to this one to
-    /// `to`, in their order. May be recorded.
+    /// Gives the `r`th `n` floats of `from` to rank `r`, and puts what the ranks give to this one
+    /// to `to`, in their order. May be recorded.
     ///
     /// # Safety
     /// Both lie inside live allocations and do not overlap.
     unsafe fn all_to_all(&self, _to: u64, _from: u64, _n: usize) -> Result<()> {
-        Err(Error::Internal("no group of devices".into()))
+        Err(Error::Internal(NO_GROUP.into()))
     }
 }
 

@@ -7,8 +7,9 @@
 //! recorded, and no step runs ahead of another. Either way the devices add the partial sums
 //! (`kernels/reduce.cu`), in the order of the ranks.
 //!
-//! Every rank has all logits afterwards and chooses all tokens. All of them choose the same ones,
-//! because they do the same arithmetic on the same bits.
+//! Every rank has all logits afterwards. In one process every rank chooses all tokens; all of them
+//! choose the same ones, because they do the same arithmetic on the same bits. Ranks of other
+//! processes leave the choice to rank 0.
 
 use super::device::{Device, GroupId, Landing, Memory};
 use super::params::{GatherParams, ReduceParams};
@@ -20,8 +21,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// When devices add a sum in slices: each adds one slice of all parts and gives it to the others.
-/// The additions are the same. Two exchanges move fewer bytes than one where there are more than two
-/// ranks: each gets `2 (n - 1) / n` parts instead of `n - 1`.
+/// The additions are the same. Two exchanges move fewer bytes than one where there are more than
+/// two ranks: each gets `2 (n - 1) / n` parts instead of `n - 1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Slices {
     /// Where it is thought to be faster.
@@ -67,9 +68,9 @@ pub struct GpuExchange<D: Device> {
     _firsts: Memory<D>,
 }
 
-/// Puts the columns of all ranks side by side, and chooses tokens. That is not recorded with a step,
-/// because how rows lie depends on who chooses their tokens, and ranks of other processes leave the
-/// choice to rank 0: they would record something else.
+/// Puts the columns of all ranks side by side, and chooses tokens. That is not recorded with a
+/// step, because how rows lie depends on who chooses their tokens, and ranks of other processes
+/// leave the choice to rank 0: they would record something else.
 #[derive(Clone, Copy)]
 pub(super) struct Gather {
     pub rank: usize,
@@ -107,8 +108,8 @@ fn widest(vocabulary: &[Range<usize>]) -> usize {
 }
 
 impl<D: Device> GpuExchange<D> {
-    /// For residual streams of width `dim`; `vocabulary` has the rows of each rank. With a group, the
-    /// devices of all ranks join it and exchange by themselves.
+    /// For residual streams of width `dim`; `vocabulary` has the rows of each rank. With a group,
+    /// the devices of all ranks join it and exchange by themselves.
     ///
     /// # Errors
     /// [`Error::DeviceMemory`]; if the devices cannot exchange, [`Error::Device`] or
@@ -176,8 +177,8 @@ impl<D: Device> GpuExchange<D> {
         Ok(exchange)
     }
 
-    /// Has the devices exchange numbers that are known, so that those which cannot do it are noticed
-    /// before a prompt comes.
+    /// Has the devices exchange numbers that are known, so that those which cannot do it are
+    /// noticed before a prompt comes.
     fn try_out(&self) -> Result<()> {
         let Way::Devices { device, .. } = &self.way else {
             return Ok(());

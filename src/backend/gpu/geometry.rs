@@ -12,10 +12,10 @@ pub(super) struct Grid {
     pub shared: u32,
 }
 
-/// Whether a decode product of `n_rows` rows and `k` columns uses the batch kernel, which reads rows
-/// that `prepare` has rounded. The other kernel rounds the rows itself and keeps them in shared
-/// memory; with more rows than these, each of its blocks would read more bytes of activations than
-/// of weights, or they would not fit. Both give the same bits.
+/// Whether a decode product of `n_rows` rows and `k` columns uses the batch kernel, which reads
+/// rows that `prepare` has rounded. The other kernel rounds the rows itself and keeps them in
+/// shared memory; with more rows than these, each of its blocks would read more bytes of
+/// activations than of weights, or they would not fit. Both give the same bits.
 pub(super) fn prepares(dtype: Dtype, n_rows: u32, k: u32) -> bool {
     let most = match dtype {
         Dtype::F32 => return false,

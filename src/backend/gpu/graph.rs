@@ -12,11 +12,11 @@
 //! Steps that are not recorded launch the same kernels in the same way, so graphs cannot change a
 //! result.
 //!
-//! With several ranks whose devices exchange by themselves, exchanges are recorded, too, and all ranks
-//! must record the same steps or none. They do so because they count the same forms of the same
-//! steps, and because each tells the others whether it could: if one could not, none of them records
-//! any more. A form is recorded when it comes for the second time, since the library that moves the
-//! numbers makes some connections when it is first used.
+//! With several ranks whose devices exchange by themselves, exchanges are recorded, too, and all
+//! ranks must record the same steps or none. They do so because they count the same forms of the
+//! same steps, and because each tells the others whether it could: if one could not, none of them
+//! records any more. A form is recorded when it comes for the second time, since the library that
+//! moves the numbers makes some connections when it is first used.
 //!
 //! The driver takes memory for a graph when the graph is made. The memory plan and gpu_memory_bytes
 //! do not count it: the amount is not known in advance, and a plan with a guess might refuse models
@@ -71,11 +71,13 @@ pub(super) struct Graphs<D: Device> {
 }
 
 /// What is known of a form.
-enum Found<'a, G> {
-    Graph(&'a G),
-    /// It comes for the first time.
-    New,
+#[derive(Clone, Copy)]
+enum Known {
+    Recorded,
+    /// It is to be recorded.
     Ripe,
+    /// It comes for the first time, and other ranks record with this one.
+    New,
 }
 
 impl<D: Device> Graphs<D> {
@@ -93,17 +95,26 @@ impl<D: Device> Graphs<D> {
         })
     }
 
-    fn find(&mut self, form: Form) -> Found<'_, D::Graph> {
+    /// What is known of a form that is used now.
+    fn look_up(&mut self, form: Form) -> Known {
         self.clock += 1;
         let alone = self.wire.is_none();
         match self.all.iter_mut().find(|one| one.form == form) {
             Some(found) => {
                 found.used = self.clock;
-                found.graph.as_ref().map_or(Found::Ripe, Found::Graph)
+                match found.graph {
+                    Some(_) => Known::Recorded,
+                    None => Known::Ripe,
+                }
             }
-            None if alone => Found::Ripe,
-            None => Found::New,
+            None if alone => Known::Ripe,
+            None => Known::New,
         }
+    }
+
+    fn graph(&self, form: Form) -> Option<&D::Graph> {
+        let found = self.all.iter().find(|one| one.form == form)?;
+        found.graph.as_ref()
     }
 
     /// Whether this is so on all ranks.
@@ -119,8 +130,8 @@ impl<D: Device> Graphs<D> {
         Ok(all)
     }
 
-    /// Adds a graph, or the form of one. The graph of the previous step may still be running, but no other. It was used
-    /// last, so it is not the one that is dropped.
+    /// Adds a graph, or the form of one. The graph of the previous step may still be running, but
+    /// no other. It was used last, so it is not the one that is dropped.
     fn add(&mut self, form: Form, graph: Option<D::Graph>) {
         if let Some(found) = self.all.iter_mut().find(|one| one.form == form) {
             found.graph = graph;
@@ -170,24 +181,16 @@ impl<D: Device> Gpu<D> {
             draws: self.chooser.draws && self.gather.is_none(),
             rank: self.adapters.decode,
         };
-        let (is_recorded, is_ripe) = match self.graphs.find(form) {
-            Found::Graph(_) => (true, false),
-            Found::Ripe => (false, true),
-            Found::New => (false, false),
-        };
-        if !is_recorded && !self.graphs.on {
-            return forward(self);
-        }
-        if !is_recorded && !is_ripe {
-            self.graphs.add(form, None);
-            return forward(self);
-        }
-        if is_ripe {
-            // A rank that has failed does not come to an agreement: the others hear of the failure.
-            if self.is_idle().is_err() {
-                return;
+        match self.graphs.look_up(form) {
+            Known::Recorded => {}
+            _ if !self.graphs.on => return forward(self),
+            Known::New => {
+                self.graphs.add(form, None);
+                return forward(self);
             }
-            match self.capture(forward) {
+            // A rank that has failed does not come to an agreement: the others hear of the failure.
+            Known::Ripe if self.is_idle().is_err() => return,
+            Known::Ripe => match self.capture(forward) {
                 Ok(graph) => self.graphs.add(form, Some(graph)),
                 Err(error) => {
                     // If the device is broken, the launches will report it.
@@ -200,11 +203,10 @@ impl<D: Device> Gpu<D> {
                     });
                     return forward(self);
                 }
-            }
+            },
         }
-        let device = self.device.clone();
-        if let Found::Graph(graph) = self.graphs.find(form)
-            && let Err(error) = launch::replay(&*device, graph)
+        if let Some(graph) = self.graphs.graph(form)
+            && let Err(error) = launch::replay(&*self.device, graph)
         {
             self.run(|_| Err(error));
         }

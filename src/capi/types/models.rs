@@ -85,8 +85,8 @@ pub type llama_log_fn = Option<
     unsafe extern "C" fn(user_data: *mut c_void, level: i32, msg: *const c_char, len: usize),
 >;
 
-/// `LLAMA_PRECISION_FULL`; but if `max_batch_size` is above 8, generated rows are multiplied as those
-/// of prompts are, which is faster for many sequences.
+/// `LLAMA_PRECISION_FULL`; but if `max_batch_size` is above 8, generated rows are multiplied as
+/// those of prompts are, which is faster for many sequences.
 pub const LLAMA_PRECISION_AUTO: i32 = 0;
 /// Activations are rounded so little that it does not show beside the rounding of the weights, and
 /// those of generated rows less. For few sequences this costs no time, because the processor waits
@@ -183,12 +183,11 @@ pub struct llama_build_options {
     /// Where the ranks of this process are, each with its share of every matrix and of the KV cache
     /// (tensor parallelism). With `device` CUDA: GPUs, by the numbers of `device_index`, each named
     /// once; `gpu_memory_bytes` is that of each GPU. They exchange numbers by NCCL where it can be
-    /// opened (`libnccl.so.2`), otherwise through the memory of the host, which is slow. This has not
-    /// been run on real GPUs yet. With other devices: NUMA nodes of
-    /// this machine, by the numbers of `lscpu`, on which the ranks' threads stay; a node may be
-    /// named more than once. The number of ranks must divide the heads. It changes the bits of
-    /// results, as another instruction set does. NULL if there are none: one rank, on
-    /// `device_index`.
+    /// opened (`libnccl.so.2`), otherwise through the memory of the host, which is slow. This has
+    /// not been run on real GPUs yet. With other devices: NUMA nodes of this machine, by the
+    /// numbers of `lscpu`, on which the ranks' threads stay; a node may be named more than once.
+    /// The number of ranks must divide the heads. It changes the bits of results, as another
+    /// instruction set does. NULL if there are none: one rank, on `device_index`.
     pub devices: *const i32,
     /// Number of devices, at most 64.
     pub n_devices: u32,
@@ -197,8 +196,8 @@ pub struct llama_build_options {
     pub rank_timeout_ms: u32,
     /// Ranks in several processes, on one machine or several: this one must be rank 0, and the
     /// others call `llama_worker_run`. The struct is copied. NULL means that there are none. Not
-    /// together with `devices`: a process is one rank, with `device` CUDA on the GPU `device_index`.
-    /// `device` is the same on all ranks; AUTO means the CPU.
+    /// together with `devices`: a process is one rank, with `device` CUDA on the GPU
+    /// `device_index`. `device` is the same on all ranks; AUTO means the CPU.
     pub comm: *const llama_comm,
     /// The checkpoint of a draft model, with its tokenizer, in any form that `llama_build` takes: a
     /// smaller model with the same tokens. It guesses at tokens (`speculation`), or it is the model
@@ -211,18 +210,18 @@ pub struct llama_build_options {
     pub draft_kv_dtype: i32,
     /// A directory of Medusa heads that were trained for this checkpoint
     /// (`medusa_lm_head.safetensors` or `.pt`, and `config.json`). They guess at tokens
-    /// (`speculation`), each one token further ahead. At most 16 are used. They are kept in the format
-    /// of the model's head. NULL means that there are none. Not with `devices` or `comm`.
+    /// (`speculation`), each one token further ahead. At most 16 are used. They are kept in the
+    /// format of the model's head. NULL means that there are none. Not with `devices` or `comm`.
     pub medusa_dir: *const c_char,
-    /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt beside
-    /// running streams. It is about the longest time between two tokens of a stream while prompts
-    /// arrive; with less of it, prompts take longer. Prompts get a third of a step's time at least, and
-    /// 16 tokens, whatever that takes. 0 means 100. Results do not depend on it.
+    /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt
+    /// beside running streams. It is about the longest time between two tokens of a stream while
+    /// prompts arrive; with less of it, prompts take longer. Prompts get a third of a step's time
+    /// at least, and 16 tokens, whatever that takes. 0 means 100. Results do not depend on it.
     pub max_step_ms: u32,
     /// Must be 0.
     pub reserved1: u32,
-    /// With `device` CUDA and `devices` or `comm`: the 128 bytes that `ncclGetUniqueId` has given, if
-    /// the caller wants to say which communicator of NCCL the ranks' GPUs make. It must be of no
+    /// With `device` CUDA and `devices` or `comm`: the 128 bytes that `ncclGetUniqueId` has given,
+    /// if the caller wants to say which communicator of NCCL the ranks' GPUs make. It must be of no
     /// other communicator. With `comm`, rank 0 sends it to the others. NULL: the library makes one.
     pub nccl_unique_id: *const c_void,
 }

@@ -13,13 +13,37 @@ use crate::ranks::nodes::{self, Processors};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Ranks on NUMA nodes.
-pub(in crate::llama) struct OnNodes<'a> {
-    pub options: &'a BuildOptions,
-    pub places: Vec<Processors>,
+/// Ranks on NUMA nodes, or the one of a process, on the processors that it may use.
+pub(in crate::llama) struct OnCpus<'a> {
+    options: &'a BuildOptions,
+    /// The node of each rank. Empty: the one rank stays where the process is.
+    nodes: Vec<Processors>,
+    /// How many ranks run on the processors of each rank here.
+    sharers: Vec<usize>,
 }
 
-impl Kind for OnNodes<'_> {
+impl<'a> OnCpus<'a> {
+    /// All ranks of a model, on these nodes.
+    pub fn on_nodes(options: &'a BuildOptions, nodes: Vec<Processors>) -> Self {
+        let same = |place| nodes.iter().filter(|other| *other == place).count();
+        OnCpus {
+            options,
+            sharers: nodes.iter().map(same).collect(),
+            nodes,
+        }
+    }
+
+    /// The rank of this process, whose processors so many ranks share.
+    pub fn here(options: &'a BuildOptions, sharers: usize) -> Self {
+        OnCpus {
+            options,
+            sharers: vec![sharers],
+            nodes: Vec::new(),
+        }
+    }
+}
+
+impl Kind for OnCpus<'_> {
     type Backend = Cpu;
     const DEVICE: Device = Device::Cpu;
 
@@ -56,18 +80,18 @@ impl Kind for OnNodes<'_> {
         setting: &Setting<'_>,
         _: &[Items],
     ) -> Result<(Cpu, String)> {
-        let (options, place) = (self.options, &self.places[rank]);
-        if !nodes::stay_on(place) {
+        let options = self.options;
+        if let Some(node) = self.nodes.get(rank)
+            && !nodes::stay_on(node)
+        {
             let node = options.devices[rank];
             options.log.write(Level::Warn, || {
                 format!("rank {rank} cannot be kept on the processors of NUMA node {node}")
             });
         }
+        let at = if self.nodes.is_empty() { 0 } else { rank };
         let n_threads = match options.n_threads {
-            0 => {
-                let same = self.places.iter().filter(|other| *other == place);
-                (usable_threads() / same.count()).max(1)
-            }
+            0 => (usable_threads() / self.sharers[at]).max(1),
             n => n,
         };
         let precision = options.precision.of_cpu(options.max_batch_size);
@@ -90,62 +114,7 @@ impl Kind for OnNodes<'_> {
     }
 
     fn processors(&self, rank: usize) -> Option<Processors> {
-        Some(self.places[rank].clone())
-    }
-}
-
-/// The rank of a process, on the processors that it may use.
-pub(in crate::llama) struct OnProcessors<'a> {
-    pub options: &'a BuildOptions,
-    /// The ranks that share them.
-    pub sharers: usize,
-}
-
-impl Kind for OnProcessors<'_> {
-    type Backend = Cpu;
-    const DEVICE: Device = Device::Cpu;
-
-    fn exchange_bytes(&self, dim: usize, limits: &Limits, cuts: &Cuts, rank: usize) -> u64 {
-        CpuExchange::bytes(dim, limits, cuts.vocabulary()[rank].len())
-    }
-
-    fn most(&self, dim: usize, limits: &Limits, vocabulary: &[Range<usize>]) -> usize {
-        CpuExchange::most(dim, limits, vocabulary)
-    }
-
-    fn place(&self, _: usize) -> Place {
-        Place::cpu()
-    }
-
-    fn open(
-        &self,
-        _: usize,
-        shape: &Shape,
-        rope: &RopeTable,
-        setting: &Setting<'_>,
-        _: &[Items],
-    ) -> Result<(Cpu, String)> {
-        let n_threads = match self.options.n_threads {
-            0 => (usable_threads() / self.sharers).max(1),
-            n => n,
-        };
-        let precision = self.options.precision.of_cpu(self.options.max_batch_size);
-        let cpu = Cpu::new(shape, rope.clone(), n_threads, setting.limits.max_rows)?;
-        let cpu = cpu.precision(precision);
-        let description = cpu.description();
-        Ok((cpu, description))
-    }
-
-    fn exchange(
-        &self,
-        _: &mut Cpu,
-        wire: Box<dyn Wire>,
-        dim: usize,
-        limits: &Limits,
-        vocabulary: &[Range<usize>],
-    ) -> Result<Box<dyn Exchange<Cpu>>> {
-        let exchange = CpuExchange::new(wire, dim, limits, vocabulary.to_vec())?;
-        Ok(Box::new(exchange))
+        self.nodes.get(rank).cloned()
     }
 }
 

@@ -3,7 +3,7 @@
 mod cpus;
 mod gpus;
 
-pub(super) use cpus::{OnNodes, OnProcessors};
+pub(super) use cpus::OnCpus;
 pub(super) use gpus::{OnGpus, gpus, group, own_gpu};
 
 use super::Device;
@@ -18,8 +18,8 @@ use std::ops::Range;
 /// What a rank takes in bytes, as [`super::setting::memory`] counts it.
 pub(super) type Items = [(&'static str, u64); 4];
 
-/// A kind of device that ranks can have. Numbers of ranks are those of the model; `ranks` is what the
-/// ranks of this process take.
+/// A kind of device that ranks can have. Numbers of ranks are those of the model; `ranks` is what
+/// the ranks of this process take.
 pub(super) trait Kind: Sync {
     type Backend: Backend + 'static;
     const DEVICE: Device;

@@ -4,7 +4,7 @@
 mod share;
 
 use super::build::{Build, Loaded, Opened};
-use super::kinds::{Kind, OnGpus, OnProcessors, group, own_gpu};
+use super::kinds::{Kind, OnCpus, OnGpus, group, own_gpu};
 use super::{BuildOptions, Device, Llama, RankInfo};
 use crate::backend::gpu::device::GroupId;
 use crate::checkpoint;
@@ -164,8 +164,7 @@ impl Build<'_> {
             }
             _ => {
                 self.check_cpu()?;
-                let sharers = hellos[0].sharers(&hellos);
-                let kind = OnProcessors { options, sharers };
+                let kind = OnCpus::here(options, hellos[0].sharers(&hellos));
                 self.load_first(&kind, None, &hellos, shared, figures, progress)
             }
         }
@@ -338,8 +337,7 @@ fn work(
         }
         _ => {
             build.check_cpu()?;
-            let (options, sharers) = (&options, offer.sharers);
-            worker.work(&OnProcessors { options, sharers })
+            worker.work(&OnCpus::here(&options, offer.sharers))
         }
     }
 }

@@ -170,8 +170,8 @@ pub enum Precision {
     /// Generated rows have the arithmetic of prompts: for many sequences, when products take longer
     /// than reading weights.
     AsPrompts,
-    /// All rows have the fastest that the instruction set has for the format of the weights, even if
-    /// it loses more than the format has lost.
+    /// All rows have the fastest that the instruction set has for the format of the weights, even
+    /// if it loses more than the format has lost.
     Fast,
 }
 

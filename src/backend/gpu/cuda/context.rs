@@ -72,9 +72,9 @@ impl Context {
         }
         // SAFETY: retained until `drop`.
         unsafe { self.driver.cuCtxPushCurrent_v2(self.raw) }?;
-        // The host may record a stream of its own meanwhile, on any thread. Unless it asks for less,
-        // which PyTorch does not, allocations of every thread that does not say this would then fail,
-        // and spoil its recording.
+        // The host may record a stream of its own meanwhile, on any thread. Unless it asks for
+        // less, which PyTorch does not, allocations of every thread that does not say this would
+        // then fail, and spoil its recording.
         let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
         match exchange_mode(&self.driver, relaxed) {
             Ok(mode) => Ok(Current {

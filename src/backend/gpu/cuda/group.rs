@@ -1,18 +1,20 @@
 //! The communicator of a rank's GPU: joining the others, exchanges, and the end. (U)
 #![allow(unsafe_code)]
 
-use super::GroupGraph;
-use super::context::Context;
+use super::Cuda;
+use super::context::{Context, Owned};
+use super::graph::GroupGraph;
 use super::nccl::Nccl;
 use crate::backend::Watch;
 use crate::backend::gpu::device::GroupId;
-use crate::backend::gpu::driver::sys::CUstream;
+use crate::backend::gpu::driver::sys::{CUevent_st, CUstream};
 use crate::thread::without_signals;
 use crate::{Error, Result};
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclUniqueId};
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// How long the other ranks have for ending together with this one.
@@ -235,5 +237,59 @@ impl Context {
     /// The library, opened when it is first asked for.
     pub fn nccl(&self) -> std::result::Result<Nccl, String> {
         self.nccl.get_or_init(Nccl::open).clone()
+    }
+}
+
+/// How far the host runs ahead of the exchanges that it has launched. A stream takes about a
+/// thousand pieces of work; for one more, the driver waits, and nothing would watch over that wait.
+pub(super) struct Pace {
+    exchanges: usize,
+    /// Recorded in turns.
+    marks: [Owned<CUevent_st>; 2],
+}
+
+/// Exchanges from one mark to the next. Between two exchanges there are a layer's launches at most.
+const MARK: usize = 16;
+
+impl Pace {
+    /// The context must be current.
+    pub fn new(context: &Arc<Context>) -> Result<Pace> {
+        Ok(Pace {
+            exchanges: 0,
+            marks: [Owned::event(context)?, Owned::event(context)?],
+        })
+    }
+}
+
+impl Cuda {
+    /// Waits for an exchange that was launched a while ago. The context must be current.
+    fn keep_pace(&self) -> Result<()> {
+        let mut pace = self.pace.lock().unwrap_or_else(|e| e.into_inner());
+        pace.exchanges += 1;
+        if !pace.exchanges.is_multiple_of(MARK) {
+            return Ok(());
+        }
+        let mark = pace.marks[pace.exchanges / MARK % 2].raw;
+        // SAFETY: the event is alive, and so is our own stream.
+        unsafe {
+            self.context.wait_for_event(mark)?;
+            self.driver().cuEventRecord(mark, self.stream.raw)?;
+        }
+        Ok(())
+    }
+
+    /// Does an exchange in the group, with what watches over it. The context must be current.
+    pub(super) fn in_group<T>(
+        &self,
+        exchange: impl FnOnce(&Group, &dyn Watch) -> Result<T>,
+    ) -> Result<T> {
+        if !self.recording.load(Ordering::Relaxed) {
+            self.keep_pace()?;
+        }
+        let group = self.context.group();
+        match (&*group, self.context.watcher()) {
+            (Some(group), Some(watch)) => exchange(group, watch),
+            _ => Err(Error::Peer("the ranks' exchanges have ended".into())),
+        }
     }
 }

@@ -8,11 +8,11 @@
 
 use super::context::Context;
 use super::group::Group;
-use crate::backend::Watch;
 use crate::backend::gpu::driver::Outcome;
 use crate::backend::gpu::driver::sys::{CUevent, CUresult, CUstream};
+use crate::backend::{Waited, Watch};
 use crate::{Error, Result};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -22,14 +22,9 @@ const SPIN: Duration = Duration::from_micros(50);
 /// How long it sleeps.
 const SLEEP: Duration = Duration::from_micros(100);
 
-/// The longest time between two looks that counts as waiting. If the process was stopped, no rank
-/// was silent.
-const LONGEST_LOOK: Duration = Duration::from_millis(100);
-
 /// Asks until there is an answer.
 pub(super) fn poll<T>(watch: &dyn Watch, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let start = Instant::now();
-    let (mut waited, mut last) = (Duration::ZERO, start);
+    let (start, mut clock) = (Instant::now(), Waited::default());
     loop {
         if let Some(answer) = ask()? {
             return Ok(answer);
@@ -38,20 +33,16 @@ pub(super) fn poll<T>(watch: &dyn Watch, mut ask: impl FnMut() -> Result<Option<
             std::hint::spin_loop();
             continue;
         }
-        watch.look(waited)?;
+        watch.look(clock.look())?;
         std::thread::sleep(SLEEP);
-        let now = Instant::now();
-        waited += (now - last).min(LONGEST_LOOK);
-        last = now;
     }
 }
 
 /// How a context waits.
 #[derive(Default)]
 pub(super) struct Waits {
-    watch: OnceLock<Arc<dyn Watch>>,
-    /// The address of the stream in which all work is done.
-    stream: AtomicUsize,
+    /// What watches, and the address of the stream in which all work is done.
+    watch: OnceLock<(Arc<dyn Watch>, usize)>,
     group: Mutex<Option<Group>>,
     /// Whether exchanges were given up. There is nothing left to wait for.
     given_up: AtomicBool,
@@ -62,12 +53,11 @@ pub(super) struct Waits {
 impl Context {
     /// Has waits watched, for work that is done in `stream`.
     pub fn watch(&self, watch: Arc<dyn Watch>, stream: CUstream) {
-        let _ = self.waits.watch.set(watch);
-        self.waits.stream.store(stream.addr(), Ordering::Relaxed);
+        let _ = self.waits.watch.set((watch, stream.addr()));
     }
 
-    pub fn watcher(&self) -> Option<&Arc<dyn Watch>> {
-        self.waits.watch.get()
+    pub fn watcher(&self) -> Option<&dyn Watch> {
+        self.waits.watch.get().map(|(watch, _)| &**watch)
     }
 
     pub fn group(&self) -> MutexGuard<'_, Option<Group>> {
@@ -104,10 +94,10 @@ impl Context {
 
     fn wait(&self, ask: impl Fn() -> Outcome, block: impl Fn() -> Outcome) -> Result<()> {
         let given_up = self.waits.given_up.load(Ordering::Relaxed);
-        let Some(watch) = self.waits.watch.get().filter(|_| !given_up) else {
+        let Some(watch) = self.watcher().filter(|_| !given_up) else {
             return Ok(block()?);
         };
-        let waited = poll(&**watch, || match ready(ask())? {
+        let waited = poll(watch, || match ready(ask())? {
             true => Ok(Some(())),
             false => match &*self.group() {
                 Some(group) => group.check().map(|()| None),
@@ -119,14 +109,13 @@ impl Context {
 
     /// Gives up the exchanges that are under way, and waits until the GPU is idle.
     pub fn give_up(&self) {
-        let (Some(watch), Ok(_current)) = (self.waits.watch.get(), self.enter()) else {
+        let (Some((watch, stream)), Ok(_current)) = (self.waits.watch.get(), self.enter()) else {
             return;
         };
         if self.waits.given_up.swap(true, Ordering::Relaxed) {
             return;
         }
-        let stream: CUstream =
-            std::ptr::without_provenance_mut(self.waits.stream.load(Ordering::Relaxed));
+        let stream: CUstream = std::ptr::without_provenance_mut(*stream);
         // SAFETY: the stream lives as long as somebody waits for its work.
         let ask = || ready(unsafe { self.driver.cuStreamQuery(stream) });
         let group = self.group().take();
@@ -150,10 +139,10 @@ impl Context {
         }
     }
 
-    /// Ends the communicator, if there is one: together with the other ranks, unless one has failed.
-    /// The stream is idle.
+    /// Ends the communicator, if there is one: together with the other ranks, unless one has
+    /// failed. The stream is idle.
     pub fn leave(&self) {
-        let (Some(watch), Ok(_current)) = (self.waits.watch.get(), self.enter()) else {
+        let (Some(watch), Ok(_current)) = (self.watcher(), self.enter()) else {
             return;
         };
         let Some(group) = self.group().take() else {

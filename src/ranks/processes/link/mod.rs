@@ -1,11 +1,11 @@
 //! A rank's connection to the others: messages, exchanges of numbers, and an end that all of them
 //! hear of, whatever it was.
 //!
-//! Rank 0 talks with every rank, every other rank with rank 0 alone. Whoever waits, for a message or
-//! for an exchange, looks for messages meanwhile: so the failure of one rank ends the waiting of all
-//! within milliseconds. Nobody waits longer than the timeout for a rank that gives no sign of life.
-//! An exchange does not tell who is missing, so rank 0 then asks all ranks, and names those that do
-//! not answer.
+//! Rank 0 talks with every rank, every other rank with rank 0 alone. Whoever waits, for a message
+//! or for an exchange, looks for messages meanwhile: so the failure of one rank ends the waiting of
+//! all within milliseconds. Nobody waits longer than the timeout for a rank that gives no sign of
+//! life. An exchange does not tell who is missing, so rank 0 then asks all ranks, and names those
+//! that do not answer.
 
 mod ears;
 mod end;

@@ -1,4 +1,5 @@
-//! K and V as attention finds them: a page of one head at a time, as stored or as pairs of bfloat16.
+//! K and V as attention finds them: a page of one head at a time, as stored or as pairs of
+//! bfloat16.
 
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::element::Element;
