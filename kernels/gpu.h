@@ -20,6 +20,7 @@
 // | embed, prepare, qkv, append, attend, attend_prefill, | one op each, decode and prefill |
 // | attend_prefill_fma, matmul_add, ffn_up, logits (.cu) | |
 // | adapt.cu | what adapters of requests add to products |
+// | reduce.cu, reduce_peers.cu, gather.cu | what the ranks of a model do together |
 // | choice.h | how a token is chosen among the logits of a row |
 // | sample.cu | from logits to a token |
 // | emu/ | the machine as C++; tests/ and test.sh prove the kernels on it |
@@ -321,6 +322,20 @@ DEVICE uint32_t atomic_add_ordered(uint32_t *p, uint32_t x) {
         : "memory");
     return before;
 }
+
+// Between devices that reach each other's memory, and the host. A thread that loads what another
+// thread has stored by store_released sees all that thread had written or seen before, and so does
+// its block after a barrier.
+DEVICE void store_released(uint32_t *p, uint32_t x) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+DEVICE uint32_t load_acquired(const uint32_t *p) {
+    uint32_t v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+// Lets others go on while this thread waits for another device.
+DEVICE void let_others_run() {}
 
 // Programmatic dependent launch. It takes effect where the machine code is for compute capability
 // 9.0 and the launch asks for it (params.h says which launches do). The blocks of such a launch may

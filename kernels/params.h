@@ -191,6 +191,25 @@ typedef struct {
     uint32_t ranks, adds;
 } ReduceParams;
 
+// ---- reduce_peers: the same where a kernel can read the memory of the other ranks' devices, in one
+// launch. Each rank's launch tells all ranks that its part is there, waits until they have told it the
+// same, and reads their parts. It sets `next`, the part that this rank's products add to after this
+// one, to zero. So that nobody's part changes while others read it, a part is used again at the
+// earliest after a launch with another one. All ranks launch the same, each on a device of its own.
+// grid (GPU_PEER_BLOCKS), whatever n is, because each block counts the launches. block 256, shared 0.
+#define GPU_PEERS       8
+#define GPU_PEER_BLOCKS 64
+typedef struct {
+    float *x;                      // [n] in and out
+    const float *parts[GPU_PEERS]; // of each rank: [n]
+    uint32_t *turns[GPU_PEERS]; // of each rank: [GPU_PEERS], the launches that each has told it of
+    uint32_t *turn;             // [GPU_PEER_BLOCKS] of this rank: launches so far
+    float *next;                // [n] out
+    const uint32_t *given_up;   // in the host's memory; not 0: nobody is waited for
+    uint64_t n;                 // a multiple of 4
+    uint32_t rank, ranks, adds, zero;
+} ReducePeersParams;
+
 // ---- gather: of several ranks, out[i, firsts[r] + j] = shares[r, i, j]: the columns of each rank side
 // by side. grid (ceil(share_stride / 1024), n_rows, ranks), block 256, shared 0.
 typedef struct {
@@ -729,6 +748,7 @@ typedef struct {
     X(prepare_bf16, PrepareParams, 256)                                                            \
     X(silu_add, SiluAddParams, 256)                                                                \
     X(reduce, ReduceParams, 256)                                                                   \
+    X(reduce_peers, ReducePeersParams, 256)                                                        \
     X(gather, GatherParams, 256)                                                                   \
     X(qkv_epilogue, QkvParams, 256)                                                                \
     X(ffn_up_epilogue_f16, FfnUpParams, 256)                                                       \

@@ -59,6 +59,8 @@ uint32_t ballot(bool v, int line);
 void ldmatrix(uint32_t (&r)[4], const void *row, bool trans, int line);
 void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op, int line);
 void yield();
+// The same, and now and then another thread of the host gets this one's processor.
+void let_others_run();
 bool in_shared(const void *);
 uint32_t atomic_add_global(uint32_t *, uint32_t);
 void device_fence();
@@ -292,6 +294,10 @@ DEVICE uint32_t atomic_add_ordered(uint32_t *p, uint32_t x) {
     emu::device_fence();
     return before;
 }
+
+DEVICE void store_released(uint32_t *p, uint32_t x) { __atomic_store_n(p, x, __ATOMIC_RELEASE); }
+DEVICE uint32_t load_acquired(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+DEVICE void let_others_run() { emu::let_others_run(); }
 
 DEVICE uint32_t thread_again() { return threadIdx.x; }
 DEVICE uint32_t thread_again_if_short() { return threadIdx.x; }

@@ -2,7 +2,9 @@
 // begins and ends.
 #include "machine.h"
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 namespace emu {
 namespace {
@@ -177,6 +179,17 @@ void yield() {
     to_scheduler(false);
 }
 
+// Half a minute.
+constexpr uint64_t LOOKS = 20'000'000;
+
+void let_others_run() {
+    Machine &m = machine();
+    m.gives_way = true;
+    if (++m.looks % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (m.looks > LOOKS) fail(0, "waits for another device without end");
+    yield();
+}
+
 bool in_shared(const void *p) {
     Machine &m = machine();
     return (uintptr_t)p - (uintptr_t)m.now->view.shared < m.shared_bytes;
@@ -250,7 +263,7 @@ void run_block(unsigned threads, Random &random, bool ahead, unsigned turns) {
     for (m.turns = turns; m.turns && m.exited < threads && !m.failed; m.turns -= m.turns > 0) {
         if (hopper_busy() && random.below(3) == 0) hopper_lands(random.below(1 << 16));
         unsigned chosen = random.below(warps);
-        bool moved = false;
+        bool moved = m.gives_way = false;
         for (unsigned i = 0; i < warps && !moved; i++) {
             m.warp = (chosen + i) % warps;
             while (m.warps[m.warp].ready && !m.failed) {
@@ -258,7 +271,7 @@ void run_block(unsigned threads, Random &random, bool ahead, unsigned turns) {
                 m.passed = 0;
                 while (Fiber *f = m.failed ? nullptr : next_lane(m)) resume(*f);
                 moved = true;
-                if (!ahead) break;
+                if (!ahead || m.gives_way) break;
             }
         }
         bool others = false; // whether another block of the cluster can go on

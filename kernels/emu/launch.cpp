@@ -60,6 +60,7 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         m.params = aligned;
         m.kernel = name;
         m.failed = m.waited = m.wrote_early = false;
+        m.looks = 0;
         m.rank = i % cluster;
         m.cluster = &together[i - m.rank];
         m.cluster->blocks = cluster;

@@ -154,6 +154,10 @@ struct Machine {
     const void *params = nullptr;
     const char *kernel = nullptr;
     bool failed = false;
+    // How often threads have looked whether another device has come, and whether one has just done so:
+    // then another block has its turn, which that device may wait for.
+    uint64_t looks = 0;
+    bool gives_way = false;
     bool waited = false; // whether a thread has called wait_for_last
     bool wrote_early = false;
     char message[512];

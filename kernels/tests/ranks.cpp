@@ -2,6 +2,9 @@
 // of the ranks is a promise.
 #include "harness.h"
 
+#include <algorithm>
+#include <thread>
+
 namespace {
 
 const float GUARD = -7;
@@ -41,6 +44,111 @@ void test_reduce() {
     for (uint32_t ranks : {2u, 3u, 4u, 5u, 8u, 64u})
         for (uint32_t n : {4u, 32u, 1020u, 1024u, 1028u, 3072u})
             for (bool adds : {false, true}) reduce(ranks, n, adds);
+}
+
+// What one rank has for sums through peers' memory.
+struct Peer {
+    std::vector<Buffer> parts;
+    Buffer turns, turn, x;
+    Peer(uint32_t most, float start)
+        : turns(std::vector<uint32_t>(GPU_PEERS)), turn(std::vector<uint32_t>(GPU_PEER_BLOCKS)),
+          x(std::vector<float>(most + 4, start)) {
+        for (int i = 0; i < 3; i++) parts.emplace_back(std::vector<float>(most + 4));
+    }
+};
+
+// Number `i` of what `rank` adds in a turn. The sizes differ so much that another order rounds
+// otherwise.
+float part_of(uint32_t rank, uint32_t turn, uint32_t i) {
+    Random random{((uint64_t)turn << 40) + ((uint64_t)rank << 32) + i};
+    random.bits();
+    const float v = random.normal();
+    return random.below(3) ? v : v * 3e4f;
+}
+
+// Steps of several sums, each rank on a thread of its own: the first part of a step, then two in
+// turns. `lengths` has the numbers of each step; the first launch is one that counts from `before`.
+void reduce_peers(uint32_t ranks, const std::vector<uint32_t> &lengths, uint32_t before) {
+    const uint32_t most = *std::max_element(lengths.begin(), lengths.end()), sums = 4;
+    for (int schedule = 0; schedule < schedules(); schedule++) {
+        std::vector<Peer> peers;
+        for (uint32_t rank = 0; rank < ranks; rank++) peers.emplace_back(most, GUARD);
+        for (Peer &peer : peers) {
+            peer.turn.put(std::vector<uint32_t>(GPU_PEER_BLOCKS, before));
+            peer.turns.put(std::vector<uint32_t>(GPU_PEERS, before));
+        }
+        Buffer word(std::vector<uint32_t>(1));
+        auto run = [&](uint32_t rank) {
+            Peer &own = peers[rank];
+            std::vector<float> want(most, GUARD);
+            uint32_t turn = 0;
+            for (uint32_t n : lengths)
+                for (uint32_t sum = 0; sum < sums; sum++, turn++) {
+                    // The first part is overwritten, to the others is added.
+                    const uint32_t at = sum == 0 ? 0 : 1 + (sum - 1) % 2, next = at == 1 ? 2 : 1;
+                    std::vector<float> part = own.parts[at].get<float>();
+                    for (uint32_t i = 0; i < n; i++) {
+                        CHECK(at == 0 || part[i] == 0, "reduce_peers leaves %g", part[i]);
+                        part[i] = part_of(rank, turn, i);
+                    }
+                    own.parts[at].put(part);
+                    ReducePeersParams p = {};
+                    p.x = own.x.as<float>();
+                    for (uint32_t r = 0; r < ranks; r++) {
+                        p.parts[r] = peers[r].parts[at].as<float>();
+                        p.turns[r] = peers[r].turns.as<uint32_t>();
+                    }
+                    p.turn = own.turn.as<uint32_t>(), p.next = own.parts[next].as<float>();
+                    p.given_up = word.as<uint32_t>(), p.n = n;
+                    p.rank = rank, p.ranks = ranks, p.adds = sum > 0;
+                    launch("reduce_peers", p, GPU_PEER_BLOCKS, 1, 1, 256, 0,
+                        (uint64_t)schedule * 1000 + turn * ranks + rank);
+                    const std::vector<float> got = own.x.get<float>();
+                    for (uint32_t i = 0; i < n; i++) {
+                        float all = part_of(0, turn, i);
+                        for (uint32_t r = 1; r < ranks; r++) all += part_of(r, turn, i);
+                        want[i] = sum > 0 ? want[i] + all : all;
+                        CHECK(same_bits(&got[i], &want[i], 1),
+                            "reduce_peers of %u ranks, sum %u, number %u: %.9g, twin says %.9g",
+                            ranks, turn, i, got[i], want[i]);
+                    }
+                    for (uint32_t i = n; i < most + 4; i++)
+                        CHECK(got[i] == (i < most ? want[i] : GUARD),
+                            "reduce_peers writes number %u of %u", i, n);
+                }
+        };
+        std::vector<std::thread> threads;
+        for (uint32_t rank = 0; rank < ranks; rank++) threads.emplace_back(run, rank);
+        for (std::thread &thread : threads) thread.join();
+    }
+}
+
+// The host gives up: a launch whose peers never come ends.
+void reduce_peers_alone() {
+    Peer peer(4, 0), other(4, 0);
+    Buffer word(std::vector<uint32_t>(1));
+    ReducePeersParams p = {};
+    p.x = peer.x.as<float>();
+    for (uint32_t r = 0; r < 2; r++) {
+        p.parts[r] = (r ? other : peer).parts[1].as<float>();
+        p.turns[r] = (r ? other : peer).turns.as<uint32_t>();
+    }
+    p.turn = peer.turn.as<uint32_t>(), p.next = peer.parts[2].as<float>();
+    p.given_up = word.as<uint32_t>(), p.n = 4, p.ranks = 2;
+    std::thread host([&] {
+        usleep(20000);
+        __atomic_store_n(word.as<uint32_t>(), 1u, __ATOMIC_RELEASE);
+    });
+    launch("reduce_peers", p, GPU_PEER_BLOCKS, 1, 1, 256, 0, 1);
+    host.join();
+    CHECK(other.turns.get<uint32_t>()[0] == 1, "reduce_peers has not told its peer");
+}
+
+void test_reduce_peers() {
+    for (uint32_t ranks : {2u, 3u, 4u, 8u}) reduce_peers(ranks, {4, 1020, 1028, 32, 4}, 0);
+    // Many blocks in other orders on each device; more numbers than threads; turns that begin anew.
+    reduce_peers(2, {20480, 65540}, 0xfffffffcu);
+    reduce_peers_alone();
 }
 
 void gather(const std::vector<uint32_t> &widths, uint32_t rows, uint32_t out_stride) {
@@ -125,6 +233,7 @@ void test_embed_ranks() {
 
 extern const Test RANKS[] = {
     {"reduce", test_reduce},
+    {"reduce_peers", test_reduce_peers},
     {"gather", test_gather},
     {"embed_ranks", test_embed_ranks},
     {nullptr, nullptr},

@@ -2,7 +2,7 @@
 //! the same time.
 
 use super::build::{Build, Loaded, Opened};
-use super::kinds::{Items, Kind, OnCpus, OnGpus, by_item, gpus, group};
+use super::kinds::{Items, Kind, OnCpus, OnGpus, by_item, gpus, group, neighbours};
 use super::setting::{Setting, memory, setting};
 use super::{Device, Llama, RankInfo};
 use crate::backend::gpu;
@@ -77,6 +77,15 @@ impl Build<'_> {
         {
             self.warn_of_host(why);
         }
+        let neighbours = match group {
+            Ok(_) if devices.len() > 1 => Some(neighbours(&devices)),
+            _ => None,
+        };
+        if let Some(Err(why)) = &neighbours {
+            options.log.write(Level::Info, || {
+                format!("all sums of the ranks go by NCCL: {why}")
+            });
+        }
         let available = devices.iter().map(|device| self.available(&**device));
         let kind = OnGpus {
             build: self,
@@ -84,6 +93,7 @@ impl Build<'_> {
             indices: options.devices.clone(),
             available: available.collect::<Result<_>>()?,
             group: group.ok(),
+            neighbours: neighbours.and_then(std::result::Result::ok),
             devices,
         };
         self.load_ranks(&kind, progress)

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 /// What moves the ranks' numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum By {
+pub enum By {
     Host,
     Nccl,
 }
 
-fn build_by(
+pub fn build_by(
     standin: &Standin,
     devices: &[usize],
     by: By,
@@ -30,7 +30,7 @@ fn build_by(
     build_of(&reference("mha-f32/meta"), standin, devices, by, options)
 }
 
-fn build_of(
+pub fn build_of(
     dir: &Path,
     standin: &Standin,
     devices: &[usize],
@@ -52,10 +52,10 @@ fn build_of(
     Llama::build_on_ranks(opened, dir, None, &options, &mut |_| true)
 }
 
-type Tensors = Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)>;
+pub type Tensors = Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)>;
 
-/// The checkpoint `mha-f32/hf` with other tensors, and one word of its configuration replaced.
-fn changed(tensors: impl FnOnce(Tensors) -> Tensors, [from, to]: [&str; 2]) -> TempDir {
+/// The checkpoint `mha-f32/hf` with other tensors, and some words of its configuration replaced.
+pub fn changed(tensors: impl FnOnce(Tensors) -> Tensors, words: &[[&str; 2]]) -> TempDir {
     let (dir, model) = (TempDir::new(), reference("mha-f32/hf"));
     let bytes = std::fs::read(model.join("model.safetensors")).unwrap();
     let all = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -73,9 +73,12 @@ fn changed(tensors: impl FnOnce(Tensors) -> Tensors, [from, to]: [&str; 2]) -> T
     });
     let file = dir.path().join("model.safetensors");
     safetensors::serialize_to_file(views, None, &file).unwrap();
-    let config = std::fs::read_to_string(model.join("config.json")).unwrap();
-    assert!(config.contains(from), "{config}");
-    std::fs::write(dir.path().join("config.json"), config.replace(from, to)).unwrap();
+    let mut config = std::fs::read_to_string(model.join("config.json")).unwrap();
+    for [from, to] in words {
+        assert!(config.contains(from), "{config}");
+        config = config.replace(from, to);
+    }
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
     let tokenizer = "tokenizer.model";
     std::fs::copy(model.join(tokenizer), dir.path().join(tokenizer)).unwrap();
     dir
@@ -90,11 +93,11 @@ fn odd_vocabulary() -> TempDir {
         }
         all
     };
-    changed(longer, ["\"vocab_size\": 512", "\"vocab_size\": 521"])
+    changed(longer, &[["\"vocab_size\": 512", "\"vocab_size\": 521"]])
 }
 
 /// With so many layers, all like the first.
-fn deep(layers: usize) -> TempDir {
+pub fn deep(layers: usize) -> TempDir {
     let more = |all: Tensors| {
         let first = "model.layers.0.";
         let of_layer = |(name, ..): &&(String, _, _, _)| name.starts_with(first);
@@ -111,7 +114,7 @@ fn deep(layers: usize) -> TempDir {
         more
     };
     let layers = format!("\"num_hidden_layers\": {layers}");
-    changed(more, ["\"num_hidden_layers\": 3", &layers])
+    changed(more, &[["\"num_hidden_layers\": 3", &layers]])
 }
 
 /// Steps of the same form, some of which the device chooses for and some the host: how rows of
@@ -192,7 +195,7 @@ fn nccl_on_two_and_four() {
 }
 
 /// Log-probabilities of a prompt of several rows and of what follows it.
-fn bits(llama: &Llama) -> String {
+pub fn bits(llama: &Llama) -> String {
     let options = GenerateOptions {
         temperature: 0.0,
         logprobs: true,
@@ -404,13 +407,24 @@ fn nccl_that_refuses() {
             "ncclAllGather: an error of the stand-in (3)",
         ),
         (
+            "fail=ncclAllGather:3:6",
+            "ncclAllGather: remote process exited or there was a network error (6)",
+        ),
+        (
             "fail=ncclCommGetAsyncError:2:1",
             "ncclCommGetAsyncError: an error of the stand-in (1)",
         ),
     ] {
         let (tokens, _) = once(settings);
-        let text = tokens.unwrap_err().to_string();
+        let error = tokens.unwrap_err();
+        let text = error.to_string();
         assert!(text.contains(sentence), "{settings}: {text}");
+        let remote = settings.ends_with(":6");
+        assert_eq!(
+            matches!(error, Error::Peer(_)),
+            remote,
+            "{settings}: {text}"
+        );
     }
     let standin = Standin::new("nccl=21805");
     let why = standin
@@ -471,11 +485,11 @@ fn a_rank_that_records_nothing() {
 /// and nothing waits.
 #[test]
 fn any_call_may_fail_on_ranks() {
-    any_call_may_fail(By::Host, 97);
-    any_call_may_fail(By::Nccl, 181);
+    any_call_may_fail(By::Host, "devices=2", 97);
+    any_call_may_fail(By::Nccl, "devices=2", 181);
 }
 
-fn any_call_may_fail(by: By, every: usize) {
+pub fn any_call_may_fail(by: By, settings: &str, every: usize) {
     let call = |llama: &Llama| greedy(llama, vec![vec![1, 500, 243]], 6);
     let once = |standin: &Standin| -> llamabi::Result<(Llama, Vec<Vec<Token>>)> {
         let options = BuildOptions {
@@ -486,7 +500,7 @@ fn any_call_may_fail(by: By, every: usize) {
         let tokens = call(&llama)?;
         Ok((llama, tokens))
     };
-    let standin = Standin::new("devices=2");
+    let standin = Standin::new(settings);
     let (llama, want) = once(&standin).unwrap();
     drop(llama);
     standin.assert_clean();
@@ -512,7 +526,7 @@ fn any_call_may_fail(by: By, every: usize) {
     ];
     let mut failures = 0;
     for n in (40..calls).step_by(every) {
-        let standin = Standin::new(&format!("devices=2 fail=*:{n}:12345"));
+        let standin = Standin::new(&format!("{settings} fail=*:{n}:12345"));
         let failed = || {
             let (left, report) = standin.report();
             let (_, function) = report.rsplit_once(' ').unwrap();

@@ -10,6 +10,7 @@ mod common;
 mod cuda;
 mod cuda_launches;
 mod cuda_library;
+mod cuda_peers;
 mod cuda_ranks;
 mod day;
 mod drafts;

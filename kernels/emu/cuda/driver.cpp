@@ -114,6 +114,24 @@ API CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
+API CUresult cuDeviceGetP2PAttribute(
+    int *value, CUdevice_P2PAttribute which, CUdevice from, CUdevice to) {
+    ENTER(cuDeviceGetP2PAttribute);
+    const int devices = s.settings.devices;
+    if (from < 0 || to < 0 || from >= devices || to >= devices || from == to)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *value = which == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ? s.settings.peers > 0
+                                                               : s.settings.peers == 1;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+    ENTER_CONTEXT(cuCtxEnablePeerAccess);
+    if (flags || peer == &c || !peer->retained || !s.settings.peers)
+        return CUDA_ERROR_INVALID_VALUE;
+    return c.reached.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     ENTER(cuDevicePrimaryCtxRetain);
     if (device < 0 || device >= s.settings.devices) return CUDA_ERROR_INVALID_DEVICE;
@@ -192,7 +210,7 @@ API CUresult cuStreamQuery(CUstream stream) {
     ENTER_CONTEXT(cuStreamQuery);
     NOT_RECORDING;
     ALIVE(streams, stream);
-    if (!stream->running) s.run(stream, stream->queue.size());
+    if (!stream->running && !c.runners) s.run(stream, stream->queue.size());
     if (c.error) return c.error;
     return stream->queue.empty() && !stream->running ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -247,7 +265,7 @@ API CUresult cuEventQuery(CUevent event) {
     NOT_RECORDING;
     ALIVE(events, event);
     CUstream stream = event->stream;
-    while (pending(c, event) && !stream->running && s.run(stream, 1)) continue;
+    while (!c.runners && pending(c, event) && !stream->running && s.run(stream, 1)) continue;
     if (pending(c, event)) return CUDA_ERROR_NOT_READY;
     if (stream && c.streams.count(stream)) s.ahead += !stream->queue.empty();
     return c.error;
@@ -285,12 +303,12 @@ API unsigned emu_cuda_report(char *text, size_t size) {
     for (auto &[device, one] : s.contexts) retained += (unsigned)one.retained, used += one.used;
     std::lock_guard<std::mutex> misuses(s.misuse_lock);
     snprintf(text, size,
-        "%u contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes, %llu sent, %llu recarved, %llu exchanges, %llu clustered; failed %s",
+        "%u contexts, %ld current, %u misuses (%s); %llu calls, %llu launches, %llu copies, %llu replays, %llu dependent, %llu ahead, %llu heuristics, %llu products, %llu bytes, %llu sent, %llu recarved, %llu exchanges, %llu clustered, %llu met; failed %s",
         retained, s.current, s.misuses, s.misuse.c_str(), (unsigned long long)s.calls,
         (unsigned long long)s.launches, (unsigned long long)s.copies, (unsigned long long)s.replays,
         (unsigned long long)s.dependent, (unsigned long long)s.ahead,
         (unsigned long long)s.heuristics, (unsigned long long)s.products, (unsigned long long)used,
         (unsigned long long)s.sent, (unsigned long long)s.recarved, (unsigned long long)s.exchanges,
-        (unsigned long long)s.clustered, s.settings.failed.c_str());
+        (unsigned long long)s.clustered, (unsigned long long)s.met, s.settings.failed.c_str());
     return retained + (unsigned)(s.current != 0) + s.misuses;
 }

@@ -1,4 +1,5 @@
 // The stand-in driver's modules, launches and tensor maps.
+#include "../../params.h"
 #include "api.h"
 
 #include <cstdio>
@@ -89,6 +90,20 @@ API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfu
     return CUDA_SUCCESS;
 }
 
+// Whether a kernel may use what it is told to use on the other devices.
+static void check_peers(State &s, const CUctx_st &c, const ReducePeersParams &p) {
+    s.met++;
+    for (uint32_t rank = 0; rank < p.ranks; rank++)
+        for (const auto &[at, bytes] : {std::pair{(CUdeviceptr)p.parts[rank], 4 * p.n},
+                 std::pair{(CUdeviceptr)p.turns[rank], (uint64_t)GPU_PEERS * 4}}) {
+            bool reached = c.on_device(at, bytes);
+            for (const CUctx_st *other : c.reached) reached |= other->on_device(at, bytes);
+            if (!reached) s.misused("reduce_peers: memory that the device does not reach");
+        }
+    if (!c.is_pinned((const void *)p.given_up, 4) || !c.on_device((CUdeviceptr)p.next, 4 * p.n))
+        s.misused("reduce_peers: a word or a part that is nowhere");
+}
+
 API CUresult cuLaunchKernelEx(
     const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
     ENTER_CONTEXT(cuLaunchKernelEx);
@@ -124,6 +139,8 @@ API CUresult cuLaunchKernelEx(
     const int carveout = function->carveout;
     std::vector<char> params(
         (const char *)arguments[0], (const char *)arguments[0] + entry->params_size);
+    if (!strcmp(entry->name, "reduce_peers"))
+        check_peers(s, c, *(const ReducePeersParams *)params.data());
     s.enqueue(stream, [=] {
         const unsigned grid[] = {l.gridDimX, l.gridDimY, l.gridDimZ},
                        block[] = {l.blockDimX, l.blockDimY, l.blockDimZ};

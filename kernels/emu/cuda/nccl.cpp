@@ -71,7 +71,8 @@ struct Comm {
     std::shared_ptr<int> graphs = std::make_shared<int>();
     std::atomic<bool> aborted{false}, hangs{false}, stuck{false}, lost{false};
     bool finalized = false, in_progress = false, has_begun = false;
-    uint64_t turn = 1; // the number of the next exchange
+    bool ended = false; // nothing of it is used any more
+    uint64_t turn = 1;  // the number of the next exchange
 
     ~Comm() {
         munmap(data, size());
@@ -93,18 +94,16 @@ thread_local std::vector<Part> sends, receives;
 thread_local ncclComm_t of_group;
 thread_local CUstream stream_of_group;
 
-// Devices make progress by themselves, even if their host waits for something else.
-std::atomic<int> alive{0};
-void progress() {
+// A device makes progress by itself, even if its host waits for something else.
+void progress(std::shared_ptr<Comm> c) {
     State &s = state();
     s.lock.lock();
-    for (; alive; s.rest())
-        for (auto &[device, context] : s.contexts) {
-            const std::set<CUstream> streams = context.streams;
-            for (CUstream one : streams)
-                if (context.streams.count(one) && !one->running && !one->queue.empty())
-                    s.run(one, one->queue.size());
-        }
+    for (; !c->ended; s.rest()) {
+        const std::set<CUstream> streams = c->context->streams;
+        for (CUstream one : streams)
+            if (c->context->streams.count(one) && !one->running && !one->queue.empty())
+                s.run(one, one->queue.size());
+    }
     s.lock.unlock();
 }
 
@@ -222,7 +221,8 @@ API ncclResult_t ncclCommInitRankConfig(
     if (++comm->meeting->joined == (uint32_t)ranks) unlink(id.path);
     comm->in_progress = true;
     *to = new ncclComm{comm};
-    if (alive++ == 0) std::thread(progress).detach();
+    comm->context->runners += s.settings.peers > 0;
+    std::thread(progress, comm).detach();
     return ncclInProgress;
 }
 
@@ -332,8 +332,9 @@ static void end(State &s, ncclComm_t comm, const char *function) {
         s.rest();
     }
     unlink(comm->shared->path.c_str());
+    comm->shared->ended = true;
+    comm->shared->context->runners -= s.settings.peers > 0;
     delete comm;
-    alive--;
 }
 
 API ncclResult_t ncclCommDestroy(ncclComm_t comm) {

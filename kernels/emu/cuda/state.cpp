@@ -39,6 +39,8 @@ void State::set(const char *text) {
             s.hang = number();
         else if (key == "stuck")
             s.stuck = number();
+        else if (key == "peers")
+            s.peers = (int)number();
         else if (key == "full")
             s.full = number();
         else if (key == "lost")
@@ -96,7 +98,7 @@ void State::enqueue(CUstream stream, Work work) {
     stream->queue.push_back(std::move(work));
     if (settings.full && stream->queue.size() > settings.full)
         misused("more work in a stream than a driver takes without waiting");
-    if (!settings.seed) return;
+    if (!settings.seed || stream->context->runners) return;
     random ^= random << 13;
     random ^= random >> 7;
     random ^= random << 17;

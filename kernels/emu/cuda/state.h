@@ -69,6 +69,10 @@ struct CUctx_st {
     std::set<CUmodule> modules;
     std::set<CUgraph> graphs;
     std::set<CUgraphExec> execs;
+    std::set<CUctx_st *> reached; // contexts whose memory its kernels may use
+    // Threads that run its work by themselves, as a device does. Only then may a kernel of it wait
+    // for another device: nobody who asks for its work runs it.
+    int runners = 0;
     uint64_t used = 0;
 
     // Whether [at, at + size) lies in one allocation.
@@ -92,8 +96,9 @@ struct Settings {
     // Bytes of a block's shared memory that each kernel has of its own, as it says, and that the
     // driver keeps without saying so.
     int fixed = 0, kept = 0;
-    int carveout = 1;                        // 0: the driver knows no preferred carve-out
-    int captures = 0;                        // 1: the host records a stream, on another thread
+    int carveout = 1; // 0: the driver knows no preferred carve-out
+    int peers = 0;    // 1: devices reach each other's memory; 2: not by NVLink
+    int captures = 0; // 1: the host records a stream, on another thread
     uint64_t memory = 4ull << 30, graph = 0; // graph: bytes that each graph takes
     // 0: work runs when it is waited for; otherwise some work runs earlier, at random
     uint64_t seed = 0;
@@ -115,6 +120,7 @@ struct State {
     std::atomic<uint64_t> launches{0}, copies{0}, dependent{0}, sent{0}, recarved{0}, products{0},
         clustered{0};
     std::atomic<uint64_t> exchanges{0}; // of NCCL, that were begun
+    std::atomic<uint64_t> met{0};       // launches of kernels that wait for other devices
     std::atomic<int> carveout{-1};      // of the last launch
     long current = 0;                   // contexts pushed and not popped, on all threads
     std::mutex misuse_lock;

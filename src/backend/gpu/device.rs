@@ -241,12 +241,36 @@ pub unsafe trait Device: Send + Sync + 'static {
 
     /// Joins a group as its member `rank`, and waits for all `ranks` of them. Waits must be watched
     /// ([`Device::watch`]). Returns the name of what moves the numbers. The device leaves the group
-    /// when it is dropped.
+    /// when it is dropped, if it has not before.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Device`], or that of the watch.
     fn join(&self, _id: &GroupId, _rank: usize, _ranks: usize) -> Result<String> {
         Err(Error::Unsupported(NO_GROUP.into()))
+    }
+
+    /// Leaves the group, together with the other devices unless one of them has failed. Returns false
+    /// if this device does not get idle: then it may still read and write what it was told to.
+    fn leave(&self) -> bool {
+        self.synchronize().is_ok()
+    }
+
+    /// Lets kernels of this device read and write the memory of the other one. `Err` is the reason
+    /// why they cannot, or why it would not be faster than the group.
+    fn reach(&self, _other: &Self) -> std::result::Result<(), String> {
+        Err(NO_GROUP.into())
+    }
+
+    /// The address, for kernels of this device, of a word of the host. It is not 0 once a watch has
+    /// ended a wait: then no kernel waits for another device any more.
+    fn given_up(&self) -> Result<u64> {
+        Err(Error::Internal(NO_GROUP.into()))
+    }
+
+    /// Must be called before each launch that waits for other devices. Waits for one that was
+    /// launched a while ago, since a driver waits without an end where too many are under way.
+    fn keep_pace(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Gives `n` floats to all devices of the group, and puts what all give to `to`, in the order

@@ -106,6 +106,8 @@ functions! {
     cuDeviceGet(device: *mut CUdevice, index: c_int);
     cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
     cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
+    cuDeviceGetP2PAttribute(value: *mut c_int, which: CUdevice_P2PAttribute, from: CUdevice, to: CUdevice);
+    cuCtxEnablePeerAccess(context: CUcontext, flags: c_uint);
     cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
     cuDevicePrimaryCtxRelease_v2(device: CUdevice);
     cuCtxPushCurrent_v2(context: CUcontext);

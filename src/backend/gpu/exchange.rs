@@ -1,7 +1,8 @@
 //! What the ranks of a model on GPUs exchange: partial sums, and their columns of the logits.
 //!
 //! Where the devices can, they exchange by themselves, in their streams ([`Device::join`]): then an
-//! exchange waits for nothing on the host, and is recorded with the other launches of a step.
+//! exchange waits for nothing on the host, and is recorded with the other launches of a step. Sums
+//! of few rows go from device to device without anybody's help, where they can ([`super::peers`]).
 //! Otherwise numbers go through the memory of the host, over the same [`Wire`] as those of ranks on
 //! the CPU. Then each exchange waits for the device and for the other ranks, so launches are not
 //! recorded, and no step runs ahead of another. Either way the devices add the partial sums
@@ -13,12 +14,12 @@
 
 use super::device::{Device, GroupId, Landing, Memory};
 use super::params::{GatherParams, ReduceParams};
+use super::peers::{Neighbours, Peers};
 use super::{Gpu, GpuBuf, GpuMat, launch, ops, pad32};
 use crate::backend::{Exchange, Limits, Wire};
 use crate::log::Level;
 use crate::{Error, Result};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// When devices add a sum in slices: each adds one slice of all parts and gives it to the others.
 /// The additions are the same. Two exchanges move fewer bytes than one where there are more than
@@ -44,9 +45,19 @@ enum Way<D: Device> {
         landing: Landing<D>,
     },
     Devices {
-        device: Arc<D>,
         slices: Slices,
+        peers: Option<Peers<D>>,
     },
+}
+
+/// A group of devices that exchange by themselves.
+pub struct Group<'a, D: Device> {
+    /// Its name.
+    pub id: &'a GroupId,
+    /// When sums are added in slices.
+    pub slices: Slices,
+    /// If they reach each other's memory.
+    pub neighbours: Option<&'a Neighbours<D>>,
 }
 
 /// A GPU among the ranks of a model.
@@ -117,7 +128,7 @@ impl<D: Device> GpuExchange<D> {
     pub fn new(
         gpu: &mut Gpu<D>,
         wire: Box<dyn Wire>,
-        group: Option<(&GroupId, Slices)>,
+        group: Option<Group<'_, D>>,
         dim: usize,
         limits: &Limits,
         vocabulary: &[Range<usize>],
@@ -147,22 +158,31 @@ impl<D: Device> GpuExchange<D> {
                 let landing = Landing::new(&device, most)?;
                 Way::Host { wire, landing }
             }
-            Some((group, slices)) => {
-                let by = device.join(group, rank, ranks)?;
-                let log = &gpu.graphs.log;
-                log.write(Level::Info, || {
-                    format!("rank {rank} of {ranks} exchanges by {by}")
-                });
+            Some(group) => {
+                let by = device.join(group.id, rank, ranks)?;
                 gpu.record_with(wire)?;
                 // Each process has an environment of its own.
-                let slices = match gpu.graphs.agree(slices == Slices::Always)? {
+                let slices = match gpu.graphs.agree(group.slices == Slices::Always)? {
                     true => Slices::Always,
                     false => Slices::Auto,
                 };
-                Way::Devices { device, slices }
+                let peers = group.neighbours.map(|neighbours| {
+                    let agree = || gpu.graphs.agree(true).map(drop);
+                    Peers::new(&device, neighbours, rank, (dim, limits), agree)
+                });
+                let peers = peers.transpose()?;
+                gpu.graphs.log.write(Level::Info, || {
+                    let few = peers.as_ref().map(|peers| {
+                        let rows = peers.rows;
+                        format!(", sums of up to {rows} rows from GPU to GPU")
+                    });
+                    let few = few.unwrap_or_default();
+                    format!("rank {rank} of {ranks} exchanges by {by}{few}")
+                });
+                Way::Devices { slices, peers }
             }
         };
-        let exchange = GpuExchange {
+        let mut exchange = GpuExchange {
             way,
             rank,
             ranks,
@@ -173,33 +193,40 @@ impl<D: Device> GpuExchange<D> {
             all,
             _firsts: firsts,
         };
-        exchange.try_out()?;
+        exchange.try_out(gpu)?;
         Ok(exchange)
     }
 
     /// Has the devices exchange numbers that are known, so that those which cannot do it are
     /// noticed before a prompt comes.
-    fn try_out(&self) -> Result<()> {
-        let Way::Devices { device, .. } = &self.way else {
+    fn try_out(&mut self, gpu: &Gpu<D>) -> Result<()> {
+        let Way::Devices { peers, .. } = &mut self.way else {
             return Ok(());
         };
+        let (device, rank, ranks) = (&gpu.device, self.rank, self.ranks);
         let number = |rank: usize| 1.0 + rank as f32;
         let what = "what ranks exchange";
         let own = Memory::new(device, what, 16)?;
-        let all = Memory::new(device, what, 16 * self.ranks)?;
-        own.write_floats(0, &[number(self.rank); 4])?;
-        all.all_gather(&own, 4, self.ranks)?;
-        let mut landing = Landing::new(device, 4 * self.ranks)?;
-        landing.fetch(&all, 4 * self.ranks)?;
-        let got = landing.wait()?;
-        let want = (0..self.ranks).flat_map(|rank| [number(rank); 4]);
-        match got.iter().copied().eq(want) {
-            true => Ok(()),
-            false => Err(Error::Device(format!(
-                "the ranks' GPUs exchanged other numbers than they had ({got:?}); with \
-                 NCCL_P2P_DISABLE=1 they go another way"
-            ))),
+        let all = Memory::new(device, what, 16 * ranks)?;
+        own.write_floats(0, &[number(rank); 4])?;
+        all.all_gather(&own, 4, ranks)?;
+        let mut landing = Landing::new(device, 4 * ranks)?;
+        landing.fetch(&all, 4 * ranks)?;
+        let want: Vec<f32> = (0..ranks).flat_map(|rank| [number(rank); 4]).collect();
+        same(landing.wait()?, &want, "NCCL_P2P_DISABLE=1")?;
+        if let Some(peers) = peers
+            && peers.rows > 0
+        {
+            let sum = GpuBuf::new(device, what, 1, self.part.stride)?;
+            let part = peers.part(true);
+            part.memory.write_floats(0, &[number(rank); 4])?;
+            peers.reduce(gpu, &sum, 1, false)?;
+            let mut landing = Landing::new(device, 4)?;
+            landing.fetch(&sum.memory, 4)?;
+            let want = [(0..ranks).map(number).sum(); 4];
+            same(landing.wait()?, &want, "LLAMABI_RANKS=nccl")?;
         }
+        Ok(())
     }
 
     /// Bytes of device memory that [`GpuExchange::new`] allocates.
@@ -219,15 +246,35 @@ impl<D: Device> GpuExchange<D> {
         rows.max(limits.max_wanted.saturating_mul(widest(vocabulary)))
     }
 
-    /// Adds the parts of all ranks to `x`, or puts their sum in its place.
-    fn reduce(&mut self, gpu: &Gpu<D>, x: &GpuBuf<D>, adds: bool) -> Result<()> {
+    /// Adds what all ranks `compute` to `x`, or puts their sum in its place, as a step does first.
+    fn sum(
+        &mut self,
+        gpu: &Gpu<D>,
+        x: &GpuBuf<D>,
+        adds: bool,
+        compute: impl FnOnce(&GpuBuf<D>) -> Result<()>,
+    ) -> Result<()> {
         // The rows that pad a bucket may be more than there is room for. They are not written.
         let rows = gpu.step.n_rows.min(self.limits.max_rows);
-        let n = rows * self.part.stride;
         if x.stride != self.part.stride {
             let strides = (x.stride, self.part.stride);
             return Err(Error::Internal(format!("rows of {strides:?} numbers")));
         }
+        if let Way::Devices {
+            peers: Some(peers), ..
+        } = &mut self.way
+            && rows <= peers.rows
+        {
+            compute(peers.part(!adds))?;
+            return peers.reduce(gpu, x, rows, adds);
+        }
+        compute(&self.part)?;
+        self.reduce(gpu, x, rows, adds)
+    }
+
+    /// Adds the parts of all ranks.
+    fn reduce(&mut self, gpu: &Gpu<D>, x: &GpuBuf<D>, rows: usize, adds: bool) -> Result<()> {
+        let n = rows * self.part.stride;
         let params = ReduceParams {
             x: x.at(),
             parts: self.all.at(),
@@ -247,12 +294,12 @@ impl<D: Device> GpuExchange<D> {
 
     /// The numbers of a slice, if a sum of `n` is added in slices.
     fn slice(&self, n: usize) -> Option<usize> {
-        let Way::Devices { slices, .. } = self.way else {
+        let Way::Devices { slices, .. } = &self.way else {
             return None;
         };
         let ranks = self.ranks;
         let fewer = (4 * n).saturating_mul((ranks - 1) * (ranks - 2)) / ranks;
-        let worth = slices == Slices::Always || fewer >= WORTH;
+        let worth = *slices == Slices::Always || fewer >= WORTH;
         (worth && n > 0 && n.is_multiple_of(4 * ranks)).then(|| n / ranks)
     }
 
@@ -321,6 +368,18 @@ impl<D: Device> GpuExchange<D> {
     }
 }
 
+/// Compares what devices have exchanged with what they should have.
+fn same(got: &[f32], want: &[f32], remedy: &str) -> Result<()> {
+    match got == want {
+        true => Ok(()),
+        false => Err(Error::Device(format!(
+            "the ranks' GPUs exchanged other numbers than they had ({:?}); with {remedy} they go \
+             another way",
+            &got[..got.len().min(64)]
+        ))),
+    }
+}
+
 /// What is exchanged.
 #[derive(Clone, Copy)]
 enum Of {
@@ -333,17 +392,12 @@ enum Of {
 impl<D: Device> Exchange<Gpu<D>> for GpuExchange<D> {
     /// A rank gives zeros for tokens that are not its own, so the sum is exact.
     fn embed(&mut self, gpu: &mut Gpu<D>, x: &mut GpuBuf<D>, table: &GpuMat<D>) {
-        gpu.run(|gpu| {
-            ops::embed(gpu, &mut self.part, table, self.first)?;
-            self.reduce(gpu, x, false)
-        });
+        let first = self.first;
+        gpu.run(|gpu| self.sum(gpu, x, false, |part| ops::embed(gpu, part, table, first)));
     }
 
     fn matmul_add(&mut self, gpu: &mut Gpu<D>, x: &mut GpuBuf<D>, w: &GpuMat<D>, y: &GpuBuf<D>) {
-        gpu.run(|gpu| {
-            ops::matmul_add(gpu, &mut self.part, w, y)?;
-            self.reduce(gpu, x, true)
-        });
+        gpu.run(|gpu| self.sum(gpu, x, true, |part| ops::matmul_add(gpu, part, w, y)));
     }
 
     /// Every rank has all logits afterwards, of which [`Gather`] makes rows.

@@ -52,6 +52,7 @@ const SAMPLE_MAX: Kernel = Kernel::named("sample_max");
 const SAMPLE_DRAW: Kernel = Kernel::named("sample_draw");
 const SILU_ADD: Kernel = Kernel::named("silu_add");
 const REDUCE: Kernel = Kernel::named("reduce");
+const REDUCE_PEERS: Kernel = Kernel::named("reduce_peers");
 const GATHER: Kernel = Kernel::named("gather");
 const QKV_EPILOGUE: Kernel = Kernel::named("qkv_epilogue");
 const FFN_UP_EPILOGUE: Family = Family::new("ffn_up_epilogue_*");
@@ -200,6 +201,11 @@ pub(super) fn silu_add<D: Device>(d: &D, p: &SiluAddParams) -> Result<()> {
 /// Adds what all ranks have computed.
 pub(super) fn reduce<D: Device>(d: &D, p: &ReduceParams) -> Result<()> {
     run(d, REDUCE, blocks([p.n.div_ceil(1024) as u32, 1, 1], 0), p)
+}
+
+/// Adds what all ranks have computed, from the memory of their devices.
+pub(super) fn reduce_peers<D: Device>(d: &D, p: &ReducePeersParams) -> Result<()> {
+    run(d, REDUCE_PEERS, blocks([GPU_PEER_BLOCKS, 1, 1], 0), p)
 }
 
 /// Puts the columns of all ranks side by side.

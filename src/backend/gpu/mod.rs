@@ -48,12 +48,14 @@ mod mat;
 mod medusa;
 mod ops;
 mod params;
+mod peers;
 mod quantised;
 mod sample;
 mod step;
 
-pub use exchange::{GpuExchange, Slices};
+pub use exchange::{GpuExchange, Group, Slices};
 pub use mat::GpuMat;
+pub use peers::{Neighbours, Peers};
 
 use super::cpu::Quantiser;
 use super::{Limits, RopeTable, Shape};

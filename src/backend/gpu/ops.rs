@@ -156,7 +156,7 @@ impl<D: Device> Gpu<D> {
 /// `first`: the token of the table's first row.
 pub(super) fn embed<D: Device>(
     gpu: &Gpu<D>,
-    x: &mut GpuBuf<D>,
+    x: &GpuBuf<D>,
     table: &GpuMat<D>,
     first: usize,
 ) -> Result<()> {
@@ -384,7 +384,7 @@ pub(super) fn attend<D: Device>(
 
 pub(super) fn matmul_add<D: Device>(
     gpu: &Gpu<D>,
-    x: &mut GpuBuf<D>,
+    x: &GpuBuf<D>,
     w: &GpuMat<D>,
     y: &GpuBuf<D>,
 ) -> Result<()> {

@@ -57,6 +57,10 @@ params! {
         first: u32, n: u32,
     }
     ReduceParams { x: u64, parts: u64, own: u64, n: u64, ranks: u32, adds: u32 }
+    ReducePeersParams {
+        x: u64, parts: [u64; GPU_PEERS as usize], turns: [u64; GPU_PEERS as usize], turn: u64,
+        next: u64, given_up: u64, n: u64, rank: u32, ranks: u32, adds: u32, zero: u32,
+    }
     GatherParams {
         out: u64, shares: u64, firsts: u64, n_rows: u32, ranks: u32, share_stride: u32,
         out_stride: u32,

@@ -5,7 +5,7 @@ use crate::backend::gpu::cuda::Cuda;
 use crate::backend::gpu::device::GroupId;
 use crate::backend::gpu::driver::LIBRARIES;
 use crate::backend::gpu::images::Images;
-use crate::backend::gpu::{self, Gpu, GpuExchange, Slices};
+use crate::backend::gpu::{self, Gpu, GpuExchange, Group, Neighbours, Peers, Slices};
 use crate::backend::{Exchange, Limits, RopeTable, Shape, Wire};
 use crate::llama::build::Build;
 use crate::llama::plan::{MemoryPlan, Place};
@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What makes GPUs exchange numbers through the memory of the host, with the value `staged`: only
-/// then may `devices` name a GPU more than once. With the value `slices` they add every sum in
-/// slices ([`Slices`]).
+/// then may `devices` name a GPU more than once. With the value `nccl` all their numbers go by NCCL,
+/// with the value `slices` they also add every sum in slices ([`Slices`]).
 const VARIABLE: &str = "LLAMABI_RANKS";
 
 /// Ranks on GPUs: all ranks of a model, or the one of a process.
@@ -32,6 +32,8 @@ pub(in crate::llama) struct OnGpus<'a, D: gpu::device::Device> {
     pub indices: Vec<usize>,
     /// The group in which they exchange by themselves. `None`: through the memory of the host.
     pub group: Option<GroupId>,
+    /// If those of one process reach each other's memory.
+    pub neighbours: Option<Neighbours<D>>,
     /// Bytes that each rank's GPU has for this model.
     pub available: Vec<u64>,
 }
@@ -49,6 +51,7 @@ impl<'a, D: gpu::device::Device> OnGpus<'a, D> {
             first: rank,
             indices: vec![build.options.device_index],
             group,
+            neighbours: None,
             available: vec![build.available(&*device)?],
             devices: vec![device],
         })
@@ -70,7 +73,11 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
     const DEVICE: Device = Device::Cuda;
 
     fn exchange_bytes(&self, dim: usize, limits: &Limits, cuts: &Cuts, _: usize) -> u64 {
-        GpuExchange::<D>::bytes(dim, limits, cuts.vocabulary())
+        let peers = match self.neighbours {
+            Some(_) => Peers::<D>::bytes(dim, limits),
+            None => 0,
+        };
+        GpuExchange::<D>::bytes(dim, limits, cuts.vocabulary()).saturating_add(peers)
     }
 
     fn most(&self, dim: usize, limits: &Limits, vocabulary: &[Range<usize>]) -> usize {
@@ -139,7 +146,11 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
             true => Slices::Always,
             false => Slices::Auto,
         };
-        let group = self.group.as_ref().map(|group| (group, slices));
+        let group = self.group.as_ref().map(|id| Group {
+            id,
+            slices,
+            neighbours: self.neighbours.as_ref(),
+        });
         let exchange = GpuExchange::new(gpu, wire, group, dim, limits, vocabulary)?;
         Ok(Box::new(exchange))
     }
@@ -163,6 +174,16 @@ pub(in crate::llama) fn group<D: gpu::device::Device>(
             Some(group) => first.can_join().map(|()| group),
             None => first.new_group(),
         },
+    }
+}
+
+/// Lets the GPUs of a group reach each other's memory; `Err` is the reason why they do not.
+pub(in crate::llama) fn neighbours<D: gpu::device::Device>(
+    devices: &[Arc<D>],
+) -> std::result::Result<Neighbours<D>, String> {
+    match ["nccl", "slices"].into_iter().find(|way| asked(way)) {
+        Some(way) => Err(format!("{VARIABLE} is \"{way}\"")),
+        None => Neighbours::of(devices),
     }
 }
 

@@ -4,7 +4,7 @@ mod cpus;
 mod gpus;
 
 pub(super) use cpus::OnCpus;
-pub(super) use gpus::{OnGpus, gpus, group, own_gpu};
+pub(super) use gpus::{OnGpus, gpus, group, neighbours, own_gpu};
 
 use super::Device;
 use super::plan::Place;

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Context {
     pub driver: Driver,
     pub device: c_int,
-    raw: CUcontext,
+    pub raw: CUcontext,
     process: Process,
     pub waits: Waits,
     pub nccl: OnceLock<std::result::Result<Nccl, String>>,

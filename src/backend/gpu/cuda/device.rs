@@ -17,6 +17,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+const ALREADY_ENABLED: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32;
+
 // SAFETY: addresses come from the driver; everything is done in one stream, in order.
 unsafe impl Device for Cuda {
     type Host = Floats;
@@ -384,6 +386,56 @@ unsafe impl Device for Cuda {
             nccl.version % 100,
         );
         Ok(format!("NCCL {major}.{minor}.{patch}"))
+    }
+
+    fn leave(&self) -> bool {
+        match self.synchronize() {
+            Ok(()) => self.context.leave(),
+            Err(_) => self.context.give_up(),
+        }
+        !self.context.is_lost()
+    }
+
+    fn reach(&self, other: &Cuda) -> std::result::Result<(), String> {
+        let [from, to] = [self.context.device, other.context.device];
+        let _current = self.context.enter().map_err(|error| error.to_string())?;
+        // Only connections by NVLink have them. By PCIe, many small reads are slower than copies.
+        let atomics = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        let access = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
+        for (which, what) in [(access, "does not reach"), (atomics, "has no NVLink to")] {
+            let mut has = 0;
+            // SAFETY: `has` outlives the call; both devices are known.
+            unsafe {
+                self.driver()
+                    .cuDeviceGetP2PAttribute(&mut has, which, from, to)
+            }
+            .map_err(|failed| failed.to_string())?;
+            if has == 0 {
+                return Err(format!("GPU {from} {what} GPU {to}"));
+            }
+        }
+        // It stays on: other code of this process may have turned it on as well.
+        // SAFETY: both contexts are retained.
+        match unsafe { self.driver().cuCtxEnablePeerAccess(other.context.raw, 0) } {
+            Err(failed) if failed.code == ALREADY_ENABLED => Ok(()),
+            outcome => outcome.map_err(|failed| failed.to_string()),
+        }
+    }
+
+    fn given_up(&self) -> Result<u64> {
+        let mut given_up = self.given_up.lock().unwrap_or_else(|e| e.into_inner());
+        let word = match given_up.take() {
+            Some(word) => word,
+            None => Pinned::new(&self.context, size_of::<u32>())?,
+        };
+        let word = given_up.insert(word);
+        self.context.tell_kernels(word);
+        Ok(word.at.addr() as u64)
+    }
+
+    fn keep_pace(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        self.pace()
     }
 
     unsafe fn all_gather(&self, to: u64, from: u64, n: usize) -> Result<()> {

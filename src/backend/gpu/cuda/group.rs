@@ -4,7 +4,7 @@
 use super::Cuda;
 use super::context::{Context, Owned};
 use super::graph::GroupGraph;
-use super::nccl::Nccl;
+use super::nccl::{Failed, Nccl};
 use crate::backend::Watch;
 use crate::backend::gpu::device::GroupId;
 use crate::backend::gpu::driver::sys::{CUevent_st, CUstream};
@@ -48,7 +48,7 @@ impl Group {
         };
         let group = Group {
             nccl,
-            comm: nccl.begin(id, rank, ranks).map_err(Error::Device)?,
+            comm: nccl.begin(id, rank, ranks)?,
             ranks,
             graphs: Mutex::default(),
         };
@@ -67,7 +67,7 @@ impl Group {
         super::waits::poll(watch, || {
             // SAFETY: alive.
             let in_progress = unsafe { self.nccl.is_in_progress(self.comm) };
-            Ok((!in_progress.map_err(Error::Device)?).then_some(()))
+            Ok((!in_progress?).then_some(()))
         })
     }
 
@@ -75,7 +75,9 @@ impl Group {
     pub fn check(&self) -> Result<()> {
         // SAFETY: alive.
         let in_progress = unsafe { self.nccl.is_in_progress(self.comm) };
-        in_progress.map(drop).map_err(Error::Peer)
+        in_progress
+            .map(drop)
+            .map_err(|failed| Error::Peer(failed.text))
     }
 
     /// Gives `n` floats to all ranks, and puts those of all ranks to `to`, in their order.
@@ -117,7 +119,7 @@ impl Group {
         let done = unsafe {
             let nccl = &self.nccl;
             let begun = nccl.ncclGroupStart();
-            let exchange = |peer: usize| -> std::result::Result<(), String> {
+            let exchange = |peer: usize| -> std::result::Result<(), Failed> {
                 let (offset, peer) = ((4 * n * peer) as u64, peer as c_int);
                 nccl.ncclSend(at(from + offset), n, float, peer, self.comm, stream.cast())?;
                 nccl.ncclRecv(at(to + offset), n, float, peer, self.comm, stream.cast())?;
@@ -131,8 +133,8 @@ impl Group {
         self.done(done, watch)
     }
 
-    fn done(&self, done: std::result::Result<bool, String>, watch: &dyn Watch) -> Result<()> {
-        match done.map_err(Error::Device)? {
+    fn done(&self, done: std::result::Result<bool, Failed>, watch: &dyn Watch) -> Result<()> {
+        match done? {
             true => self.settle(watch),
             false => Ok(()),
         }
@@ -189,7 +191,7 @@ impl Group {
     fn forget(
         self,
         limit: Duration,
-        end: unsafe fn(&Nccl, ncclComm_t) -> std::result::Result<bool, String>,
+        end: unsafe fn(&Nccl, ncclComm_t) -> std::result::Result<bool, Failed>,
     ) -> bool {
         let (ended, ends) = channel();
         let (nccl, comm) = (self.nccl, Address(self.comm));
@@ -263,7 +265,10 @@ impl Pace {
 
 impl Cuda {
     /// Waits for an exchange that was launched a while ago. The context must be current.
-    fn keep_pace(&self) -> Result<()> {
+    pub(super) fn pace(&self) -> Result<()> {
+        if self.recording.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let mut pace = self.pace.lock().unwrap_or_else(|e| e.into_inner());
         pace.exchanges += 1;
         if !pace.exchanges.is_multiple_of(MARK) {
@@ -283,9 +288,7 @@ impl Cuda {
         &self,
         exchange: impl FnOnce(&Group, &dyn Watch) -> Result<T>,
     ) -> Result<T> {
-        if !self.recording.load(Ordering::Relaxed) {
-            self.keep_pace()?;
-        }
+        self.pace()?;
         let group = self.context.group();
         match (&*group, self.context.watcher()) {
             (Some(group), Some(watch)) => exchange(group, watch),

@@ -107,6 +107,8 @@ pub struct Cuda {
     /// Whether launches are being recorded.
     recording: AtomicBool,
     pace: Mutex<Pace>,
+    /// [`Device::given_up`].
+    given_up: Mutex<Option<Pinned>>,
     /// Whether launches may start before the previous one has ended.
     programmatic: bool,
     /// Whether the kernels for compute capability 9.0 are used, and clusters of their blocks.
@@ -163,6 +165,7 @@ impl Cuda {
             records: is_on("LLAMABI_CUDA_GRAPHS"),
             recording: AtomicBool::new(false),
             pace: Mutex::new(Pace::new(&context)?),
+            given_up: Mutex::default(),
             runs_ahead: is_on("LLAMABI_CUDA_AHEAD"),
             context: context.clone(),
         };
@@ -207,9 +210,7 @@ impl Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         // Copies in progress may still use the fields that are dropped now.
-        match self.synchronize() {
-            Ok(()) => self.context.leave(),
-            Err(_) => self.context.give_up(),
-        }
+        self.leave();
+        self.context.tell_no_kernels();
     }
 }

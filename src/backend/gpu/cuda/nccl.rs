@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "the library's names")]
 
+use crate::Error;
 use cudarc::nccl::sys;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
@@ -17,8 +18,9 @@ const VARIABLE: &str = "LLAMABI_NCCL";
 /// Version 2.19. The configuration below has been read since 2.17; what is used has not changed.
 const OLDEST: c_int = 21_900;
 
-pub(super) const SUCCESS: c_int = ncclResult_t::ncclSuccess as c_int;
-pub(super) const IN_PROGRESS: c_int = ncclResult_t::ncclInProgress as c_int;
+const SUCCESS: c_int = ncclResult_t::ncclSuccess as c_int;
+const IN_PROGRESS: c_int = ncclResult_t::ncclInProgress as c_int;
+const REMOTE: c_int = ncclResult_t::ncclRemoteError as c_int;
 /// ncclConfig_t's "not set", and the first bytes of one, from nccl.h. The bindings have no macros.
 const UNDEFINED: c_int = c_int::MIN;
 const MAGIC: u32 = 0xcafe_beef;
@@ -65,7 +67,7 @@ macro_rules! functions {
                 ///
                 /// # Safety
                 /// As the library's reference says.
-                pub unsafe fn $name(&self, $($argument: $type),*) -> Result<bool, String> {
+                pub unsafe fn $name(&self, $($argument: $type),*) -> Result<bool, Failed> {
                     // SAFETY: the caller's contract.
                     self.outcome(stringify!($name), unsafe { (self.$name)($($argument),*) })
                 }
@@ -97,6 +99,22 @@ functions! {
     ncclCommAbort(comm: ncclComm_t);
 }
 
+/// A failure of the library.
+pub(super) struct Failed {
+    pub text: String,
+    /// Whether another rank or the way to it is the reason.
+    remote: bool,
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Error {
+        match failed.remote {
+            true => Error::Peer(failed.text),
+            false => Error::Device(failed.text),
+        }
+    }
+}
+
 impl Nccl {
     /// Opens the library: the file that LLAMABI_NCCL names; otherwise the one that the process has
     /// loaded already, or the one that the loader finds.
@@ -125,7 +143,7 @@ impl Nccl {
         let mut nccl = Self::look_up(handle).map_err(named)?;
         let mut version = 0;
         // SAFETY: `version` outlives the call.
-        unsafe { nccl.ncclGetVersion(&mut version) }.map_err(named)?;
+        unsafe { nccl.ncclGetVersion(&mut version) }.map_err(|failed| named(failed.text))?;
         nccl.version = version;
         if version < OLDEST {
             return Err(named(format!("version {version}, needed is {OLDEST}")));
@@ -137,13 +155,15 @@ impl Nccl {
     pub fn unique_id(&self) -> Result<ncclUniqueId, String> {
         let mut id = ncclUniqueId { internal: [0; 128] };
         // SAFETY: `id` outlives the call.
-        unsafe { self.ncclGetUniqueId(&mut id) }?;
-        Ok(id)
+        match unsafe { self.ncclGetUniqueId(&mut id) } {
+            Ok(_) => Ok(id),
+            Err(failed) => Err(failed.text),
+        }
     }
 
     /// Begins to make a communicator on the current context. It is there when
     /// [`Nccl::is_in_progress`] says no more.
-    pub fn begin(&self, id: ncclUniqueId, rank: usize, ranks: usize) -> Result<ncclComm_t, String> {
+    pub fn begin(&self, id: ncclUniqueId, rank: usize, ranks: usize) -> Result<ncclComm_t, Failed> {
         let mut comm = ptr::null_mut();
         let mut config = ncclConfig_t {
             size: size_of::<ncclConfig_t>(),
@@ -169,14 +189,14 @@ impl Nccl {
     ///
     /// # Safety
     /// The communicator is alive.
-    pub unsafe fn is_in_progress(&self, comm: ncclComm_t) -> Result<bool, String> {
+    pub unsafe fn is_in_progress(&self, comm: ncclComm_t) -> Result<bool, Failed> {
         let mut said = SUCCESS;
         // SAFETY: the communicator is alive; the function writes a number of the enum's size.
         unsafe { self.ncclCommGetAsyncError(comm, (&raw mut said).cast()) }?;
         self.outcome("an exchange", said)
     }
 
-    fn outcome(&self, function: &str, code: c_int) -> Result<bool, String> {
+    fn outcome(&self, function: &str, code: c_int) -> Result<bool, Failed> {
         match code {
             SUCCESS => Ok(false),
             IN_PROGRESS => Ok(true),
@@ -188,7 +208,10 @@ impl Nccl {
                     // SAFETY: as above.
                     false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
                 };
-                Err(format!("NCCL: {function}: {text} ({code})"))
+                Err(Failed {
+                    text: format!("NCCL: {function}: {text} ({code})"),
+                    remote: code == REMOTE,
+                })
             }
         }
     }

@@ -6,13 +6,14 @@
 //! idle even so, it is lost: nothing is freed on it any more, because everything that frees waits.
 #![allow(unsafe_code)]
 
-use super::context::Context;
+use super::context::{Context, Pinned};
 use super::group::Group;
 use crate::backend::gpu::driver::Outcome;
 use crate::backend::gpu::driver::sys::{CUevent, CUresult, CUstream};
 use crate::backend::{Waited, Watch};
 use crate::{Error, Result};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,8 @@ pub(super) struct Waits {
     group: Mutex<Option<Group>>,
     /// Whether exchanges were given up. There is nothing left to wait for.
     given_up: AtomicBool,
+    /// The word that says so to kernels; null if there is none.
+    word: AtomicPtr<u32>,
     /// Whether the GPU does not get idle.
     lost: AtomicBool,
 }
@@ -66,6 +69,16 @@ impl Context {
 
     pub fn is_lost(&self) -> bool {
         self.waits.lost.load(Ordering::Relaxed)
+    }
+
+    /// Has kernels told by this word when exchanges are given up. It lives until
+    /// [`Context::tell_no_kernels`].
+    pub fn tell_kernels(&self, word: &Pinned) {
+        self.waits.word.store(word.at.cast(), Ordering::Release);
+    }
+
+    pub fn tell_no_kernels(&self) {
+        self.waits.word.store(ptr::null_mut(), Ordering::Release);
     }
 
     /// Waits for an event; one that was never recorded counts as done. The context must be current.
@@ -115,7 +128,13 @@ impl Context {
         if self.waits.given_up.swap(true, Ordering::Relaxed) {
             return;
         }
-        let stream: CUstream = std::ptr::without_provenance_mut(*stream);
+        let word = self.waits.word.load(Ordering::Acquire);
+        if !word.is_null() {
+            // SAFETY: page-locked memory of four bytes, which lives until `tell_no_kernels`. Besides
+            // this, only kernels look at it.
+            unsafe { AtomicU32::from_ptr(word) }.store(1, Ordering::Release);
+        }
+        let stream: CUstream = ptr::without_provenance_mut(*stream);
         // SAFETY: the stream lives as long as somebody waits for its work.
         let ask = || ready(unsafe { self.driver.cuStreamQuery(stream) });
         let group = self.group().take();
