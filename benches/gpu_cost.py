@@ -25,11 +25,11 @@ SHAPES = {
 # bandwidth: bytes/s that reading reaches.
 # matrix: 16-bit FLOP/s of a large product on all of `units` multiprocessors.
 # mma: the share of `matrix` that mma.sync reaches.
-# wgmma: the shares that the kernels for compute capability 9.0 reach before a block writes its
-# outputs, with 16-bit and with quantised weights, where L2 gives tiles fast enough; 0 where these
-# kernels are not used.
-# tiles: bytes/s of tiles that L2 gives to the copies of those kernels. clusters: whether pairs of
-# their blocks share tiles of 16-bit weights.
+# wgmma: the share that the kernels for compute capability 9.0 reach before a block writes its
+# outputs, where L2 gives tiles fast enough and their loops keep the tensor cores busy (LOOP); 0 where
+# these kernels are not used.
+# tiles: bytes/s of tiles that L2 gives to the copies of those kernels. wait: seconds from a copy's beginning to its arrival.
+# early: seconds from one of those kernels to the next where launches overlap (PDL).
 # lanes: FMA lanes of all multiprocessors times their clock, instructions/s.
 # cache: bytes/s of all L1 caches. l2: bytes/s of L2.
 # stay: bytes that an L1 cache still holds when the next block reads them again.
@@ -43,18 +43,18 @@ SHAPES = {
 # link: bytes/s of weights from page cache to device.
 # attend: the shares that attention of prompts reaches, for mma.sync and for wgmma, each for heads
 # of up to 64 and for larger ones. (Small heads take as many powers for half the products.)
-Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma tiles clusters units lanes cache l2 stay one gap step follows link start attend issue")
+Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma tiles wait early units lanes cache l2 stay one gap step follows link start attend issue")
 # Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu); 795 to 808 TFLOP/s (cuBLAS and fast.cu,
 # 8192^3); gaps of 1.3 us in CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; 777
 # TFLOP/s for fast.cu's kernel 6, which synchronises as ours do, has tiles of 192 x 192 and no
 # clusters, so that L2 gave at least 8.1 TB/s (its kernels 4 and 5, 635 and 658 TFLOP/s, have slower
 # barriers), and 799 for its kernel 7, with our tiles in clusters of two; 329 to 477 TFLOP/s for
 # FlashAttention-2 and 430 to 620 for FlashAttention-3 with heads of 128 (pytorch/benchmark #2391).
-# Assumed: mma, wgmma of quantised weights, attend, l2, stay, one, step, follows, link, start, issue.
+# Assumed: mma, wait, attend, l2, stay, one, step, follows, link, start, issue.
 # With this `issue` (2.4 instructions a cycle of four), the kernels of commit 6bd5452 would take 3.3 ms
 # for a token of 8B with int4 weights and the attention of ff537f3; a reader of such machine code said
 # 3.0 to 3.3.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, (0.97, 0.80), 8.1e12, True, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 160e3, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)), 0.60)
+H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.97, 8.1e12, 0.6e-6, 2.3e-6, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 160e3, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)), 0.60)
 # 16-bit FLOP/s by the datasheet, of which prompts are to reach a share.
 PEAK = 989e12
 # `gap` when the host launches, as it does for prompts: about as fast as small kernels are.
@@ -68,19 +68,20 @@ WITHOUT_GRAPHS = 3.5e-6
 # hopper: a Hopper, if a kernel for compute capability 9.0 does it.
 # attend: for attention of a prompt with such a kernel: flops of all blocks, and of the longest.
 # least: seconds that a block takes beside its bytes, because each thing waits for the one before.
-Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend least", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None, 0))
+# early: a launch of a prompt that starts before the one before it has ended, on compute capability 9.0.
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend least early", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None, 0, False))
 # A product on compute capability 9.0.
-# codes: whether its weights are quantised.
-# share: of the speed that two warpgroups reach, by guess (one warpgroup alone waits for the products
-# that it has begun).
+# share: the part of the time in which a block's loop keeps the tensor cores busy (LOOP).
 # x, w: bytes of activations and of weights that all blocks ask L2 for. paired: whether two blocks
-# share the weights.
-# end: bytes that a block writes at its end.
+# share one of them, which then counts half.
+# steps: of 64 columns. stages: those of which copies are under way at a time.
+# end: bytes that a block reads and writes at its end. asked: the part of them that L2 has been asked
+# for before.
 # alone: one block on a multiprocessor at a time, so that nothing multiplies there while the block
 # ends.
 # instructions: lane instructions to decode.
 # ended: instructions that all warps of a block issue after its last product.
-Hopper = namedtuple("Hopper", "codes blocks share flops x w paired end alone instructions ended")
+Hopper = namedtuple("Hopper", "blocks share flops x w steps stages end asked alone instructions ended")
 
 SIZE = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 SCALED = ("int8", "fp8")  # types of the cache with a scale for each vector
@@ -89,25 +90,28 @@ UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5, "fp8": 0.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64, "fp8": 128}
 # Columns of a line of weights.
 LINE = {"f16": 64, "bf16": 64, "int8": 128, "fp8": 128, "int4": 256, "nf4": 256}
-# What all warps of a block of a prompt's product issue after its last product, for the largest tiles
-# and for half of them, as gpu_trace.py counts it.
+# What all warps of a block of a prompt's product issue after its last product, for the largest tiles,
+# for half of them and for quarters, as gpu_trace.py counts it.
 ENDED = {
-    ("qkv", "bf16"): [16520, 13852],
-    ("qkv", "int8"): [35860, 19028],
-    ("qkv", "fp8"): [35860, 19028],
-    ("qkv", "int4"): [35860, 19044],
-    ("qkv", "nf4"): [31532, 16868],
-    ("matmul_add", "bf16"): [12600, 8504],
-    ("matmul_add", "int8"): [20936, 10968],
-    ("matmul_add", "fp8"): [20936, 10968],
-    ("matmul_add", "int4"): [20936, 10984],
-    ("matmul_add", "nf4"): [16872, 8880],
-    ("ffn_up", "bf16"): [20008, 10624],
-    ("ffn_up", "int8"): [27096, 13760],
-    ("ffn_up", "fp8"): [27096, 13760],
-    ("ffn_up", "int4"): [27096, 13776],
-    ("ffn_up", "nf4"): [25768, 13216],
+    ("qkv", "bf16"): [16520, 13852, 3810],
+    ("qkv", "int8"): [36020, 19204],
+    ("qkv", "fp8"): [36020, 19204],
+    ("qkv", "int4"): [35964, 19196],
+    ("qkv", "nf4"): [35932, 19156],
+    ("matmul_add", "bf16"): [12616, 8504, 2332],
+    ("matmul_add", "int8"): [21032, 11088],
+    ("matmul_add", "fp8"): [21032, 11088],
+    ("matmul_add", "int4"): [21016, 11080],
+    ("matmul_add", "nf4"): [20992, 11056],
+    ("ffn_up", "bf16"): [11304, 6192],
+    ("ffn_up", "int8"): [18976, 9928],
+    ("ffn_up", "fp8"): [18976, 9928],
+    ("ffn_up", "int4"): [19000, 9952],
+    ("ffn_up", "nf4"): [18984, 9936],
 }
+# The part of the time in which the loop of such a block keeps the tensor cores busy, as gpu_loop.py
+# counts it: the largest tiles, half of them, those with one warpgroup, and quarters.
+LOOP = {"bf16": (1, 1, 1, 0.56), "int8": (1, 1, 0.92), "fp8": (1, 1, 0.95), "int4": (1, 1, 0.97), "nf4": (1, 0.97, 0.71)}
 # What all warps of a block issue together, counted in the machine code by gpu_trace.py. For few rows: for
 # the block itself, for an activation row, for 1024 columns of one, for a tile of sixteen weight rows,
 # and for a line of one. For many rows: for the block itself and for a line of its 128 weight rows, with
@@ -262,7 +266,7 @@ def gemm(kernel, dtype, rows, cols, n):
     activations = n * cols * (4 if dtype == "f32" else 2)
     hopper, out = None, OUT[kernel.removesuffix("_prefill")]
     if dtype != "f32":
-        # Tiles of 128 x 256 or 128 x 128, as `hopper` of launch.rs chooses. For floats, 256 counts
+        # Tiles of 128 x 256, 128 x 128 or 64 x 64, as `Hopper` of geometry.rs chooses. For floats, 256 counts
         # weight rows, and the last 64 rows of a tile are left out if they are empty; for codes, it
         # counts activation rows.
         codes = dtype in GROUP
@@ -273,20 +277,31 @@ def gemm(kernel, dtype, rows, cols, n):
         smallest = ceil(rows / 64) * ceil(n / 128) if codes else ceil(rows / 128) * ceil(n / 64)
         one = smaller and smallest <= 132
         many = smallest if one else half if smaller else whole
+        # A quarter of the tile, if even then each block has one.
+        quarters = ceil(rows / 64) * ceil(n / 64)
+        quarter = smaller and not codes and kernel != "ffn_up_prefill" and quarters <= 132
+        if quarter:
+            side, one, many = 64, True, quarters
         area = up(rows, 64 if one else 128) * up(n, side) if codes else up(rows, side) * up(n, 64)
         # Two blocks with the same weights share them; a block without rows makes an odd one a pair, if
         # that takes no further round.
         tiles = ceil(n / (64 if one else 128))
         padded = many // tiles * up(tiles, 2)
         paired = not codes and tiles > 1 and ceil(padded / 132) == ceil(many / 132)
+        size = 3 if quarter else 2 if one else int(smaller)
+        loop = LOOP["bf16" if dtype == "f16" else dtype][size]
+        ended = ENDED[kernel.removesuffix("_prefill"), "bf16" if dtype == "f16" else dtype][2 if quarter else int(smaller)]
+        shared = 2 if paired or codes else 1
         # Each code is converted to half of a pair and multiplied with its scale, once for each tile
         # of activations.
         decode = rows * cols * ceil(n / side) * (UNPACK[dtype] + 0.5) if codes else 0
         x_rows, w_rows = (side, 64 if one else 128) if codes else (64 if one else 128, side)
-        hopper = Hopper(codes, padded if paired else many, 1 / 2 if one else 1, 2 * area * cols, many * x_rows * cols * 2,
-                        many * w_rows * row_bytes(dtype, cols), paired,
-                        (64 if one else 128) * side * out, codes or not smaller, decode,
-                        ENDED[kernel.removesuffix("_prefill"), "bf16" if dtype == "f16" else dtype][smaller] / (2 if one else 1))
+        x, w = many * x_rows * cols * 2, many * w_rows * row_bytes(dtype, cols)
+        outputs = (64 if one else 128) * side
+        hopper = Hopper(padded if paired else many, loop, 2 * area * cols, x / (shared if codes else 1), w / (1 if codes else shared),
+                        ceil(cols / 64), 4 if codes or not smaller else 6 if quarter else 3, outputs * out,
+                        0 if smaller or kernel != "matmul_add_prefill" else 4 * outputs, codes or not smaller, decode,
+                        ended / (2 if size == 2 else 1))
     return Launch(kernel, rows * row_bytes(dtype, cols) + activations + out * n * rows, 2 * blocks * tile * tile * cols,
                   "vector" if dtype == "f32" else "matrix", blocks, hopper=hopper)
 
@@ -390,6 +405,8 @@ def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
         layer.append(Launch("append"))
     layer += [attention, gemm("matmul_add_prefill", dtype, *m["wo"], n), *normed("ffn_up_prefill", *m["ffn_up"]),
               gemm("matmul_add_prefill", dtype, *m["w2"], n)]
+    if wide and dtype != "f32":
+        layer = [launch._replace(early=True) for launch in layer]
     launches = [Launch("embed", n * shape.dim * 8), *layer * shape.n_layers]
     if last:
         launches += [*few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, wanted), *sample(shape, wanted)]
@@ -414,12 +431,15 @@ def limits(machine, launch):
         h = launch.hopper
         rounds = ceil(h.blocks / machine.units)
         busy = h.blocks / (rounds * machine.units)
-        share = machine.wgmma[h.codes] * h.share
-        tiles = h.x + h.w / (2 if machine.clusters and h.paired else 1)
-        multiplied = max(h.flops / (machine.matrix * share * busy), launch.bytes / min(machine.bandwidth, h.blocks * machine.one),
-                         tiles / (machine.tiles * busy), h.instructions / (machine.lanes * busy))
+        product = h.flops / (machine.matrix * machine.wgmma * busy)
+        # Between two copies to a stage, it is multiplied, and the next copy has to come.
+        turn = (product / (rounds * h.steps) + machine.wait) / h.stages
+        multiplied = max(product / h.share, launch.bytes / min(machine.bandwidth, h.blocks * machine.one),
+                         (h.x + h.w) / (machine.tiles * busy), h.instructions / (machine.lanes * busy),
+                         rounds * h.steps * turn / (1 if h.alone else min(2, rounds)))
         ended = 32 * h.ended * machine.units / (machine.lanes * machine.issue)
-        written = max(h.end * min(h.blocks, machine.units) / machine.bandwidth, ended)
+        at_once = min(h.blocks, machine.units)
+        written = max((h.end - h.asked) * at_once / machine.bandwidth, h.end * at_once / machine.l2, ended)
         return {"prompt": multiplied + (rounds if h.alone else 1) * written}
     if launch.attend and machine.wgmma:
         flops, longest = launch.attend
@@ -443,14 +463,19 @@ def limits(machine, launch):
 
 def seconds(machine, launches, follows=False):
     between = machine.follows if follows else machine.step
-    return between + sum(machine.gap + kernel_seconds(machine, launch) for launch in launches)
+    return between + sum(gap(machine, launch) + kernel_seconds(machine, launch) for launch in launches)
+
+
+def gap(machine, launch):
+    """Seconds between a kernel and the one before it."""
+    return min(machine.gap, machine.early) if launch.early and machine.wgmma else machine.gap
 
 
 def slowest(machine, launches):
     """The kernels, sorted by the time of all their launches."""
     times = {}
     for launch in launches:
-        times[launch.kernel] = times.get(launch.kernel, 0) + machine.gap + kernel_seconds(machine, launch)
+        times[launch.kernel] = times.get(launch.kernel, 0) + gap(machine, launch) + kernel_seconds(machine, launch)
     return sorted(times.items(), key=lambda item: -item[1])
 
 
@@ -458,7 +483,7 @@ def main():
     both = {"graphs": H100, "no graphs": H100._replace(gap=WITHOUT_GRAPHS)}
     m = H100
     print(f"PREDICTION, not yet run on hardware. {m.name}: {m.bandwidth / 1e12} TB/s, {m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches")
-    print(f"{100 * m.mma:.0f} % of them, wgmma {' or '.join(f'{100 * share:.0f}' for share in m.wgmma)} % (16 bits, quantised), attention of prompts {' and '.join(f'{100 * small:.0f} or {100 * large:.0f}' for small, large in m.attend)} % (heads to 64, larger ones); {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
+    print(f"{100 * m.mma:.0f} % of them, wgmma {100 * m.wgmma:.0f} %, attention of prompts {' and '.join(f'{100 * small:.0f} or {100 * large:.0f}' for small, large in m.attend)} % (heads to 64, larger ones); {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
     print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")
     for name in SHAPES:
         shape = SHAPES[name]

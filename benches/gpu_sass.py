@@ -20,7 +20,7 @@ def geometry(kernel):
     if match := re.fullmatch(r"attend_hopper_\w+_(64|128)", kernel):
         return 384, 1280 * int(match[1]) + 128
     if "_hopper_half_" in kernel:
-        return 288, 98352 if kernel.endswith("f16") else 66112
+        return (288, 98352) if kernel.endswith("f16") else (384, 66112)
     if "_hopper_" in kernel:
         return 384, 196672 if kernel.endswith("f16") else 131648
     if kernel in ("sample_max", "sample_draw"):

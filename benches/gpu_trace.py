@@ -165,6 +165,7 @@ class Warp:
             negated, predicate, opcode, o = self.code[self.pc]
             self.counts[opcode.split(".")[0]] += 1
             self.where = self.pc
+            self.issued(opcode, o)
             then = self.after.get(self.pc)
             if predicate is None or self.b(("!" if negated else "") + predicate):
                 if opcode.startswith("LDG"):
@@ -175,6 +176,9 @@ class Warp:
                 then = then if to is None else to
             self.pc = then
         raise Stuck("does not end")
+
+    def issued(self, opcode, o):
+        pass
 
     def step(self, opcode, o):
         name, *rest = opcode.split(".")
@@ -544,23 +548,32 @@ def batch(code, op, dtype):
     return out
 
 
+def hopper_parameters(op, dtype, rows, k, groups):
+    """Parameters of a product of 1024 rows of a prompt. Two tensor maps, from a multiple of 128 on, come
+    first; the number of warpgroups last."""
+    return bytes(-BASE % 128 + 256) + values_of(op, dtype, rows, k, 1024) + struct.pack("<I", groups)
+
+
 def hopper(code, op, dtype, width):
     """What the warps of a block of a prompt's product issue after the last product; for q | k | v
     the mean of the blocks that have q, k or v. `width`: weight rows of a block."""
+    warps = range(4 if width == 64 else 8)  # those that multiply
     rows = {"qkv": 6144, "matmul_add": 4096, "ffn_up": 28672}[op]
-    # Two tensor maps, from a multiple of 128 on, come first; the number of warpgroups last.
-    params = bytes(-BASE % 128 + 256) + values_of(op, dtype, rows, 4096, 1024) + struct.pack("<I", 2)
+    params = hopper_parameters(op, dtype, rows, 4096, 2)
     blocks = [(0, 6), (4096, 1), (5120, 1)] if op == "qkv" else [(0, 1)]
-    out = [(trace(code, params, (8, 1, 1), (0, first // width, 0), threads=384), share) for first, share in blocks]
+    out = [(trace(code, params, (8, 1, 1), (0, first // width, 0), warps, 384), share) for first, share in blocks]
     sums = [share * sum(sum(warp.counts.values()) - warp.multiplied for warp in warps) for warps, share in out]
     return round(sum(sums) / sum(share for _, share in blocks))
 
 
+def cuobjdump():
+    return subprocess.run(["scripts/nvcc"], capture_output=True, text=True, check=True).stdout.strip().removesuffix("nvcc") + "cuobjdump"
+
+
 def main(folder="build/kernels/ptxas"):
-    cuobjdump = subprocess.run(["scripts/nvcc"], capture_output=True, text=True, check=True).stdout.strip().removesuffix("nvcc") + "cuobjdump"
     print("few rows:  block  row  1024 columns of a row  tile  line; many: block and line for 16, 32 and 64 rows; KB of code of both")
     for op in OPS:
-        sass = subprocess.run([cuobjdump, "-sass", "-arch", "sm_90a", f"{folder}/{op}.fatbin"], capture_output=True, text=True, check=True).stdout
+        sass = subprocess.run([cuobjdump(), "-sass", "-arch", "sm_90a", f"{folder}/{op}.fatbin"], capture_output=True, text=True, check=True).stdout
         kernels = read(sass.splitlines())
         for dtype in TYPES:
             if f"{op}_{dtype}" in kernels:
@@ -568,10 +581,10 @@ def main(folder="build/kernels/ptxas"):
                 print(f'    ("{op}", "{dtype}"): ({few(one, op, dtype)}, {batch(many, op, dtype)}),  # {max(one) / 1024:.0f} and {max(many) / 1024:.0f} KB')
         for dtype in TYPES:
             if f"{op}_hopper_{dtype}" in kernels:
-                whole, half = kernels[f"{op}_hopper_{dtype}"], kernels[f"{op}_hopper_half_{dtype}"]
-                widths = (256, 128) if dtype == "bf16" else (128, 128)
-                print(f'    ("{op}", "{dtype}"): {[hopper(code, op, dtype, width) for code, width in zip((whole, half), widths)]},'
-                      f"  # after the products of a prompt; {max(whole) / 1024:.0f} and {max(half) / 1024:.0f} KB")
+                codes = [kernels[name] for size in ("", "half_", "quarter_") if (name := f"{op}_hopper_{size}{dtype}") in kernels]
+                widths = (256, 128, 64) if dtype == "bf16" else (128, 128)
+                print(f'    ("{op}", "{dtype}"): {[hopper(code, op, dtype, width) for code, width in zip(codes, widths)]},'
+                      f"  # after the products of a prompt; {' and '.join(f'{max(code) / 1024:.0f}' for code in codes)} KB")
 
 
 if __name__ == "__main__":

@@ -225,6 +225,8 @@ KERNEL(attend_prefill_fp8_128) { attend_prefill<CachedF8, f16, 128>(p); }
 template <class T, uint32_t B> DEVICE void attend_hopper(const AttendHopperParams &h) {
     SHARED(shared);
     const AttendTile tile = h.p.tiles[h.p.n_tiles - 1 - blockIdx.y];
+    start_next();
+    wait_for_last();
     if (tile.n > 0) HopperAttention<T, B>{shared, h, tile}.run();
 }
 KERNEL_WIDE(attend_hopper_f16_64) { attend_hopper<f16, 64>(p); }

@@ -7,9 +7,16 @@
 // up to two lines ahead. Each of two warpgroups has 32 pairs. Both multiply the same ROWS
 // activation rows, which a third warpgroup copies.
 //
-// Decoding the 64 x 16 weights of one product takes about 14 instructions of each thread. It
-// happens while the tensor cores are busy with the previous product, for 128 cycles, and with that
-// of the other warpgroup, for as many more.
+// Decoding the 64 x 16 weights of one product takes about 14 instructions of each thread. With 256
+// activation rows, it happens while the tensor cores are busy with the previous product, for 128
+// cycles, and with that of the other warpgroup, for as many more. A product with 128 rows is over
+// too soon for that, so there the weights of four products are decoded at a time, while the four
+// before are multiplied (benches/gpu_loop.py: a warpgroup alone then has the tensor cores busy for
+// 92 % of the time with int8; with one product at a time, for 52 %).
+//
+// Two blocks that are neighbours in blockIdx.x may have the same activations and neighbouring runs
+// of weights (`across`). If they are a cluster, each copies half of the activations into the shared
+// memory of both. So a stage is free when the warps of both blocks have read it.
 //
 // A lane has four adjacent columns of each sixteen, but in a fragment of wgmma it has two adjacent
 // columns and two others. Therefore the activations lie in permuted order (quant.h). Each output is
@@ -19,6 +26,11 @@
 template <class Q, uint32_t ROWS> struct HopperCodes {
     static constexpr uint32_t K = 64, STAGES = 4, STAGE_BYTES = ROWS * K * 2;
     static constexpr uint32_t SLABS = Q::STEPS * 2; // slabs of sixteen columns in a line
+    // Slabs that are decoded before the first of them is multiplied. With 256 rows, there are no
+    // registers for more than one.
+    static constexpr uint32_t AT_ONCE = ROWS == 256 ? 1 : 4;
+    // Lines that are loaded together: with 128 rows, 256 columns of each weight row.
+    static constexpr uint32_t GROUP = ROWS == 256 ? 1 : Q::LINES;
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) + GPU_TABLE_BYTES ==
@@ -26,78 +38,120 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         "params.h");
     static_assert(ROWS * 64 * 8 <= STAGES * STAGE_BYTES, "sums take the place of stages");
 
-    // Multiplies ROWS rows of x, from row x_row + blockIdx.x * ROWS on, by the block's pairs of
-    // rows of w: 32 pairs for each of `groups` warpgroups (`groups` as in gemm_hopper.h). `pairs` is
-    // as in few.h, of which rows(n, j) alone is called; `out` is as in gemm_hopper.h, where a has the
-    // sums of one pair and b those of the next, and column(c) is called for twice the pair's number.
+    // The number of this block among those with the same activations.
+    DEVICE_MEMBER static uint32_t place(uint32_t across) {
+        return across ? blockIdx.y * 2 + blockIdx.x % 2 : blockIdx.y;
+    }
+
+    // Multiplies ROWS rows of x, from row x_row + ROWS * blockIdx.x on (blockIdx.x / 2 with
+    // `across`), by the block's pairs of rows of w: 32 pairs for each of `groups` warpgroups
+    // (`groups` as in gemm_hopper.h). `pairs` is as in few.h, of which rows(n, j) alone is called;
+    // `out` is as in gemm_hopper.h, where a has the sums of one pair and b those of the next, and
+    // column(c) is called for twice the pair's number.
     template <class Pairs, class Out> DEVICE_MEMBER static void run(unsigned char *shared,
         const TensorMap &x, uint32_t x_row, const void *w, uint32_t w_stride, uint32_t groups,
-        uint32_t k, const Pairs &pairs, const Out &out) {
-        const uint32_t t = threadIdx.x, m0 = blockIdx.x * ROWS,
+        uint32_t across, uint32_t k, const Pairs &pairs, const Out &out) {
+        const uint32_t t = threadIdx.x, m0 = (across ? blockIdx.x / 2 : blockIdx.x) * ROWS,
                        lines = (k + Q::STEPS * 32 - 1) / (Q::STEPS * 32);
+        const bool paired = cluster_blocks() > 1;
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
                      *empty = full + STAGES;
+        start_next();
         if (t == 256) prefetch_map(x);
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);
-                barrier_init(empty + s, WARPS * groups);
+                barrier_init(empty + s, WARPS * groups * (paired ? 2 : 1));
             }
             async_fence();
+#ifndef PLANT_NO_FENCE_CLUSTER
+            if (paired) cluster_fence();
+#endif
         }
         block_sync();
+#ifndef PLANT_NO_BARRIER_CLUSTER
+        if (paired) cluster_sync();
+#endif
         if (t >= 256) {
-            if (ROWS == 256) give_registers<COPIER_REGISTERS>();
-            if (t == 256) copy(shared, x, x_row + m0, lines * (SLABS / 4), full, empty);
+            give_registers<COPIER_REGISTERS>();
+            if (ROWS == 256 && t / 32 == 9) out.expect(m0, ROWS, groups * 64);
+            if (t != 256) return;
+#ifndef PLANT_COPIED_EARLY
+            wait_for_last();
+#endif
+            const uint32_t steps = lines * (SLABS / 4);
+            if (paired)
+                copy<true>(shared, x, x_row + m0, steps, full, empty);
+            else
+                copy<false>(shared, x, x_row + m0, steps, full, empty);
             return;
         }
         if (t >= groups * 128) return;
-        if (ROWS == 256) take_registers<REGISTERS>();
+        take_registers<REGISTERS>();
         const uint32_t *table = pair_table<Q>((unsigned char *)(empty + STAGES));
         const uint32_t j = t / 32 * 8 + t % 32 / 4, codes = code_bytes<Q>(k);
         uint32_t rows[2];
         pairs.rows(rows, j);
         const unsigned char *const from[2] = {
             row_of<Q>(w, w_stride, rows[0]), row_of<Q>(w, w_stride, rows[1])};
-        // The two lines are used in turn. Copying one to the other instead would wait for its load.
-        QuantisedLine<Q> ahead[2];
-        UNROLL
-        for (uint32_t d = 0; d < 2; d++)
-            if (d < lines) ahead[d].load(from, d, 0, codes);
+        // Lines come in groups, which two places have in turn. (Copying one to the other instead would
+        // wait for its load.) A warp that waits for one of its loads waits for all, so the next group
+        // is asked for when the first weights of this one are there.
+        QuantisedLine<Q> ahead[2][GROUP];
+        const auto load = [&](QuantisedLine<Q>(&to)[GROUP], uint32_t group) {
+            UNROLL
+            for (uint32_t l = 0; l < GROUP; l++) to[l].load(from, group * GROUP + l, 0, codes);
+        };
+        load(ahead[0], 0);
+        wait_for_last();
+        const uint32_t loads = (lines + GROUP - 1) / GROUP;
         float sums[ROWS / 2] = {};
-        uint32_t a[2][4];
-        for (uint32_t first = 0; first < lines; first += 2) {
+        uint32_t a[2][AT_ONCE][4];
+        for (uint32_t first = 0; first < loads; first += 2) {
             UNROLL
             for (uint32_t d = 0; d < 2; d++) {
-                const uint32_t line = first + d;
-                if (line >= lines) break;
+                if (first + d >= loads) break;
                 UNROLL
-                for (uint32_t i = 0; i < SLABS; i++) {
-                    const uint32_t step = line * (SLABS / 4) + i / 4;
+                for (uint32_t l = 0; l < GROUP; l++) {
+                    const uint32_t line = (first + d) * GROUP + l;
+                    if (l > 0 && line >= lines) break;
+                    UNROLL
+                    for (uint32_t i = 0; i < SLABS; i += AT_ONCE) {
+                        const uint32_t step = line * (SLABS / 4) + i / 4;
+                        const unsigned char *const stage = shared + step % STAGES * STAGE_BYTES;
 #ifdef PLANT_DECODED_EARLY
-                    uint32_t (&slab)[4] = a[0];
+                        uint32_t (&slabs)[AT_ONCE][4] = a[0];
 #else
-                    uint32_t (&slab)[4] = a[i % 2];
+                        uint32_t (&slabs)[AT_ONCE][4] = a[i / AT_ONCE % 2];
 #endif
-                    decode(slab, ahead[d], i, table);
-                    if (i % 4 == 0) barrier_wait(full + step % STAGES, step / STAGES & 1);
-                    wgmma_begin();
-                    wgmma_registers(sums, slab,
-                        operand(shared + step % STAGES * STAGE_BYTES + i % 4 * 32), f16());
-                    wgmma_commit();
-                    // This product stays in flight. Meanwhile the next slab is decoded into the
-                    // registers that the previous product has finished reading.
-                    wgmma_wait<1>();
+                        UNROLL
+                        for (uint32_t u = 0; u < AT_ONCE; u++)
+                            decode(slabs[u], ahead[d][l], i + u, table);
+                        if (l == 0 && i == 0 && first + d + 1 < loads)
+                            load(ahead[1 - d], first + d + 1);
+                        if (i % 4 == 0) barrier_wait(full + step % STAGES, step / STAGES & 1);
+                        wgmma_begin();
+                        UNROLL
+                        for (uint32_t u = 0; u < AT_ONCE; u++)
+                            wgmma_registers(
+                                sums, slabs[u], operand(stage + (i + u) % 4 * 32), f16());
+                        wgmma_commit();
+                        // These products stay in flight. Meanwhile the next slabs are decoded into the
+                        // registers that the products before have finished reading.
+                        wgmma_wait<1>();
 #ifdef PLANT_CODES_FREED_EARLY
-                    if (i % 4 == 0) stage_read(empty + step % STAGES);
+                        if (i % 4 == 0) stage_read_by_cluster(empty + step % STAGES, true);
 #else
-                    if (i % 4 == 0 && step > 0) stage_read(empty + (step - 1) % STAGES);
+                        // Also of a block by itself: a branch would make ptxas wait for each product.
+                        if (i % 4 == 0)
+                            stage_read_by_cluster(empty + (step - 1) % STAGES, step > 0);
 #endif
+                    }
                 }
-                if (line + 2 < lines) ahead[d].load(from, line + 2, 0, codes);
             }
         }
         wgmma_finish(sums);
+        if (paired) stage_read_by_cluster(empty + (lines * (SLABS / 4) - 1) % STAGES, true);
         // When no warp reads the last stages any more, all sums go to shared memory, where a warp
         // finds all columns of some rows (gemm_hopper.h says why). A row has the sums of 64 pairs,
         // with `groups` 1 of 32; a lane has two neighbouring pairs. Groups of four pairs are
@@ -105,13 +159,13 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
 #ifndef PLANT_NO_BARRIER_CODES
         named_sync(1, (int)groups * 128);
 #endif
-        const auto place = [&](uint32_t row, uint32_t pair) {
+        const auto place_of = [&](uint32_t row, uint32_t pair) {
             return shared + (row * 64 + (pair ^ (row / 2 % 4 * 4))) * 8;
         };
         UNROLL
         for (uint32_t r = 0; r < ROWS / 8; r++) UNROLL
         for (uint32_t e = 0; e < 2; e++) // this thread has rows 2t and 2t + 1 of each eight
-            store8(place(r * 8 + t % 4 * 2 + e, j),
+            store8(place_of(r * 8 + t % 4 * 2 + e, j),
                 Words2{{as_bits(sums[4 * r + e]), as_bits(sums[4 * r + 2 + e])}});
 #ifndef PLANT_NO_BARRIER_CODES_ROWS
         named_sync(1, (int)groups * 128);
@@ -122,7 +176,7 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         // eighth row is swizzled alike.
         constexpr uint32_t TOGETHER = 4;
         const uint32_t row = t / (groups * 16);
-        const unsigned char *own = place(row, pair);
+        const unsigned char *own = place_of(row, pair);
         UNROLL_BY(1)
         for (uint32_t i = m0 + row; i < m0 + ROWS; i += TOGETHER * 8, own += TOGETHER * 4096) {
             decltype(out.row(0u)) rows[TOGETHER];
@@ -156,17 +210,29 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         }
     }
 
-    DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x, uint32_t x_row,
-        uint32_t steps, AsyncBarrier *full, AsyncBarrier *empty) {
+    template <bool PAIRED> DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x,
+        uint32_t x_row, uint32_t steps, AsyncBarrier *full, AsyncBarrier *empty) {
         for (uint32_t step = 0; step < steps; step++) {
             unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
             AsyncBarrier *there = full + step % STAGES;
             // In the first round all stages are empty.
             barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
             barrier_expect(there, STAGE_BYTES);
+            const uint32_t own = PAIRED ? ROWS / 2 : ROWS,
+                           begin = PAIRED ? cluster_rank() * own : 0;
             UNROLL
-            for (uint32_t row = 0; row < ROWS; row += GPU_BOX_ROWS)
-                copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
+            for (uint32_t i = 0; i < own; i += GPU_BOX_ROWS) {
+                const uint32_t row = begin + i;
+                if (PAIRED)
+                    copy_box_to_both(stage + row * K * 2, x, step * K, x_row + row, there);
+                else
+                    copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
+            }
         }
+#ifndef PLANT_NO_WAIT_CLUSTER
+        // A block lives until its partner has read all that it has copied, and has said so.
+        for (uint32_t step = steps; PAIRED && step < steps + STAGES; step++)
+            barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
+#endif
     }
 };

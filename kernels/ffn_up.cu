@@ -9,13 +9,13 @@ DEVICE void put_one(const FfnUpParams &p, int32_t row, uint32_t j, float value) 
     });
 }
 
-// The output of column j from its two sums.
-DEVICE float output_of(const FfnUpParams &p, uint32_t j, float gate, float up) {
+// The output of column j from its two sums. `fast`: silu_of_prompt.
+DEVICE float output_of(const FfnUpParams &p, uint32_t j, float gate, float up, bool fast) {
     if (p.bias) {
         gate += load_const_float(p.bias + j);
         up += load_const_float(p.bias + p.ffn_dim + j);
     }
-    return silu(gate) * up;
+    return (fast ? silu_of_prompt(gate) : silu(gate)) * up;
 }
 
 DEVICE void ffn_up_float(const FfnUpParams &p) {
@@ -34,7 +34,7 @@ DEVICE void ffn_up_float(const FfnUpParams &p) {
         float sums[2][R];
         norm_dot2<R>(sums, gate, up, (const float *)p.x, rows, p.norm, p.dim, p.eps);
         const Finish f = finish(sums, p.rows, p.n_rows, first);
-        if (f.row >= 0) put_one(p, f.row, j, output_of(p, j, f.a, f.b));
+        if (f.row >= 0) put_one(p, f.row, j, output_of(p, j, f.a, f.b, false));
     });
 }
 
@@ -50,7 +50,7 @@ struct GatePairs {
     DEVICE_MEMBER uint32_t column(uint32_t j) const { return first + j; }
     DEVICE_MEMBER int32_t find(uint32_t i, uint32_t) const { return i < p.n_rows ? p.rows[i] : -1; }
     DEVICE_MEMBER void put(int32_t row, uint32_t j, float gate, float up) const {
-        if (row >= 0 && j < p.ffn_dim) put_one(p, row, j, output_of(p, j, gate, up));
+        if (row >= 0 && j < p.ffn_dim) put_one(p, row, j, output_of(p, j, gate, up, false));
     }
 };
 
@@ -59,6 +59,7 @@ struct GateRows {
     struct None {};
     const FfnUpParams &p;
     DEVICE_MEMBER int32_t row(uint32_t i) const { return i < p.n_rows ? p.rows[i] : -1; }
+    DEVICE_MEMBER void expect(uint32_t, uint32_t, uint32_t) const {}
     template <class Column> DEVICE_MEMBER None find(int32_t, const Column &) const { return {}; }
 };
 
@@ -85,8 +86,9 @@ struct PermutedGates : GateRows {
         if (row < 0) return;
         f16 *const h = (f16 *)p.h + (size_t)row * p.h_stride + c.at;
         const bool has_a = c.gates[0] < p.ffn_dim, has_b = c.gates[1] < p.ffn_dim;
-        const float first = has_a ? bounded(output_of(p, c.gates[0], a.x, a.y), p.h_type) : 0,
-                    second = has_b ? bounded(output_of(p, c.gates[1], b.x, b.y), p.h_type) : 0;
+        const float first = has_a ? bounded(output_of(p, c.gates[0], a.x, a.y, true), p.h_type) : 0,
+                    second =
+                        has_b ? bounded(output_of(p, c.gates[1], b.x, b.y, true), p.h_type) : 0;
         if (has_a && has_b)
             store_pair(h, first, second);
         else if (has_a)
@@ -108,11 +110,11 @@ template <class W, bool BATCH> DEVICE void ffn_up(const FfnUpParams &p) {
 }
 
 // Stores the outputs in columns j and j + 1 of a row.
-DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair up) {
+DEVICE void join(const FfnUpParams &p, int32_t row, uint32_t j, Pair gate, Pair up, bool fast) {
     if (row < 0 || j >= p.ffn_dim) return;
-    const float a = output_of(p, j, gate.x, up.x);
+    const float a = output_of(p, j, gate.x, up.x, fast);
     if (j + 1 < p.ffn_dim) {
-        const float b = output_of(p, j + 1, gate.y, up.y);
+        const float b = output_of(p, j + 1, gate.y, up.y, fast);
         with_type(p.h_type, [&](auto type) {
             store_pair((decltype(type) *)p.h + (size_t)row * p.h_stride + j, bounded(a, p.h_type),
                 bounded(b, p.h_type));
@@ -132,7 +134,8 @@ template <class W> DEVICE void ffn_up_prefill(const FfnUpParams &p) {
             return j < p.ffn_dim ? (int64_t)j + (r / G::HALF % 2 ? p.ffn_dim : 0) : -1;
         },
         [&](uint32_t i, uint32_t c, Pair gate, Pair up) {
-            join(p, p.rows[i], j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up);
+            join(p, p.rows[i], j0 + c / (2 * G::HALF) * G::HALF + c % G::HALF, gate, up,
+                QUANTISED<W> || sizeof(W) == 2);
         });
 }
 
@@ -143,7 +146,7 @@ struct GateTile : GateRows {
     DEVICE_MEMBER GateTile(const FfnUpParams &p, uint32_t j0) : GateRows{p}, j0(j0) {}
     DEVICE_MEMBER uint32_t column(uint32_t c) const { return j0 + c; }
     DEVICE_MEMBER void put(int32_t row, uint32_t j, None, Pair gate, Pair up) const {
-        join(p, row, j, gate, up);
+        join(p, row, j, gate, up, true);
     }
 };
 
@@ -158,8 +161,8 @@ template <class T, uint32_t COLUMNS> DEVICE void ffn_up_hopper(const FfnUpHopper
 template <class Q, uint32_t ROWS> DEVICE void ffn_up_codes(const FfnUpHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    const PermutedGates gates(h.p, blockIdx.y * (h.groups * 32));
-    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim, gates, gates);
+    const PermutedGates gates(h.p, G::place(h.across) * (h.groups * 32));
+    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.across, h.p.dim, gates, gates);
 }
 
 // The epilogue of a product that a library computed. h has type T.
@@ -177,14 +180,15 @@ template <class T> DEVICE void put_sums(const FfnUpParams &p) {
     T *h = (T *)p.h + (size_t)row * p.h_stride + j;
     if (p.ffn_dim % 4) { // then `up` is not aligned to 16 bytes
         for (uint32_t e = 0; e < 4 && j + e < p.ffn_dim; e++)
-            from_float(h[e], bounded(output_of(p, j + e, gate[e], up[e]), p.h_type));
+            from_float(h[e], bounded(output_of(p, j + e, gate[e], up[e], true), p.h_type));
         return;
     }
     float g[4], u[4];
     fresh4(g, gate);
     fresh4(u, up);
     UNROLL
-    for (uint32_t e = 0; e < 4; e++) u[e] = bounded(output_of(p, j + e, g[e], u[e]), p.h_type);
+    for (uint32_t e = 0; e < 4; e++)
+        u[e] = bounded(output_of(p, j + e, g[e], u[e], true), p.h_type);
     store8(h, Words2{{pair_of(u[0], u[1], T()), pair_of(u[2], u[3], T())}});
 }
 

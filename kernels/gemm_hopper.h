@@ -4,26 +4,33 @@
 // The design follows pranjalssh/fast.cu. One thread of the third warpgroup keeps four stages of
 // copies going; each of the other two warpgroups multiplies 64 rows by 256 columns. There is also a
 // half tile, which has 128 columns; two of its blocks fit on a multiprocessor. It is used where the
-// large tile would leave multiprocessors idle. Its traffic from L2 is a third larger.
+// large tile would leave multiprocessors idle. Its traffic from L2 is a third larger. For few rows
+// there is a quarter tile of 64 columns, for one warpgroup; not for ffn_up, whose runs (below) would
+// be half of a box.
 //
 // Two blocks that are neighbours in blockIdx.x have the same weights. If they are a cluster, each
 // copies one run of them into the shared memory of both, which takes a third of the large tile's
-// traffic from L2 (a quarter of the half tile's). So a stage is free when the warps of both blocks
-// have read it.
+// traffic from L2 (a quarter of the others'). So a stage is free when the warps of both blocks have
+// read it. Both runs of a quarter tile are one box, which the two blocks copy in turn.
 //
 // Each output is one sum over k in ascending order, as in gemm.h. Whether wgmma rounds like
 // mma.sync is undocumented. Therefore the type of the weights alone decides which of the two a
-// device uses, never the number of rows. Whether both widths of wgmma round alike is undocumented
-// too, but the number of rows does decide between the two tiles. We assume that they round alike;
+// device uses, never the number of rows. Whether all widths of wgmma round alike is undocumented
+// too, but the number of rows does decide between the tiles. We assume that they round alike;
 // `tests/gpu/parity.py tiles` checks it on hardware.
 //
 // A block takes two runs of HALF weight rows. Each run may begin at any row; in ffn_up, one run is
 // of gate and the other of up. At the end of a run, a box may contain rows that do not belong to
 // it, or no rows at all. Their outputs are computed and dropped.
 template <class T, uint32_t COLUMNS> struct HopperGemm {
-    static constexpr uint32_t M = 128, N = COLUMNS, K = 64, HALF = N / 2, STAGES = N == 256 ? 4 : 3;
-    static constexpr uint32_t X_BYTES = M * K * 2, W_BYTES = N * K * 2,
+    static constexpr uint32_t M = COLUMNS == 64 ? 64 : 128, N = COLUMNS, K = 64, HALF = N / 2,
+                              STAGES = N == 256   ? 4
+                                       : N == 128 ? 3
+                                                  : 6;
+    static constexpr uint32_t ROWS_BYTES = 64 * K * 2, X_BYTES = M * K * 2, W_BYTES = N * K * 2,
                               STAGE_BYTES = X_BYTES + W_BYTES;
+    // The thread that copies.
+    static constexpr uint32_t COPIER = M * 2;
     // For the large tile, the warpgroup that copies gives most of its registers to the other two.
     // The half tile does not need this, so one warp copies there instead of a warpgroup.
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
@@ -32,20 +39,27 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
     static constexpr uint32_t PITCH = N * 4 + 32;
     // Rows whose inputs are loaded (find) before the first result is stored (put); pairs of columns
     // of a row that a thread has, of each run.
-    static constexpr uint32_t TOGETHER = 4, EACH = HALF / 64;
+    static constexpr uint32_t TOGETHER = 4, EACH = HALF < 64 ? 1 : HALF / 64;
+    // Lanes that have a row, and rows that a warp has at a time.
+    static constexpr uint32_t LANES = HALF < 64 ? HALF / 2 : 32, SIDE = 32 / LANES;
     static_assert(M * PITCH <= STAGES * STAGE_BYTES, "sums take the place of stages");
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) ==
-                      (N == 256 ? GPU_HOPPER_SHARED : GPU_HOPPER_HALF_SHARED),
+                      (N == 256      ? GPU_HOPPER_SHARED
+                          : N == 128 ? GPU_HOPPER_HALF_SHARED
+                                     : GPU_HOPPER_QUARTER_SHARED),
         "params.h");
 
     // Multiplies m rows of x, from row `x_row` on. A block has groups * 64 of them. `groups` is 2;
-    // with the half tile it may be 1, where 2 would give too few blocks. The epilogue `out` of
+    // with the half tile it may be 1, where 2 would give too few blocks, and with the quarter tile it
+    // is. The epilogue `out` of
     // gemm.h is an object with four methods:
     //   column(c)     what columns c and c + 1 of either run are to every row
     //   row(i)        what row i of the launch is to every column; it may not exist
     //   find(row, column)             loads what both need together
     //   put(row, column, found, a, b) stores the results of a pair of sums of each run
+    // and a fifth, which one warp calls while the others multiply, with the block's rows and columns:
+    //   expect(first, rows, columns)  asks for what find will load
     // Loads are separate from stores for the reason that few.h gives.
     template <class Out> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,
         uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m, uint32_t k, uint32_t first,
@@ -60,7 +74,8 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
             workers + (paired ? workers_of((blockIdx.x ^ 1) * (groups * 64)) : 0);
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
                      *empty = full + STAGES;
-        if (t == 256) prefetch_map(x), prefetch_map(w);
+        start_next();
+        if (t == COPIER) prefetch_map(x), prefetch_map(w);
         if (t == 0) {
             for (uint32_t s = 0; s < STAGES; s++) {
                 barrier_init(full + s, 1);
@@ -79,9 +94,10 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #ifndef PLANT_NO_BARRIER_CLUSTER
         if (paired) cluster_sync();
 #endif
-        if (t >= 256) {
+        if (t >= COPIER) {
             if (N == 256) give_registers<COPIER_REGISTERS>();
-            if (t != 256) return;
+            if (N == 256 && t / 32 == 9) out.expect(m0, groups * 64, N);
+            if (t != COPIER) return;
             if (paired)
                 copy<true>(shared, x, w, x_row + m0, groups, steps, first, second, full, empty);
             else
@@ -91,6 +107,7 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         if (N == 256) take_registers<REGISTERS>();
         const uint32_t worker = t / 128;
         if (worker >= workers) return;
+        wait_for_last();
         float sums[N / 2] = {};
         for (uint32_t step = 0; step < steps; step++) {
             const unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
@@ -102,7 +119,7 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
             wgmma_begin();
             UNROLL
             for (uint32_t i = 0; i < K / 16; i++)
-                wgmma(sums, operand(stage + worker * (X_BYTES / 2) + i * 32),
+                wgmma(sums, operand(stage + worker * ROWS_BYTES + i * 32),
                     operand(stage + X_BYTES + i * 32), T());
             wgmma_commit();
             // This step's products stay in flight. Those of the step before have read their stage,
@@ -144,21 +161,27 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #endif
         decltype(out.column(0u)) columns[EACH];
         UNROLL
-        for (uint32_t u = 0; u < EACH; u++) columns[u] = out.column(lane * 2 + u * 64);
+        for (uint32_t u = 0; u < EACH; u++) columns[u] = out.column(lane % LANES * 2 + u * 64);
+#ifdef PLANT_QUARTER_ROWS
+        const unsigned char *const of_lane = own;
+#else
+        const unsigned char *const of_lane = own + lane / LANES * PITCH;
+#endif
         UNROLL_BY(1)
-        for (uint32_t i = 0; i < 16 && m0 + row + i < m; i += TOGETHER) {
+        for (uint32_t i = 0; i < 16 && m0 + row + i < m; i += TOGETHER * SIDE) {
             Row rows[TOGETHER];
             decltype(out.find(rows[0], columns[0])) found[TOGETHER][EACH];
             UNROLL
             for (uint32_t e = 0; e < TOGETHER; e++)
-                rows[e] = *(const Row *)(own + (i + e) * PITCH + N * 4);
+                rows[e] = *(const Row *)(of_lane + (i + e * SIDE) * PITCH + N * 4);
             UNROLL
             for (uint32_t e = 0; e < TOGETHER; e++) UNROLL
             for (uint32_t u = 0; u < EACH; u++) found[e][u] = out.find(rows[e], columns[u]);
             UNROLL
             for (uint32_t e = 0; e < TOGETHER; e++) UNROLL
             for (uint32_t u = 0; u < EACH; u++) {
-                const unsigned char *const at = own + (i + e) * PITCH + (lane * 2 + u * 64) * 4;
+                const unsigned char *const at =
+                    of_lane + (i + e * SIDE) * PITCH + (lane % LANES * 2 + u * 64) * 4;
                 const Words2 a = load_shared8(at), b = load_shared8(at + HALF * 4);
                 out.put(rows[e], columns[u], found[e][u], Pair{as_float(a.w[0]), as_float(a.w[1])},
                     Pair{as_float(b.w[0]), as_float(b.w[1])});
@@ -169,33 +192,53 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
     template <bool PAIRED> DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x,
         const TensorMap &w, uint32_t x_row, uint32_t groups, uint32_t steps, uint32_t first,
         uint32_t second, AsyncBarrier *full, AsyncBarrier *empty) {
-        for (uint32_t step = 0; step < steps; step++) {
-            unsigned char *stage = shared + step % STAGES * STAGE_BYTES;
+        const uint32_t rank = cluster_rank();
+        const auto copy_w = [&](uint32_t step) {
+            unsigned char *const stage = shared + step % STAGES * STAGE_BYTES + X_BYTES;
             AsyncBarrier *there = full + step % STAGES;
-#ifdef PLANT_NOT_EMPTY
-            (void)empty;
-#else
-            // In the first round all stages are empty.
-            barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
-#endif
 #ifdef PLANT_NO_EXPECT
             barrier_arrive(there);
 #else
-            barrier_expect(there, groups * (X_BYTES / 2) + W_BYTES);
+            barrier_expect(there, groups * ROWS_BYTES + W_BYTES);
 #endif
-            for (uint32_t row = 0; row < groups * 64; row += GPU_BOX_ROWS)
-                copy_box(stage + row * K * 2, x, step * K, x_row + row, there);
-            const uint32_t rank = cluster_rank(), run = rank ? second : first;
             UNROLL
-            for (uint32_t row = 0; row < HALF; row += GPU_BOX_ROWS) {
-                unsigned char *const to = stage + X_BYTES + row * K * 2;
-                if (PAIRED) {
-                    copy_box_to_both(to + rank * (W_BYTES / 2), w, step * K, run + row, there);
-                } else {
-                    copy_box(to, w, step * K, first + row, there);
-                    copy_box(to + W_BYTES / 2, w, step * K, second + row, there);
-                }
+            for (uint32_t row = 0; row < W_BYTES / (K * 2); row += GPU_BOX_ROWS) {
+                unsigned char *const to = stage + row * K * 2;
+                const uint32_t half = N == 64 ? 0 : row / HALF, in_half = row - half * HALF,
+                               from = (half ? second : first) + in_half;
+                if (!PAIRED)
+                    copy_box(to, w, step * K, from, there);
+#ifdef PLANT_QUARTER_TURN
+                else
+#else
+                else if ((N == 64 ? step % 2 : half) == rank)
+#endif
+                    copy_box_to_both(to, w, step * K, from, there);
             }
+        };
+        const auto copy_x = [&](uint32_t step) {
+            unsigned char *const stage = shared + step % STAGES * STAGE_BYTES;
+            for (uint32_t row = 0; row < groups * 64; row += GPU_BOX_ROWS)
+                copy_box(stage + row * K * 2, x, step * K, x_row + row, full + step % STAGES);
+        };
+        // In the first round all stages are empty. Their weights are copied while the launch before
+        // this one, which makes the activations, still runs.
+        const uint32_t round = smaller(steps, STAGES);
+#ifdef PLANT_COPIED_EARLY
+        for (uint32_t step = 0; step < round; step++) copy_w(step), copy_x(step);
+        wait_for_last();
+#else
+        for (uint32_t step = 0; step < round; step++) copy_w(step);
+        wait_for_last();
+        for (uint32_t step = 0; step < round; step++) copy_x(step);
+#endif
+        for (uint32_t step = round; step < steps; step++) {
+#ifdef PLANT_NOT_EMPTY
+            (void)empty;
+#else
+            barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
+#endif
+            copy_w(step), copy_x(step);
         }
 #ifndef PLANT_NO_WAIT_CLUSTER
         // A block lives until its partner has read all that it has copied, and has said so.

@@ -182,6 +182,8 @@ WGMMA(128, "256", "%128", "%129", bf16, "bf16.bf16")
 WGMMA(128, "256", "%128", "%129", f16, "f16.f16")
 WGMMA(64, "128", "%64", "%65", bf16, "bf16.bf16")
 WGMMA(64, "128", "%64", "%65", f16, "f16.f16")
+WGMMA(32, "64", "%32", "%33", bf16, "bf16.bf16")
+WGMMA(32, "64", "%32", "%33", f16, "f16.f16")
 
 // The same product, but the sums start from zero.
 #define WGMMA_NEW(type, types)                                                                     \

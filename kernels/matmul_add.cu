@@ -144,6 +144,17 @@ struct AddTile {
         return {columns_of(p, n0 + c), columns_of(p, n0 + c + half)};
     }
     DEVICE_MEMBER Row row(uint32_t i) const { return row_of(p, i < p.n_rows ? p.rows[i] : -1); }
+    // Asks L2 for the block's part of x. At the end of a block, all blocks load theirs at the same
+    // time; while they multiply, memory has little to do. Each lane has some lines of 128 bytes.
+    DEVICE_MEMBER void expect(uint32_t first, uint32_t rows, uint32_t columns) const {
+        const uint32_t lines = columns / 32, lane = threadIdx.x % 32, line = lane % lines;
+        UNROLL_BY(1)
+        for (uint32_t i = lane / lines; i < rows; i += 32 / lines) {
+            const Row row = this->row(first + i);
+            const uint32_t n = n0 + line * 32;
+            if (row != NONE && n < p.n) prefetch(p.x + (row + n));
+        }
+    }
     DEVICE_MEMBER Found find(Row row, const Column &c) const {
         return {find_pair(p, row, c.a), find_pair(p, row, c.b)};
     }
@@ -164,9 +175,9 @@ template <class T, uint32_t COLUMNS> DEVICE void matmul_add_hopper(const MatmulA
 template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    const uint32_t first = blockIdx.y * (h.groups * 32);
-    G::run(shared, h.y, h.p.first, h.p.w, h.p.w_stride, h.groups, h.p.k, AddPairs(h.p, first),
-        AddTile{h.p, 2 * first, 2});
+    const uint32_t first = G::place(h.across) * (h.groups * 32);
+    G::run(shared, h.y, h.p.first, h.p.w, h.p.w_stride, h.groups, h.across, h.p.k,
+        AddPairs(h.p, first), AddTile{h.p, 2 * first, 2});
 }
 
 KERNEL(matmul_add_f32) { matmul_add_float(p); }
@@ -206,8 +217,10 @@ KERNEL(matmul_add_prefill_k8) { matmul_add_prefill<K8>(p); }
 // KERNEL.
 KERNEL_WIDE(matmul_add_hopper_f16) { matmul_add_hopper<f16, 256>(p); }
 KERNEL(matmul_add_hopper_half_f16) { matmul_add_hopper<f16, 128>(p); }
+KERNEL(matmul_add_hopper_quarter_f16) { matmul_add_hopper<f16, 64>(p); }
 KERNEL_WIDE(matmul_add_hopper_bf16) { matmul_add_hopper<bf16, 256>(p); }
 KERNEL(matmul_add_hopper_half_bf16) { matmul_add_hopper<bf16, 128>(p); }
+KERNEL(matmul_add_hopper_quarter_bf16) { matmul_add_hopper<bf16, 64>(p); }
 KERNEL_WIDE(matmul_add_hopper_int8) { matmul_add_codes<Int8, 256>(p); }
 KERNEL_WIDE(matmul_add_hopper_half_int8) { matmul_add_codes<Int8, 128>(p); }
 KERNEL_WIDE(matmul_add_hopper_int4) { matmul_add_codes<Int4, 256>(p); }

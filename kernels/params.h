@@ -75,8 +75,8 @@
 // Some launches may start before the previous launch has ended
 // (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; see wait_for_last in gpu.h): prepare,
 // qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, sample_max, sample_draw,
-// and adapt_in, adapt_out and adapt_up, also for prompts. No other kernel calls wait_for_last, so no other kernel
-// may be launched in this way.
+// and adapt_in, adapt_out and adapt_up, also for prompts; and OP_hopper and attend_hopper. No other
+// kernel calls wait_for_last, so no other kernel may be launched in this way.
 //
 // More than 49152 bytes of shared memory must be asked for (cuFuncSetAttribute,
 // MAX_DYNAMIC_SHARED_SIZE_BYTES). A kernel is not launched for no rows. Every number that a grid
@@ -145,10 +145,11 @@ enum {
     GPU_ADAPT_ROWS = 8,      // rows of a block of adapt_*_prefill
     GPU_ADAPT_SHARED = 1280, // shared memory of adapt_in
     GPU_BOX_ROWS = 64,       // rows of a TensorMap's box; GPU_PAGE for a map of the cache
-    // Shared memory of OP_hopper_TYPE and OP_hopper_half_TYPE: HOPPER for floats, CODES for
-    // quantised weights.
+    // Shared memory of OP_hopper_TYPE, OP_hopper_half_TYPE and OP_hopper_quarter_TYPE: HOPPER for
+    // floats, CODES for quantised weights.
     GPU_HOPPER_SHARED = 196672,
     GPU_HOPPER_HALF_SHARED = 98352,
+    GPU_HOPPER_QUARTER_SHARED = 98400,
     GPU_CODES_SHARED = 131648,
     GPU_CODES_HALF_SHARED = 66112,
 };
@@ -284,24 +285,30 @@ typedef struct {
 // GPU_HOPPER_SHARED.
 // qkv_hopper_half_{f16,bf16} give the same bits: grid (ceil(n_rows / 128), ceil(n / 128)), block
 // 288, shared GPU_HOPPER_HALF_SHARED.
-// matmul_add_hopper and ffn_up_hopper are launched in the same way.
+// qkv_hopper_quarter_{f16,bf16} give the same bits: grid (ceil(n_rows / 64), ceil(n / 64)), block
+// 160, shared GPU_HOPPER_QUARTER_SHARED, groups 1.
+// matmul_add_hopper and ffn_up_hopper are launched in the same way; ffn_up has no quarter kernels.
 //
 // ---- qkv_hopper_{int8,int4,nf4,fp8}: the same for quantised weights. x is read through its map
 // and lies in permuted order; w is read from its address. grid (ceil(n_rows / 256), ceil(n /
 // 128)), block 384, shared GPU_CODES_SHARED.
 // qkv_hopper_half_{int8,int4,nf4,fp8} give the same bits: grid (ceil(n_rows / 128), ceil(n / 128)),
-// block 288, shared GPU_CODES_HALF_SHARED.
+// block 384, shared GPU_CODES_HALF_SHARED.
 // matmul_add_hopper and ffn_up_hopper are launched in the same way; a block of ffn_up_hopper has 64
 // pairs of gate and up.
 //
 // The half kernels may be launched with groups = 1. A block then has half as many rows of x (for
 // quantised weights: half as many rows of w), and the grid has twice as many blocks.
+//
+// Blocks that are neighbours in grid.x may be clusters of two. For quantised weights this needs
+// across = 1: grid.x is then twice and grid.y half of what it would be, which must be even.
 typedef struct {
     TensorMap x;     // of the whole buffer, all rows that it has room for
     TensorMap w;     // for f16 and bf16 weights only
     QkvParams p;     // p.x is not read; p.w is read only if w has no map
     uint32_t groups; // warpgroups that multiply: 2 or 1
-    uint32_t zeros[21];
+    uint32_t across; // quantised weights: whether neighbouring blocks have the same rows of x
+    uint32_t zeros[20];
 } QkvHopperParams;
 
 // ---- qkv_epilogue: the epilogue of qkv_prefill alone, after a library (cuBLASLt) has computed the
@@ -435,11 +442,11 @@ typedef struct {
     uint32_t zero;
 } MatmulAddParams;
 typedef struct {
-    TensorMap y;       // of the whole buffer, all rows that it has room for
-    TensorMap w;       // for f16 and bf16 weights only
-    MatmulAddParams p; // p.y is not read; p.w is read only if w has no map
-    uint32_t groups;   // as in QkvHopperParams
-    uint32_t zeros[9];
+    TensorMap y;             // of the whole buffer, all rows that it has room for
+    TensorMap w;             // for f16 and bf16 weights only
+    MatmulAddParams p;       // p.y is not read; p.w is read only if w has no map
+    uint32_t groups, across; // as in QkvHopperParams
+    uint32_t zeros[8];
 } MatmulAddHopperParams;
 
 // ---- ffn_up_{f32,f16,bf16,int8,int4,nf4,fp8} (Decode): h = silu(gate) * up, where gate and up are
@@ -476,10 +483,10 @@ typedef struct {
 } FfnUpParams;
 typedef struct {
     TensorMap x;
-    TensorMap w;     // for f16 and bf16 weights only
-    FfnUpParams p;   // p.x is not read; p.w is read only if w has no map
-    uint32_t groups; // as in QkvHopperParams
-    uint32_t zeros[7];
+    TensorMap w;             // for f16 and bf16 weights only
+    FfnUpParams p;           // p.x is not read; p.w is read only if w has no map
+    uint32_t groups, across; // as in QkvHopperParams
+    uint32_t zeros[6];
 } FfnUpHopperParams;
 
 // ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill alone, after a library (cuBLASLt)
@@ -653,7 +660,8 @@ typedef struct {
 // these macros itself and knows only this form: calls, and ## before the end of a name.
 //
 // Products with weights of type W: GPU_PRODUCTS for all types, GPU_BATCH_PRODUCTS for those that
-// tensor cores take, GPU_HOPPER_PRODUCTS for those that have kernels for compute capability 9.0.
+// tensor cores take, GPU_HOPPER_PRODUCTS and GPU_HOPPER_CODES for those that have kernels for compute
+// capability 9.0.
 #define GPU_PRODUCTS(X, W)                                                                         \
     X(qkv_##W, QkvParams, 256)                                                                     \
     X(qkv_prefill_##W, QkvParams, 256)                                                             \
@@ -671,7 +679,16 @@ typedef struct {
     X(matmul_add_hopper_##W, MatmulAddHopperParams, 384)                                           \
     X(matmul_add_hopper_half_##W, MatmulAddHopperParams, 288)                                      \
     X(ffn_up_hopper_##W, FfnUpHopperParams, 384)                                                   \
-    X(ffn_up_hopper_half_##W, FfnUpHopperParams, 288)
+    X(ffn_up_hopper_half_##W, FfnUpHopperParams, 288)                                              \
+    X(qkv_hopper_quarter_##W, QkvHopperParams, 160)                                                \
+    X(matmul_add_hopper_quarter_##W, MatmulAddHopperParams, 160)
+#define GPU_HOPPER_CODES(X, W)                                                                     \
+    X(qkv_hopper_##W, QkvHopperParams, 384)                                                        \
+    X(qkv_hopper_half_##W, QkvHopperParams, 384)                                                   \
+    X(matmul_add_hopper_##W, MatmulAddHopperParams, 384)                                           \
+    X(matmul_add_hopper_half_##W, MatmulAddHopperParams, 384)                                      \
+    X(ffn_up_hopper_##W, FfnUpHopperParams, 384)                                                   \
+    X(ffn_up_hopper_half_##W, FfnUpHopperParams, 384)
 
 // Embedding and head of type W.
 #define GPU_VOCABULARY(X, W)                                                                       \
@@ -722,10 +739,10 @@ typedef struct {
     GPU_BATCH_PRODUCTS(X, k8)                                                                      \
     GPU_HOPPER_PRODUCTS(X, f16)                                                                    \
     GPU_HOPPER_PRODUCTS(X, bf16)                                                                   \
-    GPU_HOPPER_PRODUCTS(X, int8)                                                                   \
-    GPU_HOPPER_PRODUCTS(X, int4)                                                                   \
-    GPU_HOPPER_PRODUCTS(X, nf4)                                                                    \
-    GPU_HOPPER_PRODUCTS(X, fp8)                                                                    \
+    GPU_HOPPER_CODES(X, int8)                                                                      \
+    GPU_HOPPER_CODES(X, int4)                                                                      \
+    GPU_HOPPER_CODES(X, nf4)                                                                       \
+    GPU_HOPPER_CODES(X, fp8)                                                                       \
     GPU_VOCABULARY(X, f32)                                                                         \
     GPU_VOCABULARY(X, f16)                                                                         \
     GPU_VOCABULARY(X, bf16)                                                                        \

@@ -101,8 +101,10 @@ wanted() {
   case $1 in
     # Kernels for quantised weights load lines to registers and decode them there for the tensor
     # cores.
-    *_hopper_half_int8 | *_hopper_half_int4 | *_hopper_half_nf4 | *_hopper_half_fp8) echo 'UTMALDG\.2D LDG\.E[A-Z0-9._]*\.128 HGMMA\.64x128x16\.F32$' ;;
-    *_hopper_int8 | *_hopper_int4 | *_hopper_nf4 | *_hopper_fp8) echo 'UTMALDG\.2D LDG\.E[A-Z0-9._]*\.128 HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
+    *_hopper_half_int8 | *_hopper_half_int4 | *_hopper_half_nf4 | *_hopper_half_fp8) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST LDG\.E[A-Z0-9._]*\.128 HGMMA\.64x128x16\.F32$ USETMAXREG' ;;
+    *_hopper_int8 | *_hopper_int4 | *_hopper_nf4 | *_hopper_fp8) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST LDG\.E[A-Z0-9._]*\.128 HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
+    *_hopper_quarter_f16) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST HGMMA\.64x64x16\.F32$' ;;
+    *_hopper_quarter_bf16) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST HGMMA\.64x64x16\.F32\.BF16$' ;;
     *_hopper_half_f16) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST HGMMA\.64x128x16\.F32$' ;;
     *_hopper_half_bf16) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST HGMMA\.64x128x16\.F32\.BF16$' ;;
     *_hopper_f16) echo 'UTMALDG\.2D UTMALDG\.2D\.MULTICAST HGMMA\.64x256x16\.F32$ USETMAXREG' ;;
@@ -151,7 +153,7 @@ wanted_early() {
   case $1 in
     adapt_*_prefill_*) echo 'PREEXIT ACQBULK' ;;
     adapt_*) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
-    *_prefill_* | *_hopper_* | qkv_epilogue | ffn_up_epilogue_*) ;;
+    *_prefill_* | qkv_epilogue | ffn_up_epilogue_*) ;;
     embed_* | silu_add | reduce | gather) echo 'PREEXIT' ;;
     qkv_f32 | matmul_add_f32 | ffn_up_f32 | logits_f32) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *) echo 'PREEXIT ACQBULK' ;;

@@ -197,6 +197,7 @@ struct QkvTile {
             {columns_of(p, first), bias_of(p, first)}, {columns_of(p, second), bias_of(p, second)}};
     }
     DEVICE_MEMBER Row row(uint32_t i) const { return row_of(p, i < p.n_rows ? p.rows[i] : -1); }
+    DEVICE_MEMBER void expect(uint32_t, uint32_t, uint32_t) const {}
     DEVICE_MEMBER Angles find(const Row &row, const Both &c) const {
         return {find_pair(p, row, c.a.columns), find_pair(p, row, c.b.columns)};
     }
@@ -218,8 +219,8 @@ template <class T, uint32_t COLUMNS> DEVICE void qkv_hopper(const QkvHopperParam
 template <class Q, uint32_t ROWS> DEVICE void qkv_codes(const QkvHopperParams &h) {
     SHARED(shared);
     using G = HopperCodes<Q, ROWS>;
-    const uint32_t first = blockIdx.y * (h.groups * 32);
-    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.p.dim, QkvPairs(h.p, first),
+    const uint32_t first = G::place(h.across) * (h.groups * 32);
+    G::run(shared, h.x, 0, h.p.w, h.p.w_stride, h.groups, h.across, h.p.dim, QkvPairs(h.p, first),
         QkvTile{h.p, 2 * first, 2});
 }
 
@@ -288,8 +289,10 @@ KERNEL(qkv_epilogue) { put_sums(p); }
 #ifdef HOPPER
 KERNEL_WIDE(qkv_hopper_f16) { qkv_hopper<f16, 256>(p); }
 KERNEL(qkv_hopper_half_f16) { qkv_hopper<f16, 128>(p); }
+KERNEL(qkv_hopper_quarter_f16) { qkv_hopper<f16, 64>(p); }
 KERNEL_WIDE(qkv_hopper_bf16) { qkv_hopper<bf16, 256>(p); }
 KERNEL(qkv_hopper_half_bf16) { qkv_hopper<bf16, 128>(p); }
+KERNEL(qkv_hopper_quarter_bf16) { qkv_hopper<bf16, 64>(p); }
 KERNEL_WIDE(qkv_hopper_int8) { qkv_codes<Int8, 256>(p); }
 KERNEL_WIDE(qkv_hopper_half_int8) { qkv_codes<Int8, 128>(p); }
 KERNEL_WIDE(qkv_hopper_int4) { qkv_codes<Int4, 256>(p); }

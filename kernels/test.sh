@@ -169,6 +169,9 @@ NO_WAIT matmul_add bf16 chain matmul_add_.*no thread waits
 NO_WAIT ffn_up bf16 chain ffn_up_.*no thread waits
 NO_WAIT adapt in_bf16 chain adapt_in_.*no thread waits
 NO_WAIT logits bf16 chain logits_.*no thread waits
+NO_WAIT attend_prefill attend_hopper_bf16_64 chain_prompt a copy before wait_for_last|no thread waits
+COPIED_EARLY matmul_add hopper_bf16 chain_prompt a copy before wait_for_last
+COPIED_EARLY qkv hopper_int8 chain_prompt a copy before wait_for_last
 NO_WAIT sample - chain sample_max.*no thread waits
 NO_FENCE matmul_add hopper_bf16 hopper made by a store that no async_fence has made visible
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper a barrier that nobody has made
@@ -184,9 +187,15 @@ NO_FENCE_CLUSTER matmul_add hopper_bf16 hopper by a store that no cluster_fence 
 NO_BARRIER_CLUSTER matmul_add hopper_bf16 hopper a barrier that nobody has made
 NO_WAIT_CLUSTER matmul_add hopper_bf16 hopper a block of its cluster that has ended|ended with copies under way
 READ_BY_ONE matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
+QUARTER_TURN matmul_add hopper_quarter_bf16 hopper two copies to the same place|overwrites what a product
+QUARTER_ROWS qkv hopper_quarter_bf16 hopper other bits
 WRONG_SWIZZLE ffn_up hopper_bf16 hopper twin says
 DECODED_EARLY matmul_add hopper_int8 codes registers were written while a product read them
 CODES_FREED_EARLY matmul_add hopper_int8 codes overwrites what a product of warpgroup . still reads
+NO_FENCE_CLUSTER ffn_up hopper_nf4 codes by a store that no cluster_fence has made visible
+NO_BARRIER_CLUSTER ffn_up hopper_nf4 codes a barrier that nobody has made
+NO_WAIT_CLUSTER ffn_up hopper_nf4 codes a block of its cluster that has ended|ended with copies under way
+READ_BY_ONE ffn_up hopper_nf4 codes overwrites what a product of warpgroup . still reads
 NO_BARRIER_CODES matmul_add hopper_int8 codes a product reads what threads have stored
 NO_BARRIER_CODES_ROWS ffn_up hopper_nf4 codes twin says|other bits
 NOT_PERMUTED prepare - codes twin says

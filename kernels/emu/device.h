@@ -67,6 +67,7 @@ void device_fence();
 void wait_for_last(int line);
 // emu_strict: whether const_read is to be called for loads of memory that nobody may write.
 extern bool strict;
+void prefetched(const void *);
 void const_read(const void *, unsigned bytes, int line);
 
 } // namespace emu
@@ -311,8 +312,10 @@ DEVICE void wait_for_last(EMU_LINE) {
     emu::wait_for_last(line);
 #endif
 }
-DEVICE void prefetch(const void *p) { (void)*(volatile const unsigned char *)p; }
+// A prefetch is no read that a store of another thread could race with.
+DEVICE void prefetch(const void *p) { emu::prefetched(p); }
 
 DEVICE float exp2_fast(float x) { return exp2f(x); }
+DEVICE float reciprocal_fast(float x) { return 1 / x; }
 
 #endif

@@ -142,7 +142,7 @@ void first_entry() {
     cluster_opens(*m.cluster);
     Warp &w = m.warps[f->id / 32];
     w.exited++;
-    if (m.early.arrived && m.early.arrived + m.exited == f->view.block_dim.x) show(m);
+    if (hidden && all_are_early(m, 0)) show(m);
     if (m.block.arrived)
         fail(m.block.line, "a thread exited while %u wait at the block's barrier", m.block.arrived);
     if (w.barrier.arrived)

@@ -165,6 +165,11 @@ void box_copies(const void *to, const TensorMap &map, int32_t column, int32_t ro
     Quiet here;
     Block &k = block_of(rank, 0);
     Phases &b = barrier_at(k, at, 0);
+    const Map &m = (const Map &)map;
+    for (int64_t r = row < 0 ? 0 : row; r < row + (int64_t)m.box_rows && r < (int64_t)m.rows; r++)
+        if (column < (int64_t)m.columns &&
+            may_change(m.address + (uint64_t)r * m.pitch + 2 * column, 2 * m.box_columns))
+            fail(0, "a copy before wait_for_last, of what an earlier launch of the chain writes");
     released(b);
     k.copying.push_back({shared_address(to), (const Map &)map, column, row, &b});
 }

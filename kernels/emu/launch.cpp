@@ -35,14 +35,14 @@ static int launch(const char *name, const void *params, size_t params_size, cons
 
     if (cluster > 1 && !hopper)
         return report(error, error_len, "%s: clusters are for compute capability 9.0", name);
-    if (!cluster || cluster > CLUSTER || grid[0] % cluster || (strict && dependent && cluster > 1))
+    if (!cluster || cluster > CLUSTER || grid[0] % cluster)
         return report(error, error_len, "%s: clusters of %u blocks in a grid of (%u, %u, %u)", name,
             cluster, grid[0], grid[1], grid[2]);
 
     const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2], clusters = blocks / cluster;
     unsigned threads = block[0];
     // What a dependent launch sees changes when its first block has waited, so that in strict mode
-    // blocks run one after another.
+    // blocks, or clusters of them, run one after another.
     const unsigned most = strict        ? 1
                           : cluster > 1 ? RESIDENT_CLUSTERS
                                         : RESIDENT,
@@ -220,8 +220,8 @@ extern "C" int emu_launch_clusters(const char *name, const void *params, size_t 
 }
 
 extern "C" int emu_launch_dependent(const char *name, const void *params, size_t params_size,
-    const unsigned grid[3], const unsigned block[3], size_t shared_bytes, uint64_t seed,
-    char *error, size_t error_len) {
-    return launch(
-        name, params, params_size, grid, block, shared_bytes, 1, seed, error, error_len, true);
+    const unsigned grid[3], const unsigned block[3], size_t shared_bytes, unsigned cluster,
+    uint64_t seed, char *error, size_t error_len) {
+    return launch(name, params, params_size, grid, block, shared_bytes, cluster, seed, error,
+        error_len, true);
 }

@@ -242,6 +242,10 @@ void before_launch(bool dependent);
 void after_launch();
 // Shows what was hidden, and lets the threads that wait in wait_for_last go on.
 void show(Machine &);
+// Whether all threads of the cluster wait in wait_for_last or have ended; `more`: those that are about
+// to wait.
+bool all_are_early(Machine &, unsigned more);
+bool may_change(uint64_t address, uint64_t bytes);
 bool restore();
 int report(char *error, size_t error_len, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -128,21 +128,49 @@ void const_read(const void *p, unsigned bytes, int line) {
     }
 }
 
+void prefetched(const void *p) { (void)*(volatile const unsigned char *)p; }
+
+// Whether a launch of the chain that may still run has written to these bytes.
+bool may_change(uint64_t address, uint64_t bytes) {
+    if (!hidden) return false;
+    auto next = seen.upper_bound(address);
+    if (next == seen.begin()) return false;
+    auto &[start, s] = *--next;
+    for (uint64_t i = (address - start) / 4; i < (address - start + bytes + 3) / 4; i++)
+        if (i < s.written.size() && s.written[i]) return true;
+    return false;
+}
+
 void show(Machine &m) {
-    m.wrote_early = !restore();
-    open(m, m.early);
+    const bool wrote_early = !restore();
+    for (unsigned r = 0; r < m.cluster->blocks; r++) {
+        Machine &one = *m.cluster->of[r];
+        one.wrote_early = wrote_early;
+        open(one, one.early);
+    }
+}
+
+// Threads of the cluster that wait, and all that have not ended.
+bool all_are_early(Machine &m, unsigned more) {
+    size_t here = more, threads = 0, early = more;
+    for (unsigned r = 0; r < m.cluster->blocks; r++) {
+        const Machine &one = *m.cluster->of[r];
+        early += one.early.arrived;
+        here += one.early.arrived + one.exited;
+        threads += one.warps.size() * 32;
+    }
+    return early > 0 && here == threads;
 }
 
 void wait_for_last(int line) {
     Machine &m = machine();
     m.waited = true;
     if (!hidden) return;
-    // Nothing is shown before every thread of the block has come here or has ended.
-    if (m.early.arrived + m.exited + 1 < m.now->view.block_dim.x) {
-        wait_at(m, m.early, ~0u, line);
-    } else {
+    // Nothing is shown before every thread of the block, or of its cluster, has come here or ended.
+    if (all_are_early(m, 1))
         show(m);
-    }
+    else
+        wait_at(m, m.early, ~0u, line);
     if (m.wrote_early) fail(line, "written to global memory before wait_for_last");
 }
 

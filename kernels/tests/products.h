@@ -89,15 +89,20 @@ inline void launch_gemm(const std::string &kernel, int type, const void *params,
 // Launches a product of prefill rows for compute capability 9.0. With float weights, a tile has 128
 // rows and `columns` columns; with half_tiles, half as many columns. With quantised weights, a tile
 // has columns / 2 columns and 256 rows; with half_tiles, 128 rows. With `alone`, one warpgroup
-// computes a half tile. With `paired`, blocks are clusters of two, and their number is even.
-inline bool half_tiles = false, alone = false, paired = false;
+// computes a half tile. With `paired`, blocks are clusters of two: float weights then have an even
+// number of blocks of rows, and quantised weights no clusters where they have an odd number of blocks
+// of weights. With `across`, the blocks of quantised weights lie as in clusters, but are none.
+// With `early`, the launch is a dependent one.
+inline bool half_tiles = false, alone = false, paired = false, across = false, early = false;
+// Tiles of 64 rows and columns; `alone` must be set, too.
+inline bool quarter_tiles = false;
 template <class P> void launch_hopper(const std::string &kernel, const P &p, const Buffer &x,
     uint32_t rows, const Matrix &w, uint32_t n, uint32_t columns, uint32_t n_rows, uint64_t seed,
     uint32_t first = 0) {
     struct {
         TensorMap x, w;
         P p;
-        uint32_t groups;
+        uint32_t groups, across;
     } all = {};
     static_assert(sizeof all % 128 == 0);
     all.p = p, all.groups = alone ? 1 : 2;
@@ -109,41 +114,60 @@ template <class P> void launch_hopper(const std::string &kernel, const P &p, con
                        w.rows - first, 2 * w.stride, 64, GPU_BOX_ROWS, error, sizeof error)))
         die(error);
     const std::string name =
-        half_tiles ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_half") : kernel;
-    const size_t shared = codes        ? half_tiles ? GPU_CODES_HALF_SHARED : GPU_CODES_SHARED
-                          : half_tiles ? GPU_HOPPER_HALF_SHARED
-                                       : GPU_HOPPER_SHARED;
+        quarter_tiles ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_quarter")
+        : half_tiles  ? std::string(kernel).insert(kernel.find("_hopper") + 7, "_half")
+                      : kernel;
+    const size_t shared = quarter_tiles ? GPU_HOPPER_QUARTER_SHARED
+                          : codes       ? half_tiles ? GPU_CODES_HALF_SHARED : GPU_CODES_SHARED
+                          : half_tiles  ? GPU_HOPPER_HALF_SHARED
+                                        : GPU_HOPPER_SHARED;
     const uint32_t rows_of = codes   ? half_tiles ? 128 : 256
                              : alone ? 64
                                      : 128,
-                   columns_of = codes && alone        ? columns / 4
+                   columns_of = quarter_tiles         ? 64
+                                : codes && alone      ? columns / 4
                                 : codes || half_tiles ? columns / 2
                                                       : columns;
-    const uint32_t cluster = paired ? 2 : 1;
-    const unsigned grid[3] = {tiles(tiles(n_rows, rows_of), cluster) * cluster,
-        tiles(n, columns_of), 1},
-                   block[3] = {half_tiles ? 288u : 384u, 1, 1};
-    if (emu_launch_clusters(name.c_str(), &all, sizeof all, grid, block, shared, cluster, seed,
-            error, sizeof error))
+    unsigned grid[3] = {tiles(n_rows, rows_of), tiles(n, columns_of), 1},
+             block[3] = {quarter_tiles          ? 160u
+                         : half_tiles && !codes ? 288u
+                                                : 384u,
+                 1, 1},
+             cluster = paired ? 2 : 1;
+    if (codes && grid[1] % 2)
+        cluster = 1;
+    else if (codes)
+        all.across = paired || across, grid[0] *= 1 + all.across, grid[1] /= 1 + all.across;
+    else
+        grid[0] = tiles(grid[0], cluster) * cluster;
+    if ((early ? emu_launch_dependent : emu_launch_clusters)(name.c_str(), &all, sizeof all, grid,
+            block, shared, cluster, seed, error, sizeof error))
         die(error);
 }
 
 // Calls `check` once for each other way to launch such a product, and for each schedule of blocks
 // that share tiles.
-inline void other_tiles(int type, const std::function<void(const char *, uint64_t)> &check) {
+inline void other_tiles(bool quarters, const std::function<void(const char *, uint64_t)> &check) {
     half_tiles = true;
     check("smaller tiles", 1);
+    across = true;
+    check("smaller tiles side by side", 1);
     alone = true;
     check("one warpgroup", 1);
-    if (!quantised(type)) {
-        paired = true;
-        check("a pair of one warpgroup each", 1);
-        alone = false;
-        check("a pair of smaller tiles", 1);
-        half_tiles = false;
-        for (int seed = 1; seed <= schedules(); seed++) check("a pair", (uint64_t)seed);
+    across = false, paired = true;
+    check("a pair of one warpgroup each", 1);
+    alone = false;
+    check("a pair of smaller tiles", 1);
+    half_tiles = false;
+    for (int seed = 1; seed <= schedules(); seed++) check("a pair", (uint64_t)seed);
+    if (quarters) {
+        quarter_tiles = alone = true;
+        check("a pair of quarters", 1);
+        paired = false;
+        check("quarters", 1);
+        quarter_tiles = alone = false;
     }
-    half_tiles = alone = paired = false;
+    paired = false;
 }
 
 // The kernels that compute a product. For decode rows the default is Few up to eight rows, and

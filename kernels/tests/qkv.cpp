@@ -231,7 +231,7 @@ void qkv(int type, int kv_type, bool prefill, uint32_t dim, Heads heads, uint32_
         "qkv %s: a launch for each part gives other bits", name_of(type));
     test.by_parts = false;
     if (test.way == Hopper)
-        other_tiles(type, [&](const char *what, uint64_t seed) {
+        other_tiles(!quantised(type), [&](const char *what, uint64_t seed) {
             CHECK(test.run(rows, seed) == all, "qkv %s: %s: other bits", name_of(type), what);
         });
     if (norms) {

@@ -104,7 +104,7 @@ fn what_fails_leaves_the_rest() {
     assert_eq!(outcome(&record, "cost"), "FAILED", "{record}");
     assert_eq!(outcome(&record, "sanitizer: memcheck"), "skipped");
     // A short case under each switch says what to look at.
-    for switch in ["CLUSTERS", "HOPPER", "PDL", "GRAPHS", "AHEAD"] {
+    for switch in ["CLUSTERS", "QUARTERS", "HOPPER", "PDL", "GRAPHS", "AHEAD"] {
         outcome(&record, &format!("short: LLAMABI_CUDA_{switch}=0"));
     }
 }

@@ -144,7 +144,7 @@ bisect() {
   ((bisected == 0 && usable == 1)) && [[ $short == yes ]] || return 0
   bisected=1
   run "short: as it is" 60 bisect python3 "$here/parity.py" short || fails=1
-  for switch in CLUSTERS HOPPER PDL GRAPHS AHEAD; do
+  for switch in CLUSTERS QUARTERS HOPPER PDL GRAPHS AHEAD; do
     run "short: LLAMABI_CUDA_$switch=0" 60 bisect env "LLAMABI_CUDA_$switch=0" python3 "$here/parity.py" short &&
       mends=${mends:-LLAMABI_CUDA_$switch}
   done

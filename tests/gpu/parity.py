@@ -286,8 +286,8 @@ def quantised(folder, weights):
 def tiles(folder):
     """On compute capability 9.0, a prompt's products use tiles of 128 columns if it is alone and
     of 256 beside others (quantised weights: of 128 and 256 rows); the shortest prompts use
-    blocks of one warpgroup. The bits must be the same, which no emulator can promise for
-    wgmma of two widths."""
+    blocks of one warpgroup, with 16-bit weights tiles of 64 columns (LLAMABI_CUDA_QUARTERS=0: none).
+    The bits must be the same, which no emulator can promise for wgmma of three widths."""
     from random_model import checkpoint
 
     directory = checkpoint("tiny" if TINY else "1b", folder)

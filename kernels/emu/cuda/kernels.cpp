@@ -130,8 +130,7 @@ API CUresult cuLaunchKernelEx(
         else
             cluster = value.clusterDim.x;
     }
-    if (!cluster || l.gridDimX % cluster || (dependent && cluster > 1))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!cluster || l.gridDimX % cluster) return CUDA_ERROR_INVALID_VALUE;
     // Machine code for older architectures does not wait for the previous launch.
     if (dependent && s.settings.ptx < 90)
         s.misused("a programmatic launch of a kernel that cannot wait");
@@ -152,7 +151,7 @@ API CUresult cuLaunchKernelEx(
         now.clustered += cluster > 1;
         const uint64_t seed = now.launches++;
         if (!(dependent ? emu_launch_dependent(entry->name, params.data(), params.size(), grid,
-                              block, l.sharedMemBytes, seed, text, sizeof text)
+                              block, l.sharedMemBytes, cluster, seed, text, sizeof text)
                         : emu_launch_clusters(entry->name, params.data(), params.size(), grid,
                               block, l.sharedMemBytes, cluster, seed, text, sizeof text)))
             return CUDA_SUCCESS;

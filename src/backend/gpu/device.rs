@@ -196,6 +196,12 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// result depends on it.
     fn multiprocessors(&self) -> u32;
 
+    /// Whether prompts of few rows may be multiplied in quarter tiles
+    /// ([`Hopper`](super::geometry::Hopper)).
+    fn quarters(&self) -> bool {
+        true
+    }
+
     /// How many blocks with `shared` bytes of shared memory fit into that of a multiprocessor.
     fn blocks_that_fit(&self, shared: u32) -> u32;
 

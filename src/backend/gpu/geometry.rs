@@ -167,27 +167,39 @@ pub(super) fn tiles(dtype: Dtype, n: u32, cols: u32, n_rows: u32) -> Grid {
 /// How a prefill product runs on compute capability 9.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hopper {
-    /// Whether it uses half tiles.
-    pub half: bool,
+    /// The tiles: 0 whole, 1 half, [`Hopper::QUARTER`].
+    pub tile: usize,
     /// The number of warpgroups of a block that multiply.
     pub groups: u32,
-    /// The number of blocks with the same weights that share their copies of these.
+    /// The number of blocks that share copies: of the same weights with 16-bit weights, of the same
+    /// rows with quantised ones.
     pub cluster: u32,
+    /// Whether blocks with the same rows are neighbours, and not those with the same weights.
+    pub across: bool,
     pub grid: Grid,
 }
 
 impl Hopper {
+    pub const QUARTER: usize = 2;
+
     /// Chooses the tiles of a product of `n` columns. A tile has `cols` columns and 128 rows; with
     /// quantised weights, half as many columns and 256 rows. Blocks with the same weights are
     /// neighbours.
     ///
     /// Half tiles are used if they take under 3/4 of the time; they cost 4/3 of the L2 traffic. If
-    /// the blocks of half tiles with one warpgroup each fit on the GPU all at once, these are used.
+    /// the blocks of half tiles with one warpgroup each fit on the GPU all at once, these are used;
+    /// with 16-bit weights, if `quarters` exist and even their blocks fit, these.
     /// With 16-bit weights, blocks with the same weights are clusters of two; a block without rows
-    /// makes an odd number of them even, unless that takes longer. The choice depends on the number
+    /// makes an odd number of them even, unless that takes longer. With quantised weights, blocks
+    /// with the same rows are, where their number is even. The choice depends on the number
     /// of rows, so all variants must give the same bits. They do in the emulator, and
     /// tests/gpu/day.sh checks it on hardware.
-    pub fn new(dtype: Dtype, n: u32, cols: u32, n_rows: u32, multiprocessors: u32) -> Hopper {
+    pub fn new(
+        dtype: Dtype,
+        [n, cols, n_rows]: [u32; 3],
+        quarters: bool,
+        multiprocessors: u32,
+    ) -> Hopper {
         let blocks = |rows, cols| [n_rows.div_ceil(rows), n.div_ceil(cols), 1];
         let rounds = |[x, y, _]: [u32; 3]| x.saturating_mul(y).div_ceil(multiprocessors);
         let smaller = blocks(128, cols / 2);
@@ -195,31 +207,44 @@ impl Hopper {
             true => (
                 blocks(128, cols),
                 blocks(64, cols / 2),
-                [GPU_HOPPER_SHARED, GPU_HOPPER_HALF_SHARED],
+                [
+                    GPU_HOPPER_SHARED,
+                    GPU_HOPPER_HALF_SHARED,
+                    GPU_HOPPER_QUARTER_SHARED,
+                ],
             ),
             false => (
                 blocks(256, cols / 2),
                 blocks(128, cols / 4),
-                [GPU_CODES_SHARED, GPU_CODES_HALF_SHARED],
+                [GPU_CODES_SHARED, GPU_CODES_HALF_SHARED, 0],
             ),
         };
         let half = 2 * rounds(smaller) < 3 * rounds(larger);
-        let (blocks, groups) = match half {
-            false => (larger, 2),
-            true if smallest == smaller || rounds(smallest) == 1 => (smallest, 1),
-            true => (smaller, 2),
+        let of_quarters = blocks(64, cols / 4);
+        let quarters = quarters && dtype.is_float() && rounds(of_quarters) == 1;
+        let (tile, blocks, groups) = match half {
+            false => (0, larger, 2),
+            true if quarters => (Hopper::QUARTER, of_quarters, 1),
+            true if smallest == smaller || rounds(smallest) == 1 => (1, smallest, 1),
+            true => (1, smaller, 2),
         };
         let [x, y, _] = blocks;
         let even = [x.next_multiple_of(2), y, 1];
         let pairs = dtype.is_float() && x > 1 && rounds(even) == rounds(blocks);
-        let (blocks, cluster) = if pairs { (even, 2) } else { (blocks, 1) };
+        let across = !dtype.is_float() && y % 2 == 0;
+        let (blocks, cluster) = match (pairs, across) {
+            (true, _) => (even, 2),
+            (_, true) => ([2 * x, y / 2, 1], 2),
+            _ => (blocks, 1),
+        };
         Hopper {
-            half,
+            tile,
             groups,
             cluster,
+            across,
             grid: Grid {
                 blocks,
-                shared: shared[usize::from(half)],
+                shared: shared[tile],
             },
         }
     }
@@ -277,7 +302,7 @@ mod tests {
     #[test]
     fn blocks_with_the_same_weights_are_pairs_where_that_takes_no_longer() {
         let of = |dtype, n, n_rows, multiprocessors| {
-            let how = Hopper::new(dtype, n, 256, n_rows, multiprocessors);
+            let how = Hopper::new(dtype, [n, 256, n_rows], false, multiprocessors);
             (how.grid.blocks, how.cluster)
         };
         assert_eq!(of(Dtype::Bf16, 6144, 2048, 132), ([16, 24, 1], 2));
@@ -285,7 +310,29 @@ mod tests {
         // Four blocks would be a round more than three. One has no other.
         assert_eq!(of(Dtype::Bf16, 256, 300, 3), ([3, 1, 1], 1));
         assert_eq!(of(Dtype::Bf16, 6144, 64, 132), ([1, 48, 1], 1));
-        assert_eq!(of(Dtype::Int8, 6144, 2048, 132), ([8, 48, 1], 1));
+    }
+
+    #[test]
+    fn tiles_are_quarters_where_every_block_has_a_multiprocessor() {
+        let of = |n, n_rows| {
+            let how = Hopper::new(Dtype::Bf16, [n, 256, n_rows], true, 132);
+            (how.tile, how.grid.blocks, how.cluster)
+        };
+        assert_eq!(of(4096, 128), (Hopper::QUARTER, [2, 64, 1], 2));
+        assert_eq!(of(6144, 64), (Hopper::QUARTER, [1, 96, 1], 1));
+        assert_eq!(of(6144, 128), (1, [2, 48, 1], 2));
+        assert_eq!(of(4096, 2048), (0, [16, 16, 1], 2));
+    }
+
+    #[test]
+    fn blocks_with_the_same_rows_are_pairs_where_weights_are_quantised() {
+        let of = |n, n_rows| {
+            let how = Hopper::new(Dtype::Int8, [n, 256, n_rows], true, 132);
+            (how.grid.blocks, how.cluster, how.across)
+        };
+        assert_eq!(of(6144, 2048), ([16, 24, 1], 2, true));
+        assert_eq!(of(6144, 128), ([2, 48, 1], 2, true));
+        assert_eq!(of(64 * 3, 128), ([1, 3, 1], 1, false));
     }
 
     #[test]

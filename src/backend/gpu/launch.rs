@@ -28,18 +28,20 @@ const ATTEND_PREFILL_FMA: Family = Family::new("attend_prefill_fma_*");
 const MATMUL_ADD: Family = Family::new("matmul_add_*");
 const MATMUL_ADD_BATCH: Family = Family::new("matmul_add_batch_*");
 const MATMUL_ADD_PREFILL: Family = Family::new("matmul_add_prefill_*");
-/// The kernels with whole tiles, 128 x 256, and with half tiles, 128 x 128. A whole tile has 256
-/// columns; for quantised weights, 256 activation rows instead.
-type WholeAndHalf = [Family; 2];
-const QKV_HOPPER: WholeAndHalf = [
+/// The kernels with whole tiles, 128 x 256, with half tiles, 128 x 128, and, where they exist, with
+/// quarter tiles, 64 x 64. A whole tile has 256 columns; for quantised weights, 256 activation rows
+/// instead.
+const QKV_HOPPER: [Family; 3] = [
     Family::new("qkv_hopper_*"),
     Family::new("qkv_hopper_half_*"),
+    Family::new("qkv_hopper_quarter_*"),
 ];
-const MATMUL_ADD_HOPPER: WholeAndHalf = [
+const MATMUL_ADD_HOPPER: [Family; 3] = [
     Family::new("matmul_add_hopper_*"),
     Family::new("matmul_add_hopper_half_*"),
+    Family::new("matmul_add_hopper_quarter_*"),
 ];
-const FFN_UP_HOPPER: WholeAndHalf = [
+const FFN_UP_HOPPER: [Family; 2] = [
     Family::new("ffn_up_hopper_*"),
     Family::new("ffn_up_hopper_half_*"),
 ];
@@ -172,18 +174,19 @@ impl Decode {
 }
 
 /// Launches a product of `n` columns with tiles of `cols` columns (see [`Hopper::new`]) and with
-/// `params(groups)`, where `groups` is the number of warpgroups of a block that multiply.
+/// `params(groups, across)`, which are as in `QkvHopperParams`.
 fn hopper<D: Device, P: Params>(
     device: &D,
-    families: &WholeAndHalf,
+    families: &[Family],
     dtype: Dtype,
     [n, cols, n_rows]: [u32; 3],
-    params: impl Fn(u32) -> P,
+    params: impl Fn(u32, u32) -> P,
 ) -> Result<()> {
-    let how = Hopper::new(dtype, n, cols, n_rows, device.multiprocessors());
-    let kernel = families[usize::from(how.half)].of(dtype)?;
-    let params = &params(how.groups);
-    run_as(device, kernel, how.grid, params, how.cluster, false)
+    let quarters = families.len() > Hopper::QUARTER && device.quarters();
+    let how = Hopper::new(dtype, [n, cols, n_rows], quarters, device.multiprocessors());
+    let kernel = families[how.tile].of(dtype)?;
+    let params = &params(how.groups, u32::from(how.across));
+    run_as(device, kernel, how.grid, params, how.cluster, true)
 }
 
 pub(super) fn embed<D: Device>(d: &D, dtype: Dtype, p: &EmbedParams) -> Result<()> {
@@ -238,12 +241,15 @@ pub(super) fn qkv_hopper<D: Device>(
     p: &QkvParams,
 ) -> Result<()> {
     let sizes = [p.n, 256, p.n_rows];
-    hopper(d, &QKV_HOPPER, dtype, sizes, |groups| QkvHopperParams {
-        x,
-        w,
-        p: *p,
-        groups,
-        ..Default::default()
+    hopper(d, &QKV_HOPPER, dtype, sizes, |groups, across| {
+        QkvHopperParams {
+            x,
+            w,
+            p: *p,
+            groups,
+            across,
+            ..Default::default()
+        }
     })
 }
 
@@ -291,7 +297,7 @@ pub(super) fn attend_hopper<D: Device>(d: &D, kv: Dtype, p: &AttendHopperParams)
         _ => (&ATTEND_HOPPER_128, 128),
     };
     let grid = blocks([p.p.n_heads, p.p.n_tiles, 1], 1280 * width + 128);
-    run(d, family.of(kv)?, grid, p)
+    run_dependent(d, family.of(kv)?, grid, p)
 }
 
 pub(super) fn attend_prefill_fma<D: Device>(
@@ -334,12 +340,13 @@ pub(super) fn matmul_add_hopper<D: Device>(
     p: &MatmulAddParams,
 ) -> Result<()> {
     let sizes = [p.n, 256, p.n_rows];
-    hopper(d, &MATMUL_ADD_HOPPER, dtype, sizes, |groups| {
+    hopper(d, &MATMUL_ADD_HOPPER, dtype, sizes, |groups, across| {
         MatmulAddHopperParams {
             y,
             w,
             p: *p,
             groups,
+            across,
             ..Default::default()
         }
     })
@@ -369,12 +376,13 @@ pub(super) fn ffn_up_hopper<D: Device>(
     p: &FfnUpParams,
 ) -> Result<()> {
     let sizes = [p.ffn_dim, 128, p.n_rows];
-    hopper(d, &FFN_UP_HOPPER, dtype, sizes, |groups| {
+    hopper(d, &FFN_UP_HOPPER, dtype, sizes, |groups, across| {
         FfnUpHopperParams {
             x,
             w,
             p: *p,
             groups,
+            across,
             ..Default::default()
         }
     })

@@ -80,7 +80,7 @@ params! {
         zero: u32,
     }
     QkvHopperParams {
-        x: TensorMap, w: TensorMap, p: QkvParams, groups: u32, zeros: [u32; 21],
+        x: TensorMap, w: TensorMap, p: QkvParams, groups: u32, across: u32, zeros: [u32; 20],
     }
     AppendParams {
         k_pages: u64, v_pages: u64, fresh: u64, slots: u64, n_rows: u32, n_kv_heads: u32,
@@ -113,10 +113,10 @@ params! {
         h_type: u32, zero: u32, bias: u64,
     }
     MatmulAddHopperParams {
-        y: TensorMap, w: TensorMap, p: MatmulAddParams, groups: u32, zeros: [u32; 9],
+        y: TensorMap, w: TensorMap, p: MatmulAddParams, groups: u32, across: u32, zeros: [u32; 8],
     }
     FfnUpHopperParams {
-        x: TensorMap, w: TensorMap, p: FfnUpParams, groups: u32, zeros: [u32; 7],
+        x: TensorMap, w: TensorMap, p: FfnUpParams, groups: u32, across: u32, zeros: [u32; 6],
     }
     LogitsParams {
         out: u64, x: u64, norm: u64, w: u64, rows: u64, scratch: u64, n_rows: u32, vocab_size: u32,

@@ -61,6 +61,10 @@ unsafe impl Device for Cuda {
         self.multiprocessors
     }
 
+    fn quarters(&self) -> bool {
+        self.quarters
+    }
+
     fn blocks_that_fit(&self, shared: u32) -> u32 {
         let [whole, reserved] = self.shared;
         whole / shared.saturating_add(reserved).max(1)
@@ -212,20 +216,22 @@ unsafe impl Device for Cuda {
         let _current = self.context.enter()?;
         let mut argument: *mut c_void = params.as_ptr().cast_mut().cast();
         use CUlaunchAttributeID as Id;
-        let mut attribute = CUlaunchAttribute {
-            id: Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        let attribute = |id| CUlaunchAttribute {
+            id,
             pad: [0; 4],
             value: CUlaunchAttributeValue { pad: [0; 64] },
         };
-        attribute.value.programmaticStreamSerializationAllowed = 1;
-        // No kernel that starts early has clusters.
+        let mut attributes = [
+            attribute(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION),
+            attribute(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION),
+        ];
+        attributes[0].value.programmaticStreamSerializationAllowed = 1;
+        attributes[1].value.clusterDim.x = geometry.cluster;
+        attributes[1].value.clusterDim.y = 1;
+        attributes[1].value.clusterDim.z = 1;
+        let early = geometry.dependent && self.programmatic;
         let clusters = self.clusters && geometry.cluster > 1;
-        if clusters {
-            attribute.id = Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-            attribute.value.clusterDim.x = geometry.cluster;
-            attribute.value.clusterDim.y = 1;
-            attribute.value.clusterDim.z = 1;
-        }
+        let attributes = &mut attributes[usize::from(!early)..1 + usize::from(clusters)];
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) =
             (geometry.grid, geometry.block);
         let config = CUlaunchConfig {
@@ -237,8 +243,8 @@ unsafe impl Device for Cuda {
             blockDimZ: block_z,
             sharedMemBytes: geometry.shared,
             hStream: self.stream.raw,
-            attrs: &mut attribute,
-            numAttrs: u32::from(clusters || geometry.dependent && self.programmatic),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
         let Some(function) = self.modules.function(kernel) else {
             let name = kernel.name();

@@ -111,9 +111,11 @@ pub struct Cuda {
     given_up: Mutex<Option<Pinned>>,
     /// Whether launches may start before the previous one has ended.
     programmatic: bool,
-    /// Whether the kernels for compute capability 9.0 are used, and clusters of their blocks.
+    /// Whether the kernels for compute capability 9.0 are used, clusters of their blocks, and their
+    /// quarter tiles.
     hopper: bool,
     clusters: bool,
+    quarters: bool,
 }
 
 /// The oldest driver whose graphs keep programmatic dependent launches as such.
@@ -150,6 +152,7 @@ impl Cuda {
         let cuda = Cuda {
             hopper: modules.hopper && found.arch == (9, 0) && is_on("LLAMABI_CUDA_HOPPER"),
             clusters: is_on("LLAMABI_CUDA_CLUSTERS"),
+            quarters: is_on("LLAMABI_CUDA_QUARTERS"),
             products: Mutex::new(Products::Own),
             programmatic: modules.programmatic
                 && found.driver >= PROGRAMMATIC_DRIVER

@@ -29,7 +29,7 @@ pub(super) struct Modules {
     /// Whether all kernels were compiled for 9.0 or newer. In code for older architectures, a
     /// kernel cannot wait for the previous launch.
     pub programmatic: bool,
-    /// Whether the kernels of decode prefer the same carve-out.
+    /// Whether the kernels that may start early prefer the same carve-out.
     pub carved: bool,
     _modules: Vec<Owned<CUmod_st>>,
 }
@@ -42,7 +42,7 @@ unsafe impl Sync for Modules {}
 
 impl Modules {
     /// Loads the images and looks the kernels up. The context must be current.
-    /// `carve`: whether the kernels of decode all prefer the same carve-out.
+    /// `carve`: whether the kernels that may start early all prefer the same carve-out.
     pub fn load(
         context: &Arc<Context>,
         images: &Images,
@@ -57,12 +57,12 @@ impl Modules {
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let find = |kernel| function(context, &modules, kernel, shared);
         let functions = Kernel::all().map(find).collect::<Result<Vec<_>>>()?;
-        let of_decode: Vec<_> = functions
+        let early: Vec<_> = functions
             .iter()
             .zip(Kernel::all())
-            .filter_map(|(function, kernel)| function.filter(|_| kernel.decodes()))
+            .filter_map(|(function, kernel)| function.filter(|_| kernel.starts_early()))
             .collect();
-        let carved = carve && prefer_shared(context, &of_decode)?;
+        let carved = carve && prefer_shared(context, &early)?;
         let ptx = compiled_for(context, &functions)?;
         Ok(Modules {
             ptx,
