@@ -23,6 +23,8 @@ const FEW_PANELS: usize = 4;
 const BAND: usize = 512;
 /// Strips side by side of many rows.
 const WIDE: usize = 2;
+/// So many rows that are left of many, or fewer, are multiplied as so many.
+const HALF: usize = MAX_SIDE / 2;
 
 /// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
 pub(super) fn scratch_len(max_rows: usize) -> usize {
@@ -66,18 +68,18 @@ impl Kernel for Product<'_> {
     fn run<S: Simd>(self, s: S) {
         let side = self.0.x.side();
         if self.0.x.rows().div_ceil(side) > FEW_PANELS {
-            return self.rows::<S, MAX_SIDE, WIDE, K_GROUPS>(s);
+            return self.rows::<S, MAX_SIDE, HALF, WIDE, K_GROUPS>(s);
         }
         // (rows side by side, strips side by side): as many sums as registers allow.
         match side {
-            1 => self.rows::<S, 1, 8, 1>(s),
-            2 => self.rows::<S, 2, 8, 1>(s),
-            3 => self.rows::<S, 3, 4, 1>(s),
-            4 => self.rows::<S, 4, 4, 1>(s),
-            5 => self.rows::<S, 5, 4, 1>(s),
-            6 => self.rows::<S, 6, 4, 1>(s),
-            7 => self.rows::<S, 7, 2, 1>(s),
-            8 => self.rows::<S, 8, 2, 1>(s),
+            1 => self.rows::<S, 1, 1, 8, 1>(s),
+            2 => self.rows::<S, 2, 2, 8, 1>(s),
+            3 => self.rows::<S, 3, 3, 4, 1>(s),
+            4 => self.rows::<S, 4, 4, 4, 1>(s),
+            5 => self.rows::<S, 5, 5, 4, 1>(s),
+            6 => self.rows::<S, 6, 6, 4, 1>(s),
+            7 => self.rows::<S, 7, 7, 2, 1>(s),
+            8 => self.rows::<S, 8, 8, 2, 1>(s),
             _ => unreachable!("{side} rows"),
         }
     }
@@ -86,9 +88,18 @@ impl Kernel for Product<'_> {
 impl Product<'_> {
     /// Takes `GROUPS` groups of k of some strips in turn, over which all rows of a band pass. With
     /// one group, all strips of the task are streams of memory; with several, they stay in the near
-    /// caches for all rows.
+    /// caches for all rows. Up to HALF rows in the last panel are multiplied as HALF.
     #[inline(always)]
-    fn rows<S: Simd, const SIDE: usize, const WIDE: usize, const GROUPS: usize>(self, s: S) {
+    fn rows<
+        S: Simd,
+        const SIDE: usize,
+        const HALF: usize,
+        const WIDE: usize,
+        const GROUPS: usize,
+    >(
+        self,
+        s: S,
+    ) {
         let Task {
             weights,
             x,
@@ -99,7 +110,8 @@ impl Product<'_> {
         let sums = sums.as_chunks_mut::<SIDE>().0.as_chunks_mut::<WIDE>().0;
         let tiles = weights.total().div_ceil(WIDE);
         let groups = Bf16::pairs(weights.get(0)).len() / PAIRS;
-        let panels = x.rows().div_ceil(SIDE);
+        let rows = x.rows();
+        let panels = rows.div_ceil(SIDE);
         for first in (0..panels).step_by(BAND / SIDE) {
             let count = (BAND / SIDE).min(panels - first);
             let sums = &mut sums[..tiles * count];
@@ -126,12 +138,29 @@ impl Product<'_> {
                         let words = x.panel::<SIDE, PAIRS>(panel, group, n).words;
                         // The first rows that pass ask for what is needed next.
                         let ahead = if panel == first { ahead } else { 0 };
-                        multiply(s, w, ahead, words, sums, group == 0);
+                        match HALF < SIDE && rows - panel * SIDE > HALF {
+                            true => multiply::<S, SIDE, SIDE, WIDE>(
+                                s,
+                                w,
+                                ahead,
+                                words,
+                                sums,
+                                group == 0,
+                            ),
+                            false => multiply::<S, HALF, SIDE, WIDE>(
+                                s,
+                                w,
+                                ahead,
+                                words,
+                                sums,
+                                group == 0,
+                            ),
+                        }
                     }
                 }
             }
             let sums = &*sums;
-            for row in first * SIDE..((first + count) * SIDE).min(x.rows()) {
+            for row in first * SIDE..((first + count) * SIDE).min(rows) {
                 let (panel, r) = (row / SIDE - first, row % SIDE);
                 write.row(s, &weights, row, |i| {
                     &sums[i / WIDE * count + panel][i % WIDE][r]
@@ -141,9 +170,9 @@ impl Product<'_> {
     }
 }
 
-/// `sums += w x`, or `sums = w x` the first time: WIDE strips times SIDE rows.
+/// `sums += w x`, or `sums = w x` the first time: WIDE strips times the first ROWS of SIDE rows.
 #[inline(always)]
-fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
+fn multiply<S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
     s: S,
     w: [&[[u16; 2 * LANES]]; WIDE],
     ahead: usize,
@@ -151,10 +180,10 @@ fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
     sums: &mut [[[f32; LANES]; SIDE]; WIDE],
     first: bool,
 ) {
-    let mut acc = [[s.splat(0.0); SIDE]; WIDE];
+    let mut acc = [[s.splat(0.0); ROWS]; WIDE];
     if !first {
         for b in 0..WIDE {
-            for r in 0..SIDE {
+            for r in 0..ROWS {
                 acc[b][r] = s.load(&sums[b][r]);
             }
         }
@@ -170,7 +199,7 @@ fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
                 }
                 columns[b] = s.load_i16(&w[b][g][k]);
             }
-            for r in 0..SIDE {
+            for r in 0..ROWS {
                 let x = s.splat_i32(x[r][k]);
                 for b in 0..WIDE {
                     acc[b][r] = s.dot_bf16(acc[b][r], columns[b], x);
@@ -179,7 +208,7 @@ fn multiply<S: Simd, const SIDE: usize, const WIDE: usize>(
         }
     }
     for b in 0..WIDE {
-        for r in 0..SIDE {
+        for r in 0..ROWS {
             s.store(acc[b][r], &mut sums[b][r]);
         }
     }

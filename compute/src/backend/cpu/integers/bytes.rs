@@ -97,7 +97,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
     type Planed = InBytes<Q::PlanedBytes>;
 
     #[inline(always)]
-    fn many<S: Simd, const SIDE: usize, const WIDE: usize>(
+    fn many<S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
         s: S,
         w: &Decoded<'_, WIDE>,
         x: Groups<'_>,
@@ -108,8 +108,8 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
             for span in 0..Q::SPANS {
                 let each = BYTE_WORDS / Q::SPANS;
                 let lines = &w.lines[i * BYTE_WORDS + span * each..][..each];
-                let mut dots = [[s.splat_i32(0); SIDE]; WIDE];
-                for (r, &offset) in x.offsets[i].iter().enumerate() {
+                let mut dots = [[s.splat_i32(0); ROWS]; WIDE];
+                for (r, &offset) in x.offsets[i][..ROWS].iter().enumerate() {
                     let start = s.splat_i32(Q::start(offset, span));
                     for of_strip in &mut dots {
                         of_strip[r] = start;
@@ -120,7 +120,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                     for b in 0..WIDE {
                         codes[b] = s.load_i16(&lines[j][b]);
                     }
-                    for r in 0..SIDE {
+                    for r in 0..ROWS {
                         let x = s.splat_i32(words[r][span * each + j]);
                         for b in 0..WIDE {
                             dots[b][r] = s.dot_bytes(dots[b][r], codes[b], x);
@@ -128,7 +128,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                     }
                 }
                 let of_rows = (&x.scales[i], &x.offsets[i]);
-                accumulate::<Q, S, SIDE, WIDE>(s, w, (i, span), dots, of_rows, sums);
+                accumulate::<Q, S, ROWS, SIDE, WIDE>(s, w, (i, span), dots, of_rows, sums);
             }
         }
     }

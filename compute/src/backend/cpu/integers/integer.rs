@@ -61,8 +61,8 @@ pub trait Integers {
     ) -> [S::I; 4];
     /// The same for [`Blocks::Planed`]; its decoded lines are multiplied in the same way.
     type Planed: Integers;
-    /// `sums += w x`, for the groups of `x`.
-    fn many<S: Simd, const SIDE: usize, const WIDE: usize>(
+    /// `sums += w x`, for the groups of the first ROWS rows of `x`.
+    fn many<S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
         s: S,
         w: &Decoded<'_, WIDE>,
         x: Groups<'_>,
@@ -95,20 +95,20 @@ impl<'a, const WIDE: usize> Decoded<'a, WIDE> {
 /// Adds the scaled sums of span `span` of group `i` of a decoded block to `sums`. The order of
 /// operations is that of few rows.
 #[inline(always)]
-pub fn accumulate<Q: Blocks, S: Simd, const SIDE: usize, const WIDE: usize>(
+pub fn accumulate<Q: Blocks, S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
     s: S,
     w: &Decoded<'_, WIDE>,
     (i, span): (usize, usize),
-    dots: [[S::I; SIDE]; WIDE],
+    dots: [[S::I; ROWS]; WIDE],
     (units, offsets): (&[f32; SIDE], &[Offsets; SIDE]),
     sums: &mut Sums<SIDE, WIDE>,
 ) {
     const { assert!(!Q::MINIMA || Q::SPANS == 1, "minima are added once") };
-    const { assert!(SIDE <= MAX_SIDE) };
+    const { assert!(ROWS <= SIDE && SIDE <= MAX_SIDE) };
     let scales = &w.scales[i * Q::SPANS + span];
     for b in 0..WIDE {
         let scale = s.load(&scales[b]);
-        for r in 0..SIDE {
+        for r in 0..ROWS {
             let mut sum = s.load(&sums[b][r]);
             let scale = s.mul(scale, s.splat(units[r]));
             sum = s.fma(s.to_f32(dots[b][r]), scale, sum);

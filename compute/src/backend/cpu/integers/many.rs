@@ -4,6 +4,9 @@
 //! and scales in float32. It stays in L1 while all rows pass over it; between blocks of k, partial
 //! sums wait in scratch. The integers are those of few rows, and their sums are scaled and added in
 //! the same order: the bits are equal.
+//!
+//! Of the last panel, only half is multiplied if no more rows are left. 25 rows, which would be
+//! multiplied as 32, were a tenth slower without that, and 17 to 20 rows of int4 an eighth.
 
 use super::super::blocks::Blocks;
 use super::super::detect::Tier;
@@ -39,18 +42,20 @@ impl<A: Integers> Kernel for Many<'_, A> {
     fn run<S: Simd>(self, s: S) {
         // (rows side by side, strips side by side). More sums (6 x 4, 8 x 3 or 12 x 2 with AVX-512,
         // 6 x 1 with AVX2) are a tenth slower, because the compiler keeps the float sums in
-        // registers, too. A loop over words that is unrolled is no faster.
+        // registers, too. A loop over words that is unrolled is no faster. Two rows alone are as
+        // slow as four with AVX2, so its last panel is always whole.
         match S::REGISTERS {
-            32 => self.many::<S, 8, 2>(s),
-            8 => self.many::<S, 4, 1>(s),
-            _ => self.many::<S, 3, 1>(s),
+            32 => self.many::<S, 8, 4, 2>(s),
+            8 => self.many::<S, 4, 4, 1>(s),
+            _ => self.many::<S, 3, 3, 1>(s),
         }
     }
 }
 
 impl<A: Integers> Many<'_, A> {
+    /// Up to HALF rows in the last panel are multiplied as HALF.
     #[inline(always)]
-    fn many<S: Simd, const SIDE: usize, const WIDE: usize>(self, s: S) {
+    fn many<S: Simd, const SIDE: usize, const HALF: usize, const WIDE: usize>(self, s: S) {
         let Task {
             weights,
             x,
@@ -74,7 +79,8 @@ impl<A: Integers> Many<'_, A> {
             false => A::Q::LEN,
         };
         let groups = strips[0][0].len() / block * A::Q::GROUPS;
-        let panels = x.rows().div_ceil(SIDE);
+        let rows = x.rows();
+        let panels = rows.div_ceil(SIDE);
         // Bands of equal size.
         let band = panels.div_ceil((panels * SIDE).div_ceil(BAND));
         for first in (0..panels).step_by(band) {
@@ -102,12 +108,15 @@ impl<A: Integers> Many<'_, A> {
                             first: group,
                             count: n,
                         };
-                        A::many::<S, SIDE, WIDE>(s, &decoded, x, sums);
+                        match HALF < SIDE && rows - panel * SIDE > HALF {
+                            true => A::many::<S, SIDE, SIDE, WIDE>(s, &decoded, x, sums),
+                            false => A::many::<S, HALF, SIDE, WIDE>(s, &decoded, x, sums),
+                        }
                     }
                 }
             }
             let sums = &*sums;
-            for row in first * SIDE..((first + count) * SIDE).min(x.rows()) {
+            for row in first * SIDE..((first + count) * SIDE).min(rows) {
                 let (panel, r) = (row / SIDE - first, row % SIDE);
                 write.row(s, &weights, row, |i| {
                     &sums[i / WIDE * count + panel][i % WIDE][r]

@@ -38,7 +38,7 @@ use bytes::InBytes;
 use pairs::InPairs;
 
 /// Most rows that count as few, in any format.
-const MAX_FEW: usize = 24;
+const MAX_FEW: usize = 28;
 
 /// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
 pub(super) fn scratch_len(max_rows: usize) -> usize {
@@ -47,9 +47,11 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
 
 /// Most rows that count as few, as int8 or as int16. To unpack weights for every eight rows costs
 /// less than to write what was unpacked and to read it again; by how much depends on the format.
+/// From 32 rows on, full panels of eight are no slower when they are decoded once.
 fn few(quant: Quant, bytes: bool) -> usize {
     match quant {
-        Quant::Int8 | Quant::K8 => MAX_FEW,
+        Quant::Int8 | Quant::K8 if bytes => MAX_FEW,
+        Quant::Int8 | Quant::K8 => 3 * MAX_SIDE,
         _ if bytes => 2 * MAX_SIDE,
         _ => MAX_SIDE + MAX_SIDE / 2,
     }

@@ -86,7 +86,7 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
     type Planed = InPairs<Q::Planed>;
 
     #[inline(always)]
-    fn many<S: Simd, const SIDE: usize, const WIDE: usize>(
+    fn many<S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
         s: S,
         w: &Decoded<'_, WIDE>,
         x: Groups<'_>,
@@ -97,12 +97,12 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
             for span in 0..Q::SPANS {
                 let each = WORDS / Q::SPANS;
                 let lines = &w.lines[i * WORDS + span * each..][..each];
-                let mut dots = [[s.splat_i32(0); SIDE]; WIDE];
+                let mut dots = [[s.splat_i32(0); ROWS]; WIDE];
                 let mut pairs = [s.splat_i32(0); WIDE];
                 for b in 0..WIDE {
                     pairs[b] = s.load_i16(&lines[0][b]);
                 }
-                for r in 0..SIDE {
+                for r in 0..ROWS {
                     let x = s.splat_i32(words[r][span * each]);
                     for b in 0..WIDE {
                         dots[b][r] = s.mul_i16(pairs[b], x);
@@ -112,7 +112,7 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
                     for b in 0..WIDE {
                         pairs[b] = s.load_i16(&lines[j][b]);
                     }
-                    for r in 0..SIDE {
+                    for r in 0..ROWS {
                         let x = s.splat_i32(words[r][span * each + j]);
                         for b in 0..WIDE {
                             dots[b][r] = s.dot_i16(dots[b][r], pairs[b], x);
@@ -120,7 +120,7 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
                     }
                 }
                 let of_rows = (&x.scales[i], &x.offsets[i]);
-                accumulate::<Q, S, SIDE, WIDE>(s, w, (i, span), dots, of_rows, sums);
+                accumulate::<Q, S, ROWS, SIDE, WIDE>(s, w, (i, span), dots, of_rows, sums);
             }
         }
     }

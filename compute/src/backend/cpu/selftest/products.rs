@@ -117,7 +117,9 @@ pub fn products_match(tier: Tier) {
             cpu.precision = precision;
             let mat = to_mat(&cpu, &dense, &[n], dtype, MatUse::Product);
             let many: &[usize] = if n == 40 { &[513, 530, 600] } else { &[] };
-            let few = [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64];
+            let few = [
+                1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 36, 37, 64,
+            ];
             for &rows in few.iter().chain(many) {
                 let mut x = cpu.new_buf(rows, k).unwrap();
                 x.data.copy_from_slice(&rng.vector(rows * k, 1.0));

@@ -118,7 +118,9 @@ pub fn quantised_products_match(tier: Tier) {
             15 => &[576, 577, 1200],
             _ => &[],
         };
-        let few = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 25, 33, 75];
+        let few = [
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 20, 21, 24, 25, 28, 29, 33, 36, 75,
+        ];
         for &rows in few.iter().chain(many) {
             let mut x = cpu.new_buf(rows, k).unwrap();
             x.data.copy_from_slice(&rng.vector(rows * k, 1.0));
