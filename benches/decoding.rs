@@ -20,7 +20,7 @@
 //! | `BENCH_DRAFT` (160m) | the shape of the draft model: `160m:1` is its first layer |
 //! | `BENCH_TOKENS` | of each text, instead of 256 to 600 |
 //! | `BENCH_ROUNDS` (5), `BENCH_THREADS` (all) | |
-//! | `BENCH_ONLY` | cases whose name contains one of these words: `copy`, `nothing`, `full`, `draft`, `beams`, `samples`, `steps`, `masks` |
+//! | `BENCH_ONLY` | cases whose name contains one of these words: `copy`, `nothing`, `full`, `first`, `draft`, `beams`, `samples`, `steps`, `masks` |
 //! | `BENCH_TOKENIZER` | a tokenizer's file, for `masks`: one of 128,000 ids is in PyPI's llama-models (0.3.0), `llama3/tokenizer.model` |
 //! | `BENCH_RECORD` | a file that gets the numbers as lines of JSON, too |
 
@@ -37,7 +37,7 @@ use llamabi::backend::cpu::{Cpu, Precision, usable_threads};
 use llamabi::backend::{Answer, Backend, Pick, RowKind, Run, Shape, Span, Step};
 use llamabi::checkpoint::Keep;
 use llamabi::engine::{
-    Engine, EngineOptions, Event, GenerateOptions, Next, Prompt, Request, Speculation, Timings,
+    Engine, EngineOptions, Event, GenerateOptions, Next, Prompt, Request, Speculation,
 };
 use llamabi::log::Log;
 use llamabi::tokenizer::{Bound, Encoded, Piece, Tokenizer};
@@ -91,8 +91,8 @@ enum Guesses {
     Copy,
     /// What the model has said.
     Own,
-    /// Whatever there is, and none of it is right.
-    Auto,
+    /// Whatever there is, of which the draft model says nothing, or what is never right.
+    Auto { says: bool },
     /// The draft model, which is right so many times of ten.
     Draft(u64),
 }
@@ -182,6 +182,8 @@ struct Case {
     batch: usize,
     tokens: usize,
     guesses: Guesses,
+    /// Every call is the first of its handle.
+    fresh: bool,
 }
 
 /// What is measured, and what of it is for a program to read.
@@ -383,7 +385,13 @@ fn draft_model(bench: &Bench, script: &Arc<Mutex<Script>>) -> Box<dyn Run> {
 }
 
 /// With drafts and without, in turns.
-fn speculate(bench: &mut Bench, engine: &Engine, script: &Arc<Mutex<Script>>, case: &Case) {
+fn speculate(
+    bench: &mut Bench,
+    engine: &mut Engine,
+    make: impl Fn(&Bench) -> Engine,
+    script: &Arc<Mutex<Script>>,
+    case: &Case,
+) {
     let plain = GenerateOptions {
         temperature: 1.0,
         top_p: 1.0,
@@ -396,7 +404,7 @@ fn speculate(bench: &mut Bench, engine: &Engine, script: &Arc<Mutex<Script>>, ca
     let drafts = GenerateOptions {
         speculation: match case.guesses {
             Guesses::Draft(_) => Speculation::Draft,
-            Guesses::Auto => Speculation::Auto,
+            Guesses::Auto { .. } => Speculation::Auto,
             Guesses::Copy | Guesses::Own => Speculation::NGram,
         },
         predicted: match case.guesses {
@@ -405,36 +413,46 @@ fn speculate(bench: &mut Bench, engine: &Engine, script: &Arc<Mutex<Script>>, ca
         },
         ..plain.clone()
     };
-    if let Guesses::Draft(right) = case.guesses {
-        *script.lock().unwrap() = Script {
-            text: want[0].clone(),
-            prompt_len: PROMPT,
-            right,
-            ..Script::default()
-        };
-    }
+    let right = match case.guesses {
+        Guesses::Draft(right) => Some(right),
+        Guesses::Auto { says: true } => Some(0),
+        _ => None,
+    };
+    *script.lock().unwrap() = Script {
+        text: right.map_or(Vec::new(), |_| want[0].clone()),
+        prompt_len: PROMPT,
+        right: right.unwrap_or(0),
+        ..Script::default()
+    };
     let computed = || script.lock().unwrap().computed;
     let computed_before = computed();
+    // Tokens that were drafted, and accepted, by handles that are gone.
+    let mut counts = [0; 2];
+    let count = |engine: &Engine, counts: &mut [u64; 2]| {
+        let timings = engine.timings();
+        counts[0] += timings.drafted_tokens;
+        counts[1] += timings.accepted_tokens;
+    };
     let before = engine.timings();
     // Tokens per second without drafts, and with.
     let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
     for round in 0..bench.rounds {
         for turn in 0..2 {
             let with = (round + turn) % 2;
+            if case.fresh {
+                count(engine, &mut counts);
+                *engine = make(bench);
+            }
             let (got, rate) = run(engine, bench.threads, case, [&plain, &drafts][with]);
             assert!(got == want, "{}: another text", case.name);
             rates[with].push(rate);
         }
         ratios.push(rates[1][round] / rates[0][round]);
     }
-    let Timings {
-        drafted_tokens,
-        accepted_tokens,
-        ..
-    } = engine.timings();
+    count(engine, &mut counts);
     let each = |now: u64, then: u64| (now - then) / bench.rounds as u64;
-    let drafted = each(drafted_tokens, before.drafted_tokens);
-    let accepted = each(accepted_tokens, before.accepted_tokens);
+    let drafted = each(counts[0], before.drafted_tokens);
+    let accepted = each(counts[1], before.accepted_tokens);
     let (now, n) = (computed(), bench.rounds as f64);
     let [prompts, others, seconds] = [0, 1, 2].map(|i| (now[i] - computed_before[i]) / n);
     let [off, on] = [median(&rates[0]), median(&rates[1])];
@@ -477,15 +495,22 @@ fn main() {
         batch,
         tokens,
         guesses,
+        fresh: name.contains("first call"),
     };
+    let silent = Guesses::Auto { says: false };
+    let wrong = Guesses::Auto { says: true };
     let mut cases = vec![
         case("a copy with five changes", 1, 600, Guesses::Copy),
         case("a copy with five changes", 4, 600, Guesses::Copy),
         case("nothing repeats", 1, 512, Guesses::Own),
         case("nothing repeats", 4, 512, Guesses::Own),
         case("nothing repeats, full", SLOTS, 512, Guesses::Own),
-        case("nothing repeats, AUTO", 1, 512, Guesses::Auto),
-        case("nothing repeats, AUTO, full", SLOTS, 512, Guesses::Auto),
+        case("nothing repeats, AUTO", 1, 512, silent),
+        case("nothing repeats, AUTO, full", SLOTS, 512, silent),
+        case("nothing repeats, AUTO, wrong", 1, 512, wrong),
+        case("nothing repeats, AUTO, wrong, full", SLOTS, 512, wrong),
+        case("nothing repeats, AUTO, first call", 1, 512, wrong),
+        case("nothing repeats, AUTO, first call, full", SLOTS, 512, wrong),
         case("a draft model, 9 of 10 right", 1, 256, Guesses::Draft(9)),
         case("a draft model, 7 of 10 right", 1, 256, Guesses::Draft(7)),
         case("a draft model, 5 of 10 right", 1, 256, Guesses::Draft(5)),
@@ -514,10 +539,13 @@ fn main() {
     // Of a handle with a draft model, which only some of the cases ask.
     if !cases.is_empty() {
         let script = Arc::new(Mutex::new(Script::default()));
-        let (draft, n) = (draft_model(&bench, &script), bench.shape.vocab_size);
-        let engine = bench.engine(Some(draft), n, Arc::new(Letters(n)));
+        let make = |bench: &Bench| {
+            let (draft, n) = (draft_model(bench, &script), bench.shape.vocab_size);
+            bench.engine(Some(draft), n, Arc::new(Letters(n)))
+        };
+        let mut engine = make(&bench);
         for case in &cases {
-            speculate(&mut bench, &engine, &script, case);
+            speculate(&mut bench, &mut engine, make, &script, case);
         }
     }
     if wanted("beams") || wanted("samples") {

@@ -12,12 +12,21 @@ Medians over the rounds, with the range; ratios are ratios of medians, and > 1 i
 Rounds in which other programs had more than 5 % of the processors do not count, except the three
 quietest.
 
+A whole comparison takes hours. With BENCH_SLICES it can be had in slices of minutes, between which a
+machine can do something else: `BENCH_SLICES=rounds.jsonl BENCH_GROUPS=4-bit-streams BENCH_CASES="16
+streams" BENCH_PEERS=vLLM BENCH_ROUNDS=1`. Each adds its rounds to the file, after short jobs that
+warm up, and prints what all slices so far say: ratios are then medians of those of the rounds that
+two engines were both in. Where others had more than 5 % in a round, it counts only if there are
+fewer than three without.
+
 | variable | |
 |---|---|
 | BENCH_GROUPS (bf16 int8 4-bit Q4_K_M avx2 bf16-streams int8-streams 4-bit-streams) | those formats |
 | BENCH_PEERS (all) | peers whose name contains one of these words: llama.cpp OpenVINO PyTorch vLLM ... |
 | BENCH_CASES | cases whose name contains it: prefill, decode, "batch 1", "16 streams" |
 | BENCH_ROUNDS (7, of streams 3) | so many, after one that warms up |
+| BENCH_OURS (fast full) | precisions of llamabi |
+| BENCH_SLICES | a file that keeps every round: see below |
 | BENCH_RECORD | a file that gets the numbers as lines of JSON, too |
 """
 
@@ -191,6 +200,8 @@ def start(group, directory, library):
         name = f"{engine} {dtype}" + (" AVX2" if environment is AVX2 else "")
         if engine != "llamabi" and wanted is not None and not any(word in name for word in wanted.split()):
             continue
+        if engine == "llamabi" and dtype.split()[1] not in os.environ.get("BENCH_OURS", "fast full").split():
+            continue
         try:
             path = converted(directory, form) if form else directory
             python = OWN[engine] + "/bin/python" if engine in OWN else sys.executable
@@ -205,6 +216,45 @@ def start(group, directory, library):
     return engines
 
 
+def add_slice(file, group, limits, engines, cases, rounds, whole):
+    """Adds a line for every round and case to the file."""
+    for number in range(rounds):
+        for index, (name, batch, prompt, steps) in enumerate(cases):
+            if number == 0:
+                for engine, _ in engines:
+                    engine.ask(json.dumps({"prompts": prompts(index, batch, 16), "tokens": 3, "whole": whole}))
+            before, seed = others_busy(), int(time.time()) % 100_000
+            row = {"group": group, "case": name, "time": time.strftime("%F %T"), "tokens_s": {}}
+            row.update(json.loads(limits.ask("")))
+            for engine, _ in engines[::1 if seed % 2 else -1]:
+                job = {"prompts": prompts(seed, batch, prompt), "tokens": steps, "whole": whole}
+                seconds = float(engine.ask(json.dumps(job)))
+                row["tokens_s"][engine.name] = batch * (steps + whole or prompt) / seconds
+            after = others_busy()
+            row["others"] = (after[0] - before[0]) / max(after[1] - before[1], 1)
+            with open(file, "a") as f:
+                f.write(json.dumps(row) + "\n")
+
+
+def say_slices(file, group):
+    with open(file) as f:
+        rows = [row for row in map(json.loads, f) if row["group"] == group]
+    for name in dict.fromkeys(row["case"] for row in rows):
+        of_case = [row for row in rows if row["case"] == name]
+        engines = dict.fromkeys(engine for row in of_case for engine in row["tokens_s"])
+        for engine in sorted(engines, key=lambda engine: not engine.startswith("llamabi")):
+            has = sorted((row for row in of_case if engine in row["tokens_s"]), key=lambda row: row["others"])
+            has = has[:max(3, sum(row["others"] <= MOST_OTHERS for row in has))]
+            values = [row["tokens_s"][engine] for row in has]
+            line = f"{name:12} {engine:22} {statistics.median(values):8.1f} tok/s ({min(values):.1f}-{max(values):.1f})"
+            line += f" {len(has)} rounds, others {100 * max(row['others'] for row in has):.0f} %"
+            for ours in filter(lambda other: other.startswith("llamabi") and other != engine, engines):
+                ratios = [row["tokens_s"][ours] / row["tokens_s"][engine] for row in has if ours in row["tokens_s"]]
+                if ratios and not engine.startswith("llamabi"):
+                    line += f"  {ours} is {statistics.median(ratios):.2f} x"
+            print(line)
+
+
 def compare(group, directory, library, record):
     with open(os.path.join(directory, "config.json")) as f:
         config = json.load(f)
@@ -215,6 +265,13 @@ def compare(group, directory, library, record):
     rounds = int(os.environ.get("BENCH_ROUNDS", 3 if whole else 7))
     only = os.environ.get("BENCH_CASES", "decode" if group == "avx2" else "")
     cases = [case for case in (STREAMS if whole else CASES) if only in case[0]]
+    if file := os.environ.get("BENCH_SLICES"):
+        add_slice(file, group, limits, engines, cases, rounds, whole)
+        limits.end()
+        for engine, _ in engines:
+            engine.end()
+        say_slices(file, group)
+        return
     times = {(e.name, case[0]): [] for e, _ in engines for case in cases}
     rates, others = [], []
     for r in range(rounds + 1):
