@@ -18,7 +18,7 @@ const PROBE: usize = 4096;
 /// # Errors
 /// [`crate::Error::Io`] if a file cannot be read.
 pub fn fingerprint(config: &Config, files: &Files, plan: &Plan<'_>) -> Result<u64> {
-    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+    let mut hash = Fnv::default();
     hash.add(format!("{config:?}").as_bytes());
     let tensors = || {
         let of_file = files.files.iter().map(|file| (file, &file.tensors));
@@ -56,10 +56,23 @@ pub fn fingerprint(config: &Config, files: &Files, plan: &Plan<'_>) -> Result<u6
 }
 
 /// Fowler, Noll and Vo's hash, variant 1a.
-struct Fnv(u64);
+pub(super) struct Fnv(pub u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
 
 impl Fnv {
-    fn add(&mut self, bytes: &[u8]) {
+    /// Adds numbers, each at once: byte by byte takes four times as long.
+    pub fn add_floats(&mut self, floats: &[f32]) {
+        for x in floats {
+            self.0 = (self.0 ^ u64::from(x.to_bits())).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+
+    pub fn add(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }

@@ -227,6 +227,17 @@ impl Engine {
         }
     }
 
+    /// Has the engine's thread call [`Run::beat`], soon and between two steps.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a child after `fork`.
+    pub fn nudge(&self) -> Result<()> {
+        match self.process.is_current() {
+            true => Ok(self.shared.nudge()),
+            false => Err(Error::Forked { what: "the handle" }),
+        }
+    }
+
     /// Cancels everything that runs or waits, and refuses new requests. Streams end as cancelled.
     pub fn shutdown(&self) {
         self.shared.close();

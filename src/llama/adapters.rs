@@ -3,18 +3,67 @@
 use super::Llama;
 use crate::backend::cpu::available_bytes;
 use crate::backend::{Adapter, Carrier};
+use crate::model::{Config, Cuts};
+use crate::ranks::adapters::whole;
+use crate::ranks::of_rank;
+use crate::ranks::processes::adapters::Orders;
 use crate::{Dtype, Error, Result, checkpoint};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// Loads adapters for the ranks of this process.
+pub(super) struct Loader {
+    pub config: Config,
+    /// What the layers' weights are kept as.
+    pub dtype: Dtype,
+    pub cuts: Cuts,
+    /// The number of the first of these ranks.
+    pub first: usize,
+    /// For each of them, what brings adapters to its device, if they must be brought there.
+    pub carriers: Vec<Option<Box<dyn Carrier>>>,
+}
+
+impl Loader {
+    /// What each of these ranks has of an adapter, and what tells it from others
+    /// ([`checkpoint::Adapter::load`]).
+    pub fn load(&self, dir: &Path, scale: f32) -> Result<(Vec<Adapter>, u64)> {
+        if !scale.is_finite() {
+            return Err(Error::invalid("scale", "a finite number", scale));
+        }
+        let stored = checkpoint::Adapter::open(dir, scale, None)?;
+        let ranks = self.first..self.first + self.carriers.len();
+        let available = available_bytes();
+        let own = (&self.cuts, ranks.clone());
+        let (mut parts, print) = stored.load(&self.config, self.dtype, own, available)?;
+        // Of other processes, rank 0 says which they are.
+        let several = self.cuts.ranks() > 1 && self.first == 0;
+        for ((rank, part), carrier) in ranks.zip(&mut parts).zip(&self.carriers) {
+            if let Some(carrier) = carrier {
+                let named = |error| if several { of_rank(error, rank) } else { error };
+                carrier.carry(part).map_err(named)?;
+            }
+        }
+        Ok((parts, print))
+    }
+
+    /// The same for a rank that is alone in its process.
+    pub fn load_own(&self, dir: &Path, scale: f32) -> Result<(Adapter, u64)> {
+        let (mut parts, print) = self.load(dir, scale)?;
+        match parts.pop() {
+            Some(part) if parts.is_empty() => Ok((part, print)),
+            _ => Err(Error::Internal("a process of several ranks".into())),
+        }
+    }
+}
+
 /// Adapters by their numbers.
 pub(super) struct Adapters {
-    /// What brings them to the device, if they must be brought there; or why requests cannot choose
-    /// any.
-    carrier: Result<Option<Box<dyn Carrier>>>,
-    /// What the layers' weights are kept as.
-    dtype: Dtype,
+    loader: Loader,
+    /// What has ranks of other processes load them, if there are any.
+    orders: Option<Orders>,
+    /// Held while they do, so that two adapters do not get the same number.
+    ordering: Mutex<()>,
     known: Mutex<Known>,
 }
 
@@ -25,11 +74,20 @@ struct Known {
     adapters: HashMap<u32, Arc<Adapter>>,
 }
 
+impl Known {
+    /// The number of the next adapter.
+    fn next(&self) -> Result<u32> {
+        let next = self.last.checked_add(1);
+        next.ok_or_else(|| Error::Unsupported("more than 4294967295 adapters".into()))
+    }
+}
+
 impl Adapters {
-    pub fn new(carrier: Result<Option<Box<dyn Carrier>>>, dtype: Dtype) -> Adapters {
+    pub fn new(loader: Loader, orders: Option<Orders>) -> Adapters {
         Adapters {
-            carrier,
-            dtype,
+            loader,
+            orders,
+            ordering: Mutex::default(),
             known: Mutex::default(),
         }
     }
@@ -65,23 +123,21 @@ impl Llama {
     /// is kept as float32, else as bfloat16. Requests run on meanwhile.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on several ranks, for an adapter that replaces modules, and for a rank
-    /// over 256; [`Error::NoMemory`], [`Error::DeviceMemory`]; those of reading it.
+    /// [`Error::Unsupported`] for an adapter that replaces modules, and for a rank over 256;
+    /// [`Error::NoMemory`], [`Error::DeviceMemory`]; those of reading it. Those of ranks in other
+    /// processes, in their words; [`Error::Peer`].
     pub fn add_adapter(&self, dir: &Path, scale: f32) -> Result<u32> {
-        let carrier = self.adapters.carrier.as_ref().map_err(Error::clone)?;
-        if !scale.is_finite() {
-            return Err(Error::invalid("scale", "a finite number", scale));
-        }
-        let stored = checkpoint::Adapter::open(dir, scale, None)?;
-        let mut adapter = stored.load(&self.info.config, self.adapters.dtype, available_bytes())?;
-        if let Some(carrier) = carrier {
-            carrier.carry(&mut adapter)?;
+        let (parts, print) = self.adapters.loader.load(dir, scale)?;
+        let ordering = &self.adapters.ordering;
+        let _ordering = ordering.lock().unwrap_or_else(|e| e.into_inner());
+        let id = self.adapters.known().next()?;
+        let mut adapter = whole(parts, id);
+        if let Some(orders) = &self.adapters.orders {
+            let nudge = || self.engine.nudge();
+            let remote = orders.load(id, (dir, scale), print, &nudge)?;
+            adapter.on_ranks = Some(Box::new(remote));
         }
         let mut known = self.adapters.known();
-        let Some(id) = known.last.checked_add(1) else {
-            return Err(Error::Unsupported("more than 4294967295 adapters".into()));
-        };
-        adapter.id = id;
         known.adapters.insert(id, Arc::new(adapter));
         known.last = id;
         Ok(id)

@@ -1,12 +1,12 @@
 //! From a checkpoint to a handle: which device, whether it fits, and the loading.
 
-use super::adapters::Adapters;
+use super::adapters::{Adapters, Loader};
 use super::plan::Place;
 use super::setting::Setting;
 use super::{BuildOptions, Device, Info, Llama, RankInfo};
 use crate::backend::cpu::Cpu;
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
-use crate::backend::{Carrier, RopeTable, Run, Shape};
+use crate::backend::{RopeTable, Run, Shape};
 use crate::checkpoint::gguf::vocabulary;
 use crate::checkpoint::{self, Adapter, Checkpoint, Files, TokenizerSource};
 use crate::engine::{Engine, EngineOptions};
@@ -15,6 +15,7 @@ use crate::log::Level;
 use crate::model::Config;
 use crate::ranks::figures::Figures;
 use crate::ranks::nodes;
+use crate::ranks::processes::adapters::Orders;
 use crate::tokenizer::{self, Tokenizer};
 use crate::{Dtype, Error, Result, Token, sentence};
 use std::path::{Path, PathBuf};
@@ -111,9 +112,9 @@ pub(super) struct Loaded {
     pub kv_dtype: Dtype,
     pub weight_bytes: u64,
     pub kv_bytes: u64,
-    /// What brings adapters of requests to the device, if they must be brought there; or why
-    /// requests cannot choose adapters.
-    pub carrier: Result<Option<Box<dyn Carrier>>>,
+    pub adapters: Loader,
+    /// What has ranks of other processes load adapters, if there are any.
+    pub orders: Option<Orders>,
 }
 
 impl<'a> Build<'a> {
@@ -316,7 +317,7 @@ impl<'a> Build<'a> {
         };
         let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
         Ok(Llama {
-            adapters: Adapters::new(loaded.carrier, loaded.weights_dtype),
+            adapters: Adapters::new(loaded.adapters, loaded.orders),
             engine,
             tokenizer,
             chat,

@@ -1,5 +1,6 @@
 //! The loading of a checkpoint, and of a draft model's beside it, onto one device.
 
+use super::adapters::Loader;
 use super::build::{Build, Loaded, Opened};
 use super::plan::{MemoryPlan, Place};
 use super::setting::{Setting, memory, setting};
@@ -10,7 +11,7 @@ use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{Adapter, Plan};
 use crate::engine::MAX_DRAFTS;
 use crate::model::medusa::Heads;
-use crate::model::{Runner, rope};
+use crate::model::{Cuts, Runner, rope};
 use crate::ranks::figures::Figures;
 use crate::{Dtype, Result};
 use std::sync::Arc;
@@ -119,7 +120,14 @@ impl Build<'_> {
             kv_dtype,
             weight_bytes,
             kv_bytes,
-            carrier: Ok(carrier),
+            adapters: Loader {
+                config: opened.config.clone(),
+                dtype: weights_dtype,
+                cuts: Cuts::one(&opened.config.shape),
+                first: 0,
+                carriers: vec![carrier],
+            },
+            orders: None,
         };
         self.handle(opened, loaded)
     }

@@ -1,12 +1,13 @@
 //! The loading of several ranks: each reads its share of the weights onto its own device, all at
 //! the same time.
 
+use super::adapters::Loader;
 use super::build::{Build, Loaded, Opened};
 use super::kinds::{Items, Kind, OnCpus, OnGpus, by_item, gpus, group, neighbours};
 use super::setting::{Setting, memory, setting};
 use super::{Device, Llama, RankInfo};
 use crate::backend::gpu;
-use crate::backend::{Backend, RopeTable};
+use crate::backend::{Backend, Carrier, RopeTable};
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{Adapter, Plan};
 use crate::error::panic_text;
@@ -199,18 +200,21 @@ impl Build<'_> {
         let (weights_dtype, kv_dtype) = (setting.weights_dtypes[0], setting.kv_dtype);
         drop(plans);
         let infos = runners.iter().zip(&items);
-        let infos = infos
-            .map(|((_, name), own)| RankInfo::here(K::DEVICE, [own[0].1, own[1].1], name.clone()));
-        let infos = infos.collect();
-        let ranks = runners.into_iter().enumerate();
-        let ranks = ranks.map(|(rank, (runner, _))| Rank {
-            run: Box::new(runner),
-            processors: kind.processors(rank),
+        let infos = infos.map(|((_, name, _), own)| {
+            RankInfo::here(K::DEVICE, [own[0].1, own[1].1], name.clone())
         });
-        let what = "adapters of requests are for one rank; with several, merge them while loading";
+        let infos = infos.collect();
+        let (mut ranks, mut carriers) = (Vec::with_capacity(n), Vec::with_capacity(n));
+        for (rank, (runner, _, carrier)) in runners.into_iter().enumerate() {
+            ranks.push(Rank {
+                run: Box::new(runner),
+                processors: kind.processors(rank),
+            });
+            carriers.push(carrier);
+        }
         let loaded = Loaded {
             draft: None,
-            run: Box::new(Ranks::new(ranks.collect(), board)?),
+            run: Box::new(Ranks::new(ranks, board)?),
             ranks: infos,
             figures,
             device: K::DEVICE,
@@ -219,10 +223,14 @@ impl Build<'_> {
             kv_dtype,
             weight_bytes,
             kv_bytes,
-            carrier: match (n, K::DEVICE) {
-                (1, Device::Cpu) => Ok(None),
-                _ => Err(Error::Unsupported(what.into())),
+            adapters: Loader {
+                config: opened.config.clone(),
+                dtype: weights_dtype,
+                cuts,
+                first: 0,
+                carriers,
             },
+            orders: None,
         };
         self.handle(opened, loaded)
     }
@@ -243,12 +251,12 @@ impl Build<'_> {
     }
 }
 
+/// A rank that is loaded, its description, and what brings adapters to its device.
+type LoadedRank<B> = (Runner<B>, String, Option<Box<dyn Carrier>>);
+
 impl<K: Kind> Shares<'_, K> {
     /// Loads all ranks. Returns each with its description, in order.
-    fn load(
-        &self,
-        progress: &mut dyn FnMut(f32) -> bool,
-    ) -> Result<Vec<(Runner<K::Backend>, String)>> {
+    fn load(&self, progress: &mut dyn FnMut(f32) -> bool) -> Result<Vec<LoadedRank<K::Backend>>> {
         let n = self.plans.len();
         let results: Mutex<Vec<Option<Result<_>>>> = Mutex::new((0..n).map(|_| None).collect());
         let keep = |rank: usize, result: Result<_>| {
@@ -318,7 +326,7 @@ impl<K: Kind> Shares<'_, K> {
         }
     }
 
-    fn load_rank(&self, rank: usize) -> Result<(Runner<K::Backend>, String)> {
+    fn load_rank(&self, rank: usize) -> Result<LoadedRank<K::Backend>> {
         let explain = |error| self.kind.explain(error, rank, self.items);
         let (shape, limits) = (self.cuts.shape(rank), &self.setting.limits);
         let opened = self
@@ -334,10 +342,11 @@ impl<K: Kind> Shares<'_, K> {
         };
         let weights = weights::load(&backend, &self.plans[rank], &mut control).map_err(explain)?;
         let kv_dtype = self.setting.kv_dtype;
+        let carrier = backend.carrier();
         let runner = Runner::new(backend, weights, &shape, kv_dtype, limits.clone());
         let runner = runner.map_err(explain)?;
         if self.cuts.ranks() == 1 {
-            return Ok((runner, description));
+            return Ok((runner, description, carrier));
         }
         self.meet()?;
         let wire = Box::new(self.board.wire(rank));
@@ -346,7 +355,8 @@ impl<K: Kind> Shares<'_, K> {
             self.kind
                 .exchange(backend, wire, shape.dim, limits, vocabulary)
         };
-        Ok((runner.among(exchange).map_err(explain)?, description))
+        let runner = runner.among(exchange).map_err(explain)?;
+        Ok((runner, description, carrier))
     }
 
     /// Waits until all ranks are here, which may take as long as the slowest disk.

@@ -61,6 +61,16 @@ impl Cuts {
         })
     }
 
+    /// One rank, which has all of a model of this shape.
+    pub fn one(shape: &Shape) -> Cuts {
+        Cuts {
+            ffn: vec![0..shape.ffn_dim],
+            vocabulary: vec![0..shape.vocab_size],
+            whole: shape.clone(),
+            ranks: 1,
+        }
+    }
+
     /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks

@@ -2,6 +2,7 @@
 //! process. [`crate::backend::exchange`] says what they exchange, [`crate::model::cut`] which part
 //! of the weights each has.
 //!
+//! - [`adapters`]: what each has of the adapters that requests choose
 //! - [`board`]: how they exchange numbers
 //! - `member`: a rank on a thread of its own
 //! - [`nodes`]: the NUMA nodes that they stay on
@@ -12,6 +13,7 @@
 //! nothing of them: the others are told of each step, and of pages that are copied, in the order in
 //! which rank 0 hears of them.
 
+pub mod adapters;
 pub mod board;
 pub mod figures;
 mod member;

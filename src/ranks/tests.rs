@@ -167,3 +167,88 @@ fn nobody_waits_for_a_rank_that_has_gone() {
     std::thread::sleep(Duration::from_millis(10));
     drop(ranks);
 }
+
+/// A rank that keeps the adapters of its last step, as a backend does until the answer is read.
+struct Keeps {
+    number: usize,
+    sees: Arc<std::sync::Mutex<Vec<(usize, usize)>>>,
+}
+
+impl Run for Keeps {
+    fn submit(&mut self, step: &Step) -> Result<()> {
+        let mut sees = self.sees.lock().unwrap();
+        for adapter in step.adapters.iter().flatten() {
+            // The number of matrices says whose part it is.
+            sees.push((self.number, adapter.matrices.len()));
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Answer<'_>> {
+        Ok(Answer::Logits(&[]))
+    }
+
+    fn copy_pages(&mut self, _: &[(u32, u32)]) -> Result<()> {
+        Ok(())
+    }
+
+    fn page_bytes(&self) -> usize {
+        1
+    }
+
+    fn save_pages(&mut self, _: &[u32], _: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn load_pages(&mut self, _: &[u32], _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        unreachable!("nobody asks")
+    }
+}
+
+#[test]
+fn each_rank_has_its_own_part_of_an_adapter_and_all_are_freed_together() {
+    use crate::backend::Adapter;
+    let n = 3;
+    let figures = Arc::new(figures::Figures::new(n));
+    let board = Board::new(n, 4, Duration::from_secs(60), figures).unwrap();
+    let sees: Arc<std::sync::Mutex<Vec<_>>> = Arc::default();
+    let rank = |number| Rank {
+        run: Box::new(Keeps {
+            number,
+            sees: sees.clone(),
+        }),
+        processors: None,
+    };
+    let mut ranks = Ranks::new((0..n).map(rank).collect(), board).unwrap();
+    let freed = Arc::new(());
+    let part = |number: usize| Adapter {
+        id: 0,
+        matrices: (0..number).map(|_| Default::default()).collect(),
+        on_device: Some(Box::new(freed.clone())),
+        on_ranks: None,
+    };
+    let whole = Arc::new(adapters::whole((0..n).map(part).collect(), 7));
+    assert_eq!((whole.id, Arc::strong_count(&freed)), (7, 1 + n));
+    let mut of_adapter = step(1);
+    of_adapter.adapters = vec![None, Some(whole.clone())];
+    ranks.run(&of_adapter).unwrap();
+    ranks.run(&step(2)).unwrap();
+    drop(ranks);
+    let mut seen = sees.lock().unwrap().clone();
+    seen.sort_unstable();
+    assert_eq!(seen, [(0, 0), (1, 1), (2, 2)]);
+    drop(whole);
+    assert_eq!(Arc::strong_count(&freed), 1 + n, "the step still has it");
+    drop(of_adapter);
+    assert_eq!(Arc::strong_count(&freed), 1);
+    // An adapter of one rank cannot run on several.
+    let alone = adapters::whole(vec![part(0)], 1);
+    let mut of_adapter = step(1);
+    of_adapter.adapters = vec![Some(Arc::new(alone))];
+    let error = adapters::of_rank(&of_adapter, 1).unwrap_err().to_string();
+    assert_eq!(error, "internal error: Adapter 1 is not on rank 1");
+}

@@ -168,8 +168,9 @@ static void run(uint32_t n, struct scenario which, const char *dir) {
       continue;
     }
     left--;
-    if (i == which.rank && (strcmp(which.name, "kill") == 0 || strcmp(which.name, "stop") == 0 ||
-                               strcmp(which.name, "idle") == 0)) {
+    if (i == which.rank &&
+        (strcmp(which.name, "kill") == 0 || strcmp(which.name, "stop") == 0 ||
+            strcmp(which.name, "idle") == 0 || strcmp(which.name, "load") == 0)) {
       CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
       continue;
     }
@@ -228,6 +229,15 @@ static void refused(const char *dir) {
   EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_build(dir, NULL, &o, &l, err));
 }
 
+/* With the model to which the adapters belong. */
+static void run_with_adapters(const char *dir) {
+  static const struct scenario scenarios[] = {{"adapters", 0, 0}, {"load", 1, 0}};
+  char base[4096];
+  uint32_t i;
+  snprintf(base, sizeof base, "%s/../../../adapters/base", dir);
+  for (i = 0; i < sizeof scenarios / sizeof *scenarios; i++) run(2, scenarios[i], base);
+}
+
 /* GPUs are emulated, so a few scenarios have to do. */
 static void run_on_gpus(const char *dir) {
   static const struct scenario scenarios[] = {{"same", 0, 0}, {"free", 0, 0}, {"other", 1, 0},
@@ -235,6 +245,7 @@ static void run_on_gpus(const char *dir) {
   uint32_t i;
   for (i = 0; i < sizeof scenarios / sizeof *scenarios; i++) run(2, scenarios[i], dir);
   run(4, scenarios[0], dir);
+  run_with_adapters(dir);
 }
 
 int main(int argc, char **argv) {
@@ -250,6 +261,7 @@ int main(int argc, char **argv) {
   refused(argv[1]);
   run(2, s, argv[1]);
   run(4, s, argv[1]);
+  run_with_adapters(argv[1]);
   s.name = "free";
   run(2, s, argv[1]);
   s.name = "cancelled";

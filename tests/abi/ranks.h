@@ -34,10 +34,12 @@ static void misbehave(void) {
 
 static int32_t on_send(
     void *user_data, uint32_t to, const void *bytes, size_t n, const llama_wait *w) {
-  /* a message begins with its kind; 14 answers the beat of a rank 0 that has nothing to do */
+  /* a message begins with its kind; 14 answers the beat of a rank 0 that has nothing to do, 20 says
+   * that an adapter is loaded */
   uint32_t kind;
   memcpy(&kind, bytes, sizeof kind);
   if (is("idle") && inner.rank == scenario.rank && kind == 14) raise(SIGKILL);
+  if (is("load") && inner.rank == scenario.rank && kind == 20) raise(SIGKILL);
   misbehave();
   return inner.send(user_data, to, bytes, n, w);
 }
@@ -74,8 +76,9 @@ static llama_build_options rank_options(const llama_comm *comm) {
 
 enum { PROMPTS = 3, NEW = 20 };
 
-/* Tokens and log probabilities of three prompts of different lengths, greedily and by drawing. */
-static void everything(llama_t *l, int32_t *tokens, float *logprobs) {
+/* Tokens and log probabilities of three prompts of different lengths, greedily and by drawing, with
+ * an adapter or with 0. */
+static void everything_with(uint32_t adapter, llama_t *l, int32_t *tokens, float *logprobs) {
   static int32_t prompts[3 + 17 + 40];
   size_t lens[PROMPTS] = {3, 17, 40}, i, n;
   int pass;
@@ -89,6 +92,7 @@ static void everything(llama_t *l, int32_t *tokens, float *logprobs) {
     g.temperature = pass == 0 ? 0 : 0.8f;
     g.seed = 7;
     g.max_gen_len = NEW;
+    g.adapter = adapter;
     EXPECT(LLAMA_OK, llama_generate(l, prompts, lens, PROMPTS, &g, &r, err));
     for (i = 0; i < PROMPTS; i++) {
       const int32_t *got;
@@ -104,18 +108,28 @@ static void everything(llama_t *l, int32_t *tokens, float *logprobs) {
   }
 }
 
-/* The same bits as of as many ranks in one process. */
-static void check_same(llama_t *l, const char *dir) {
-  static int32_t tokens[2][2 * PROMPTS * NEW];
-  static float logprobs[2][2 * PROMPTS * NEW];
+static void everything(llama_t *l, int32_t *tokens, float *logprobs) {
+  everything_with(0, l, tokens, logprobs);
+}
+
+/* As many ranks in one process. */
+static llama_t *in_one_process(const char *dir) {
   int32_t devices[64] = {0}, i;
   llama_build_options o = rank_options(NULL);
   llama_t *threads = NULL;
-  everything(l, tokens[0], logprobs[0]);
   for (i = 0; i < 64 && on_gpus(); i++) devices[i] = i;
   o.devices = devices;
   o.n_devices = inner.size;
   EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &threads, err));
+  return threads;
+}
+
+/* The same bits as of as many ranks in one process. */
+static void check_same(llama_t *l, const char *dir) {
+  static int32_t tokens[2][2 * PROMPTS * NEW];
+  static float logprobs[2][2 * PROMPTS * NEW];
+  llama_t *threads = in_one_process(dir);
+  everything(l, tokens[0], logprobs[0]);
   everything(threads, tokens[1], logprobs[1]);
   CHECK(memcmp(tokens[0], tokens[1], sizeof tokens[0]) == 0);
   CHECK(memcmp(logprobs[0], logprobs[1], sizeof logprobs[0]) == 0);
@@ -147,6 +161,81 @@ static void check_figures(llama_t *l) {
   CHECK(weights == info.weight_bytes && kv == info.kv_bytes);
   EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_get_rank(l, inner.size, &r, err));
   EXPECT(LLAMA_OK, llama_health(l, err));
+}
+
+/* The adapters of `tests/data/adapters`, for the model there. */
+static const char *adapter_dir(const char *dir, const char *name) {
+  static char path[4096];
+  snprintf(path, sizeof path, "%s/../%s", dir, name);
+  return path;
+}
+
+/* Adapters that calls choose: the same bits as of as many ranks in one process, with a stream beside
+ * them; what one rank refuses, and what has been dropped. */
+static void check_adapters(llama_t *l, const char *dir) {
+  enum { N = 2 * PROMPTS * NEW };
+  static const char *const names[2] = {"plain", "rslora-patterns"};
+  static int32_t tokens[3][N], of_threads[N], again[N];
+  static float logprobs[3][N], logprobs_of_threads[N], logprobs_again[N];
+  llama_t *threads = in_one_process(dir);
+  llama_generate_options g = generate_defaults();
+  llama_stream_t *s = NULL;
+  llama_event ev;
+  int32_t prompt[8], streamed[2][40];
+  size_t len = 8, n, i;
+  uint32_t ids[3] = {0, 0, 0}, id, turn;
+  llama_error e;
+  e.struct_size = sizeof e;
+  /* this rank finds it, another one does not */
+  CHECK(chdir(adapter_dir(dir, "")) == 0);
+  CHECK(llama_adapter_add(l, "plain", 1, &id, &e) == LLAMA_E_IO);
+  CHECK(strstr(e.message, "rank 1 of 2 (") == e.message && strstr(e.message, "No such file"));
+  CHECK(llama_adapter_add(l, adapter_dir(dir, "none"), 1, &id, &e) == LLAMA_E_IO);
+  CHECK(strstr(e.message, "rank ") == NULL);
+  CHECK(llama_adapter_add(l, adapter_dir(dir, "with-head"), 1, &id, &e) == LLAMA_E_UNSUPPORTED);
+  for (i = 0; i < 3; i++) {
+    if (i > 0) {
+      EXPECT(LLAMA_OK, llama_adapter_add(l, adapter_dir(dir, names[i - 1]), 0.75f, &ids[i], err));
+      CHECK(ids[i] == i); /* a failure takes no number */
+      EXPECT(LLAMA_OK, llama_adapter_add(threads, adapter_dir(dir, names[i - 1]), 0.75f, &id, err));
+    }
+    everything_with(ids[i], l, tokens[i], logprobs[i]);
+    everything_with(ids[i], threads, of_threads, logprobs_of_threads);
+    CHECK(memcmp(tokens[i], of_threads, sizeof of_threads) == 0);
+    CHECK(memcmp(logprobs[i], logprobs_of_threads, sizeof logprobs_of_threads) == 0);
+    CHECK(i == 0 || memcmp(logprobs[i], logprobs[i - 1], sizeof logprobs[i]) != 0);
+  }
+  llama_free(threads);
+  /* Twice the same stream; beside the second one are other calls, and its adapter is dropped. */
+  fill_prompt(prompt, len);
+  ev.struct_size = sizeof ev;
+  g.flags = LLAMA_GEN_IGNORE_EOS;
+  g.temperature = 0;
+  g.max_gen_len = 40;
+  g.adapter = ids[1];
+  for (turn = 0; turn < 2; turn++) {
+    EXPECT(LLAMA_OK, llama_stream_open(l, prompt, &len, 1, &g, &s, err));
+    for (n = 0; llama_stream_next(s, &ev, -1, err) == LLAMA_OK;) {
+      if (ev.kind == LLAMA_EVENT_TOKEN && n < 40) streamed[turn][n++] = ev.token;
+      if (turn == 0 || n != 1 || ev.kind != LLAMA_EVENT_TOKEN) continue;
+      EXPECT(LLAMA_OK, llama_adapter_drop(l, ids[1], err));
+      for (i = 0; i < 3; i += 2) {
+        everything_with(ids[i], l, again, logprobs_again);
+        CHECK(memcmp(tokens[i], again, sizeof again) == 0);
+        CHECK(memcmp(logprobs[i], logprobs_again, sizeof logprobs_again) == 0);
+      }
+    }
+    CHECK(n == 40);
+    llama_stream_free(s);
+  }
+  CHECK(memcmp(streamed[0], streamed[1], sizeof streamed[0]) == 0);
+  EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_stream_open(l, prompt, &len, 1, &g, &s, err));
+  EXPECT(LLAMA_E_INVALID_ARGUMENT, llama_adapter_drop(l, ids[1], err));
+  EXPECT(LLAMA_OK, llama_adapter_add(l, adapter_dir(dir, "plain"), 0.75f, &id, err));
+  CHECK(id == 3);
+  everything_with(id, l, again, logprobs_again);
+  CHECK(memcmp(tokens[1], again, sizeof again) == 0);
+  CHECK(memcmp(logprobs[1], logprobs_again, sizeof logprobs_again) == 0);
 }
 
 static int32_t no(void *user_data, float fraction) {
@@ -217,6 +306,20 @@ static void meets_failure(const llama_comm *comm, const char *dir) {
   CHECK(now_ms() - start < 1000);
 }
 
+/* Rank 0 of a scenario in which another rank dies while it loads an adapter. */
+static void loses_a_loader(llama_t *l, const char *dir) {
+  double start = now_ms();
+  char message[1016];
+  uint32_t id;
+  llama_error e;
+  e.struct_size = sizeof e;
+  CHECK(llama_adapter_add(l, adapter_dir(dir, "plain"), 1, &id, &e) == LLAMA_E_PEER);
+  CHECK(strstr(e.message, "rank 1 of 2 (") == e.message);
+  CHECK(now_ms() - start < timeout_ms + 3500);
+  CHECK(until_unwell(l, message, sizeof message) == LLAMA_E_POISONED);
+  CHECK(llama_adapter_add(l, adapter_dir(dir, "plain"), 1, &id, &e) == LLAMA_E_PEER);
+}
+
 /* Runs a scenario as one of its ranks. Returns whether something went wrong. */
 static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
   llama_comm wrapped = comm;
@@ -237,11 +340,12 @@ static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
     char other[4096];
     snprintf(other, sizeof other, "%s/../../gqa-bf16/meta", dir);
     if (is("other")) mine = other;
+    if (is("adapters")) CHECK(chdir("/") == 0);
     llama_error e;
     llama_status status;
     e.struct_size = sizeof e;
     status = llama_worker_run(mine, &o, &e);
-    if (is("same") || is("free"))
+    if (is("same") || is("free") || is("adapters"))
       CHECK(status == LLAMA_OK);
     else if (is("missing") && comm.rank == scenario.rank)
       CHECK(status == LLAMA_E_IO);
@@ -254,6 +358,13 @@ static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
     EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &l, err));
     check_figures(l);
     check_same(l, dir);
+    llama_free(l);
+  } else if (is("adapters") || is("load")) {
+    EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &l, err));
+    if (is("adapters"))
+      check_adapters(l, dir);
+    else
+      loses_a_loader(l, dir);
     llama_free(l);
   } else if (is("free")) { /* in the middle of a stream */
     llama_stream_t *s = NULL;

@@ -356,7 +356,7 @@ def main():
 
 def rank_messages():
     """Messages between ranks, as src/ranks/processes writes them: a step, options, what a rank has
-    found, a failure, pages."""
+    found, a failure, pages, adapters."""
     folder = HERE / "rank_message"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -375,13 +375,13 @@ def rank_messages():
 
     step = numbers(1, 2, 99) + numbers(159, 0xFFFFFFFF, 17) + sizes(2)
     step += span(1, 47, (0, 1), (0, 3)) + span(0, 0, (1, 3), (3, 4))
-    step += numbers(4, 5, 9, 1) + numbers(0, 2)
+    step += numbers(4, 5, 9, 1) + numbers(0, 2) + numbers(0, 3)
     options = sizes(64, 2, 0) + struct.pack("<III", 3, 0, 1) + sizes(1500, 100, 2, 1)
-    options += text(b"adapters/a") + struct.pack("<f", 0.5)
-    found = sizes(0x1234567890ABCDEF) + text(b"models/a") + sizes(1000, 800, 100, 4000) + text(b"a processor")
+    options += text(b"adapters/a") + struct.pack("<f", 0.5) + text(bytes(range(128)))
+    found = struct.pack("<I", 0) + sizes(0x1234567890ABCDEF) + text(b"models/a") + sizes(1000, 800, 100, 4000) + text(b"a processor")
     messages = {
         "step": (8, step),
-        "nothing": (8, numbers() + numbers() + sizes(0) + numbers() + numbers()),
+        "nothing": (8, numbers() + numbers() + sizes(0) + numbers() + numbers() + numbers()),
         "options": (2, options),
         "found": (3, found),
         "failed": (17, struct.pack("<I", 4) + text(b"the weights need 10 bytes")),
@@ -390,6 +390,10 @@ def rank_messages():
         "progress": (5, struct.pack("<f", 0.25)),
         "ready": (6, sizes(4096)),
         "beat": (13, b""),
+        "adapt": (19, struct.pack("<If", 3, 0.5) + text(b"adapters/a")),
+        "adapted": (20, struct.pack("<II", 3, 0) + sizes(0x1234567890ABCDEF)),
+        "refused": (20, struct.pack("<III", 3, 1, 1) + text(b"adapters/a: No such file")),
+        "forget": (21, struct.pack("<I", 3)),
     }
     for name, (kind, body) in messages.items():
         (folder / name).write_bytes(struct.pack("<IIQ", kind, len(body), 0) + body)

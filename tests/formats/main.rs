@@ -1,6 +1,7 @@
 //! What files hold: configurations, tensors, tokenizers, dialogs. And every lie that is refused.
 
 mod account;
+mod adapter_cuts;
 mod chat;
 mod chat_templates;
 #[path = "../support/checkpoints/mod.rs"]

@@ -121,6 +121,9 @@ pub struct Adapter {
     pub matrices: Vec<[Option<LowRank>; MAX_PARTS]>,
     /// What a [`Carrier`] has put in the place of the matrices. Only its backend knows the type.
     pub on_device: Option<Box<dyn Any + Send + Sync>>,
+    /// What the other ranks of the model have of it; the matrices are then those of the first.
+    /// Only the [`super::Run`] of all ranks knows the type.
+    pub on_ranks: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Brings adapters to a device that has memory of its own. Any thread may use it while steps run.
@@ -146,6 +149,7 @@ impl Adapter {
             id: 0,
             matrices,
             on_device: None,
+            on_ranks: None,
         })
     }
 }

@@ -11,17 +11,20 @@
 mod merged;
 
 use self::merged::{Merged, Pair, vector};
+use super::cut::cut_rows;
 use super::files::{Files, Finder};
+use super::fingerprint::Fnv;
 use super::hugging_face::part_name;
 use super::keys::Keys;
 use super::stored::{Piece, Stored};
 use crate::backend::RowOrder;
 use crate::backend::adapter::{self, LowRank};
 use crate::format::{pth, safetensors};
-use crate::model::Config;
 use crate::model::matrices::{self, Part};
+use crate::model::{Config, Cuts};
 use crate::{Cancel, Dtype, Error, Result, reserve, sentence};
 use serde_json::{Value, json};
+use std::ops::Range;
 use std::path::Path;
 
 /// The beginning of all names of an adapter's tensors.
@@ -80,19 +83,30 @@ impl Adapter {
         Ok(Adapter { keys, files, scale })
     }
 
-    /// Loads the adapter's matrices into memory, for requests that use the adapter. They are kept
-    /// as float32 if `dtype` is float32, otherwise as bfloat16. `available`: the bytes of free
-    /// memory.
+    /// Loads the adapter's matrices into memory, for requests that use the adapter: for each of
+    /// `ranks` what this rank adds. Where the rank has some rows of a matrix, these are the rows of
+    /// B, and A is whole. Where it has some columns, these are the columns of A, and B is whole: the
+    /// sum of what the ranks add is what one rank would add. The numbers are kept as float32 if
+    /// `dtype` is float32, otherwise as bfloat16. `available`: the bytes of free memory.
+    ///
+    /// Returns also a number that differs, as good as certainly, for another adapter; 0 if these are
+    /// all ranks, which have then read the same one.
     ///
     /// # Errors
     /// [`Error::Tensor`] for a tensor that is missing, misshapen or surplus; [`Error::Unsupported`]
     /// if the adapter replaces a module; [`Error::NoMemory`].
-    pub fn load(&self, config: &Config, dtype: Dtype, available: u64) -> Result<adapter::Adapter> {
+    pub fn load(
+        &self,
+        config: &Config,
+        dtype: Dtype,
+        (cuts, ranks): (&Cuts, Range<usize>),
+        available: u64,
+    ) -> Result<(Vec<adapter::Adapter>, u64)> {
         let mut merging = Merging::new(self);
         for part in [Part::Embedding, Part::Head] {
             merging.refuse_whole(&part_name(part, None))?;
         }
-        let (mut pairs, mut needed) = (Vec::new(), 0u64);
+        let (mut found, mut needed) = (Vec::new(), 0u64);
         for place in 0..config.shape.n_layers * matrices::LAYER.len() {
             let (layer, i) = (place / matrices::LAYER.len(), place % matrices::LAYER.len());
             let matrix = &matrices::LAYER[i];
@@ -103,14 +117,13 @@ impl Adapter {
                 let rows = part.rows().of(&config.shape);
                 if let Some(pair) = merging.pair(&module, [rows, cols])? {
                     self.check_rank(&module, pair.rank)?;
-                    let sizes = [rows, pair.rank, cols];
-                    needed = needed.saturating_add(LowRank::bytes(dtype, sizes));
-                    let order = adapters_order(config, part);
-                    reserve::push(
-                        "the parts of an adapter",
-                        &mut pairs,
-                        (place, at, order, sizes, pair),
-                    )?;
+                    for rank in ranks.clone() {
+                        let own = [cuts.rows(part, rank).len(), cuts.cols(matrix, rank).len()];
+                        let sizes = [own[0], pair.rank, own[1]];
+                        needed = needed.saturating_add(LowRank::bytes(dtype, sizes));
+                    }
+                    let found_there = (place, at, part, pair);
+                    reserve::push("the parts of an adapter", &mut found, found_there)?;
                 }
             }
         }
@@ -118,14 +131,27 @@ impl Adapter {
         if needed > available {
             return Err(Error::no_memory("an adapter", needed, available));
         }
-        let mut adapter = adapter::Adapter::new(&config.shape)?;
+        let adapters = ranks
+            .clone()
+            .map(|rank| adapter::Adapter::new(&cuts.shape(rank)));
+        let mut adapters = adapters.collect::<Result<Vec<_>>>()?;
         let kept = LowRank::kept(dtype);
-        for (place, at, order, sizes, pair) in pairs {
+        let mut hash = Fnv::default();
+        for (place, at, part, pair) in found {
+            let order = adapters_order(config, part);
             let (a, b) = (vector(&pair.a, kept)?, pair.ordered_b(order, kept)?);
-            let low = LowRank::new(dtype, sizes, pair.scale, &a, &b)?;
-            adapter.matrices[place][at] = Some(low);
+            if ranks.len() < cuts.ranks() {
+                hash.add_floats(&[place as f32, at as f32, pair.rank as f32, pair.scale]);
+                hash.add_floats(&a);
+                hash.add_floats(&b);
+            }
+            let matrix = &matrices::LAYER[place % matrices::LAYER.len()];
+            for (rank, adapter) in ranks.clone().zip(&mut adapters) {
+                let own = [cuts.rows(part, rank), cuts.cols(matrix, rank)];
+                adapter.matrices[place][at] = Some(cut(dtype, &pair, &a, &b, own)?);
+            }
         }
-        Ok(adapter)
+        Ok((adapters, hash.0))
     }
 
     /// An error if the rank is more than a request can run with. Asked before anything is read: a
@@ -314,6 +340,25 @@ impl<'a> Merging<'a> {
     pub fn refuse_surplus(&self) -> Result<()> {
         self.finder.refuse_surplus(|_| false)
     }
+}
+
+/// What a rank with these rows and columns of a part adds to it. `a` and `b` are whole.
+fn cut(
+    dtype: Dtype,
+    pair: &Pair<'_>,
+    a: &[f32],
+    b: &[f32],
+    [rows, cols]: [Range<usize>; 2],
+) -> Result<LowRank> {
+    let Pair { rank, scale, .. } = *pair;
+    let sizes = [rows.len(), rank, cols.len()];
+    let b = &b[rows.start * rank..rows.end * rank];
+    if a.len() == rank * cols.len() {
+        return LowRank::new(dtype, sizes, scale, a, b);
+    }
+    let mut own = reserve::filled("a rank's columns of an adapter", rank * cols.len(), 0.0)?;
+    cut_rows(a, rank, cols, &mut own);
+    LowRank::new(dtype, sizes, scale, &own, b)
 }
 
 /// The order of rows in Hugging Face's form.

@@ -131,6 +131,15 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
         let needed = self.needed(at, ranks.len() - 1, ranks);
         let room = self.available[at].saturating_sub(needed);
         let gpu = self.build.gpu(device, shape, rope, setting, room)?;
+        let gpu = match self.build.options.gpu_memory_bytes {
+            0 => gpu,
+            limit => {
+                // Ranks on the same GPU have equal shares of what is left.
+                let same = |index: &&usize| **index == self.indices[at];
+                let sharers = self.indices.iter().filter(same).count() as u64;
+                gpu.adapters_within(limit.saturating_sub(needed) / sharers)
+            }
+        };
         Ok((gpu, device.name()))
     }
 

@@ -12,6 +12,7 @@ use crate::error::panic_text;
 use crate::log::Level;
 use crate::ranks::board::MAX_RANKS;
 use crate::ranks::figures::Figures;
+use crate::ranks::processes::adapters::Orders;
 use crate::ranks::processes::comm::Comm;
 use crate::ranks::processes::handshake::{Found, Hello, Offer, check_room};
 use crate::ranks::processes::link::{BEAT, Link};
@@ -231,7 +232,7 @@ impl Build<'_> {
             share: 0.0,
             progress,
         };
-        let runner = share.load(backend, options, shared, &mut said)?;
+        let (runner, carrier) = share.load(backend, options, shared, &mut said)?;
         let mut pages = Vec::with_capacity(n);
         for rank in 1..n {
             // The others must not think that rank 0 is gone because one of them is slow.
@@ -262,10 +263,11 @@ impl Build<'_> {
             host: hello.host.clone(),
             device_name: found.device_name.clone(),
         });
-        let what = "adapters of requests are for one rank; with several, merge them while loading";
+        let orders = Orders::default();
+        let run = Processes::new(Box::new(runner), shared.clone(), pages, orders.clone());
         let loaded = Loaded {
             draft: None,
-            run: Box::new(Processes::new(Box::new(runner), shared.clone(), pages)),
+            run: Box::new(run),
             ranks: ranks.collect(),
             figures,
             device: K::DEVICE,
@@ -274,7 +276,8 @@ impl Build<'_> {
             kv_dtype: share.setting.kv_dtype,
             weight_bytes: bytes[0],
             kv_bytes: bytes[1],
-            carrier: Err(Error::Unsupported(what.into())),
+            adapters: share.loader(carrier),
+            orders: Some(orders),
         };
         drop(share);
         self.handle(opened, loaded)
@@ -375,7 +378,8 @@ impl Worker<'_> {
             share: 0.0,
             progress: &mut *self.progress,
         };
-        let runner = share.load(backend, options, shared, &mut said)?;
+        let (runner, carrier) = share.load(backend, options, shared, &mut said)?;
+        let loader = share.loader(carrier);
         let page = crate::backend::Run::page_bytes(&runner);
         shared.link().tell(0, Message::Ready, |m| m.size(page))?;
         self.hear(Message::Start)?;
@@ -383,7 +387,8 @@ impl Worker<'_> {
         drop(share);
         drop(adapters);
         drop(files);
-        serve::serve(&mut runner, shared, self.meanwhile)
+        let load = |dir: &Path, scale| loader.load_own(dir, scale);
+        serve::serve(&mut runner, shared, &load, self.meanwhile)
     }
 
     /// Waits for a message of rank 0.

@@ -1,8 +1,9 @@
 //! A rank's share of a model in a process of its own, on a device of any kind.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Carrier};
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{Adapter, Checkpoint, Files, Plan, fingerprint};
+use crate::llama::adapters::Loader;
 use crate::llama::kinds::{Items, Kind};
 use crate::llama::plan::MemoryPlan;
 use crate::llama::setting::{Setting, memory, setting};
@@ -111,7 +112,7 @@ impl<'a, K: Kind> Share<'a, K> {
         options: &BuildOptions,
         shared: &Shared,
         said: &mut Said<'_>,
-    ) -> Result<Runner<K::Backend>> {
+    ) -> Result<(Runner<K::Backend>, Option<Box<dyn Carrier>>)> {
         let mut failed = None;
         let mut tell = |share: f32| {
             let mut link = shared.link();
@@ -143,8 +144,20 @@ impl<'a, K: Kind> Share<'a, K> {
         let page = K::Backend::page_bytes(&shape, kv_dtype) as usize;
         let message = Writer::most(limits).max(page);
         shared.link().make_room(message, self.most)?;
+        let carrier = backend.carrier();
         let runner = Runner::new(backend, weights, &shape, kv_dtype, limits.clone());
-        runner.map_err(|error| self.explain(error))
+        Ok((runner.map_err(|error| self.explain(error))?, carrier))
+    }
+
+    /// Loads adapters of requests for this rank.
+    pub fn loader(&self, carrier: Option<Box<dyn Carrier>>) -> Loader {
+        Loader {
+            config: self.setting.config.clone(),
+            dtype: self.setting.weights_dtypes[0],
+            cuts: self.cuts.clone(),
+            first: self.rank,
+            carriers: vec![carrier],
+        }
     }
 
     /// As one of the ranks, once all of them are loaded.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Changed whenever messages do.
-pub(super) const PROTOCOL: u32 = 2;
+pub(super) const PROTOCOL: u32 = 3;
 
 /// The first bytes of the first message: that it is one of ours.
 const MAGIC: &[u8] = b"llamabi";

@@ -70,6 +70,12 @@ kinds! {
     Failed = 17,
     /// The model is freed; and the answer.
     Bye = 18,
+    /// From rank 0: an adapter to load.
+    Adapt = 19,
+    /// To rank 0: it is loaded, or why it is not.
+    Adapted = 20,
+    /// From rank 0: an adapter that nobody uses any more.
+    Forget = 21,
 }
 
 /// A message that came.
@@ -175,7 +181,7 @@ impl Writer {
     pub fn most(limits: &Limits) -> usize {
         let positions = limits.max_positions.div_ceil(limits.page_size);
         // Each span has at least one row.
-        let per_row = 4 + 4 + 44 + 4 + 4 * (positions + 1);
+        let per_row = 4 + 4 + 44 + 4 + 4 + 4 * (positions + 1);
         LONGEST_EARLY.max(1024 + limits.max_rows.saturating_mul(per_row))
     }
 }

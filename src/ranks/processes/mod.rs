@@ -1,6 +1,7 @@
 //! Ranks in processes of their own, on one machine or several, as one [`Run`] of rank 0's. The host
 //! gives the functions that move bytes; MPI is behind them in `include/llamabi_mpi.h`.
 //!
+//! - [`adapters`]: the adapters that requests choose
 //! - [`comm`]: the host's functions
 //! - [`message`]: what the ranks say to each other; `step`: the longest of it
 //! - [`handshake`]: what they agree on before they load
@@ -9,6 +10,7 @@
 //!
 //! Rank 0 has the engine. The others know steps, pages and slots, but no sequences.
 
+pub mod adapters;
 pub mod comm;
 pub mod handshake;
 pub mod link;
@@ -22,6 +24,7 @@ mod tests;
 
 use crate::backend::{Answer, Limits, Run, Step, Watch, Wire};
 use crate::{Error, Result};
+use adapters::{Desks, Orders};
 use link::{BEAT, Link};
 use message::Kind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -137,16 +140,19 @@ pub struct Processes {
     others: Vec<usize>,
     /// Whether a step has been submitted and not collected.
     stepping: bool,
+    desks: Desks,
 }
 
 impl Processes {
     /// `others` are the bytes of a page at each rank but the first.
-    pub fn new(own: Box<dyn Run>, link: Shared, others: Vec<usize>) -> Processes {
+    /// `orders` are those for adapters.
+    pub fn new(own: Box<dyn Run>, link: Shared, others: Vec<usize>, orders: Orders) -> Processes {
         Processes {
             own,
             link,
             others,
             stepping: false,
+            desks: Desks::new(orders),
         }
     }
 
@@ -240,7 +246,9 @@ impl Run for Processes {
     }
 
     fn beat(&mut self) -> Result<()> {
-        self.link.link().beat()
+        let mut link = self.link.link();
+        self.desks.serve(&mut link)?;
+        link.beat()
     }
 }
 
@@ -252,5 +260,8 @@ impl Drop for Processes {
             // The others wait in an exchange for this rank.
             true => link.fail(&Error::Internal("rank 0 has ended in a step".into())),
         }
+        // A handle that is freed cancels what is under way.
+        let why = link.check().err().unwrap_or(Error::Cancelled);
+        self.desks.close(&why);
     }
 }

@@ -2,22 +2,49 @@
 //! says farewell.
 
 use super::Shared;
+use super::adapters::{Adapters, Load};
 use super::link::BEAT;
 use super::message::{Kind, Message};
 use crate::backend::{Run, Step};
 use crate::{Error, Result, reserve};
+use std::time::Duration;
 
-/// Computes this rank's share of every step. `meanwhile` is called now and then.
+/// How long it listens before it looks whether an adapter is loaded.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Computes this rank's share of every step, and loads adapters by `load`. `meanwhile` is called now
+/// and then.
 ///
 /// # Errors
 /// [`Error::Peer`] if another rank failed or was silent for too long; a failure of this rank's own,
 /// of which rank 0 was told; [`Error::Cancelled`].
-pub fn serve(run: &mut dyn Run, shared: &Shared, meanwhile: &mut dyn FnMut()) -> Result<()> {
+pub fn serve(
+    run: &mut dyn Run,
+    shared: &Shared,
+    load: &Load<'_>,
+    meanwhile: &mut dyn FnMut(),
+) -> Result<()> {
+    // Ends when all that is being loaded has been.
+    std::thread::scope(|scope| listen(run, shared, Adapters::new(scope, load), meanwhile))
+}
+
+fn listen(
+    run: &mut dyn Run,
+    shared: &Shared,
+    mut adapters: Adapters<'_, '_>,
+    meanwhile: &mut dyn FnMut(),
+) -> Result<()> {
     let mut step = Step::default();
     let mut page = reserve::filled("a page", run.page_bytes(), 0)?;
     loop {
-        let message = shared.link().hear(0, BEAT / 4)?;
+        let patience = if adapters.are_loading() {
+            LOOK
+        } else {
+            BEAT / 4
+        };
+        let message = shared.link().hear(0, patience)?;
         meanwhile();
+        adapters.answer(shared)?;
         let Some(message) = message else {
             continue;
         };
@@ -25,7 +52,7 @@ pub fn serve(run: &mut dyn Run, shared: &Shared, meanwhile: &mut dyn FnMut()) ->
             shared.link().close();
             return Ok(());
         }
-        let done = perform(run, shared, &message, &mut step, &mut page);
+        let done = perform(run, shared, &message, &mut adapters, &mut step, &mut page);
         // Another rank's failure has ended the link already.
         done.inspect_err(|error| shared.link().fail(error))?;
     }
@@ -35,6 +62,7 @@ fn perform(
     run: &mut dyn Run,
     shared: &Shared,
     message: &Message,
+    adapters: &mut Adapters<'_, '_>,
     step: &mut Step,
     page: &mut [u8],
 ) -> Result<()> {
@@ -43,10 +71,15 @@ fn perform(
     let mut reader = message.reader();
     match message.kind {
         Kind::Step => {
-            reader.step(&limits, step)?;
+            reader.step(&limits, &|id| adapters.get(id), step)?;
             run.submit(step)?;
-            run.collect().map(drop)
+            run.collect()?;
+            // Nobody else may have them any more.
+            step.adapters.clear();
+            Ok(())
         }
+        Kind::Adapt => adapters.begin(&mut reader),
+        Kind::Forget => adapters.forget(&mut reader),
         Kind::Copy => {
             let from = reader.list("pages", limits.n_pages, &is_page)?;
             let to = reader.list("pages", limits.n_pages, &is_page)?;

@@ -1,9 +1,10 @@
 //! A step as a message, and whether what came is one that a backend can take.
 
 use super::message::{Reader, Writer, too_many};
-use crate::backend::{Limits, RowKind, Span, Step};
+use crate::backend::{Adapter, Limits, RowKind, Span, Step};
 use crate::{Error, Result, reserve};
 use std::ops::Range;
+use std::sync::Arc;
 
 impl Writer {
     /// What the ranks need to compute a step. How tokens are chosen is rank 0's business.
@@ -18,13 +19,21 @@ impl Writer {
             self.size(span.pages.start).size(span.pages.end);
         }
         self.list(step.pages.iter().copied());
-        self.list(step.wanted.iter().copied())
+        self.list(step.wanted.iter().copied());
+        let id = |adapter: &Option<Arc<Adapter>>| adapter.as_ref().map_or(0, |adapter| adapter.id);
+        self.list(step.adapters.iter().map(id))
     }
 }
 
 impl Reader<'_> {
-    /// Reads a step and checks that it is one for these limits.
-    pub fn step(&mut self, limits: &Limits, step: &mut Step) -> Result<()> {
+    /// Reads a step and checks that it is one for these limits. `known` gives this rank's adapters
+    /// by their numbers.
+    pub fn step(
+        &mut self,
+        limits: &Limits,
+        known: &dyn Fn(u32) -> Option<Arc<Adapter>>,
+        step: &mut Step,
+    ) -> Result<()> {
         step.clear();
         let slots = limits.n_pages.saturating_mul(limits.page_size);
         let vocabulary = limits.vocab_size;
@@ -66,6 +75,10 @@ impl Reader<'_> {
         let wanted = self.list("wanted rows", limits.max_wanted, &|n| (n as usize) < rows)?;
         reserve::vec("a step", &mut step.wanted, wanted.len())?;
         step.wanted.extend(wanted);
+        let is_known = |id: u32| id == 0 || known(id).is_some();
+        let adapters = self.list("adapters", n_spans, &is_known)?;
+        reserve::vec("a step", &mut step.adapters, adapters.len())?;
+        step.adapters.extend(adapters.map(known));
         check_spans(step, limits)
     }
 
@@ -122,6 +135,17 @@ mod tests {
         vocab_size: 100,
     };
 
+    /// An adapter, of which there are the numbers 3 and 70,000.
+    fn known(id: u32) -> Option<Arc<Adapter>> {
+        let adapter = Adapter {
+            id,
+            matrices: Vec::new(),
+            on_device: None,
+            on_ranks: None,
+        };
+        [3, 70_000].contains(&id).then(|| Arc::new(adapter))
+    }
+
     fn a_step() -> Step {
         Step {
             tokens: vec![1, 2, 99],
@@ -142,6 +166,7 @@ mod tests {
             ],
             pages: vec![4, 5, 9, 1],
             wanted: vec![0, 2],
+            adapters: vec![None, known(70_000)],
             ..Step::default()
         }
     }
@@ -153,13 +178,18 @@ mod tests {
         let message = Message::read(bytes, 7)?;
         assert_eq!(message.kind, Kind::Step);
         let mut read = Step::default();
-        message.reader().step(&LIMITS, &mut read)?;
+        message.reader().step(&LIMITS, &known, &mut read)?;
         Ok(read)
     }
 
     #[test]
     fn a_step_arrives_as_it_was() {
         assert_eq!(sent(&a_step()).unwrap(), a_step());
+        let without = Step {
+            adapters: Vec::new(),
+            ..a_step()
+        };
+        assert_eq!(sent(&without).unwrap(), without);
         let nothing = Step::default();
         assert_eq!(sent(&nothing).unwrap(), nothing);
     }
@@ -167,7 +197,7 @@ mod tests {
     #[test]
     fn a_step_that_would_crash_a_backend_is_refused() {
         type Break = fn(&mut Step);
-        let breaks: [(&str, Break); 14] = [
+        let breaks: [(&str, Break); 16] = [
             ("100 among its tokens", |s| s.tokens[0] = 100),
             ("4294967295 among its tokens", |s| s.tokens[0] = -1),
             ("160 among its slots", |s| s.slots[0] = 160),
@@ -175,9 +205,21 @@ mod tests {
             ("10 among its pages", |s| s.pages[0] = 10),
             ("3 among its wanted rows", |s| s.wanted[1] = 3),
             ("do not ascend", |s| s.wanted[0] = 2),
+            ("4 among its adapters", |s| {
+                s.adapters[0] = known(3).map(|a| {
+                    Arc::new(Adapter {
+                        id: 4,
+                        ..Arc::into_inner(a).unwrap()
+                    })
+                });
+            }),
+            ("adapters 3, at most 2", |s| s.adapters.push(known(3))),
             ("partition", |s| s.spans[1].rows.start = 0),
             ("partition", |s| s.spans[1].rows.end = 4),
-            ("rows of no sequence", |s| s.spans.truncate(1)),
+            ("rows of no sequence", |s| {
+                s.spans.truncate(1);
+                s.adapters.clear();
+            }),
             ("beyond max_seq_len", |s| s.spans[0].position = usize::MAX),
             ("lacks pages", |s| s.spans[0].position = 48),
             ("lacks pages", |s| s.spans[0].pages = 3..9),
@@ -202,7 +244,9 @@ mod tests {
         let bytes = writer.begin(Kind::Step).step(&a_step()).end(3).to_vec();
         let read = |bytes: &[u8]| -> Result<()> {
             let message = Message::read(bytes, 3)?;
-            message.reader().step(&LIMITS, &mut Step::default())?;
+            message
+                .reader()
+                .step(&LIMITS, &known, &mut Step::default())?;
             message.reader().error().map(drop)
         };
         for len in 0..bytes.len() {

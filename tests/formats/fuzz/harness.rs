@@ -8,17 +8,19 @@
 #![allow(dead_code)]
 
 use llamabi::backend::cpu::Cpu;
-use llamabi::backend::{Limits, Step};
+use llamabi::backend::{Adapter as Requested, Limits, Step};
 use llamabi::chat::jinja::{Fault, Meter, Moment, Template, Value, limits, read_json};
 use llamabi::chat::{Chat, ChatRequest, Sources};
 use llamabi::checkpoint::{self, Adapter, Plan, hugging_face};
 use llamabi::format::{Encoding, TensorFile, gguf as gg, pickle, pth, safetensors as st};
 use llamabi::model::rope;
+use llamabi::ranks::processes::adapters;
 use llamabi::ranks::processes::handshake::{Found, Hello, Offer};
 use llamabi::ranks::processes::message::{Kind, Message};
 use llamabi::tokenizer::{self, Bound, Detokenizer, Run};
 use llamabi::{Error, Result};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A folder of this thread, in memory where the system has such a thing.
 struct Scratch(PathBuf);
@@ -317,13 +319,25 @@ pub fn rank_message(data: &[u8]) -> Result<()> {
         vocab_size: 100,
     };
     let is_page = |n: u32| (n as usize) < limits.n_pages;
+    let adapter = |id| {
+        Arc::new(Requested {
+            id,
+            matrices: Vec::new(),
+            on_device: None,
+            on_ranks: None,
+        })
+    };
+    let known = |id: u32| (id == 3).then(|| adapter(id));
     let message = Message::read(data, 0)?;
     let mut reader = message.reader();
     match message.kind {
         Kind::Hello => Hello::read(&message, 1, 2).map(drop),
         Kind::Options => Offer::read(&message).map(drop),
         Kind::Plan => Found::read(&message).map(drop),
-        Kind::Step => reader.step(&limits, &mut Step::default()),
+        Kind::Step => reader.step(&limits, &known, &mut Step::default()),
+        Kind::Adapt => adapters::read_order(&mut reader).map(drop),
+        Kind::Adapted => adapters::Answer::read(&mut reader).map(drop),
+        Kind::Forget => reader.u32().map(drop),
         Kind::Copy => {
             let _from = reader.list("pages", limits.n_pages, &is_page)?;
             reader.list("pages", limits.n_pages, &is_page).map(drop)

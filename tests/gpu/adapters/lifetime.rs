@@ -10,7 +10,7 @@ fn unknown(error: Error, name: &str, id: u32) {
 
 /// Waits until this much is allocated.
 #[track_caller]
-fn assert_falls_to(device: &Emu, bytes: u64) {
+pub(super) fn assert_falls_to(device: &Emu, bytes: u64) {
     for _ in 0..200_000 {
         if device.allocated().0 == bytes {
             return;

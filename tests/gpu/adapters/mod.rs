@@ -1,15 +1,17 @@
 //! Adapters that requests choose, on the emulated device: the CPU's numbers, and bits that do not
-//! depend on company. `lifetime`: memory, and adapters that come and go while steps run.
+//! depend on company. `lifetime`: memory, and adapters that come and go while steps run. `ranks`: on
+//! several devices.
 
 mod lifetime;
+mod ranks;
 
-use crate::checkpoints::{TempDir, write};
-use crate::common::{json, reference};
+use crate::checkpoints::TempDir;
+use crate::checkpoints::lora::{self, ALL};
+use crate::common::reference;
 use crate::emu::Emu;
 use crate::emu::standin::Standin;
 use llamabi::engine::{Event, GenerateOptions, Next, Prompt, Stream};
 use llamabi::{BuildOptions, Device, Dtype, Error, Llama, Result, Token};
-use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,71 +30,12 @@ fn dir(model: &str) -> PathBuf {
     reference("..").join(model)
 }
 
-/// An adapter for a model, as peft writes it: of these modules, with numbers that are made up.
 fn adapter(model: &str, rank: usize, seed: usize, modules: &[&str]) -> TempDir {
-    let config = json(&dir(model).join("config.json"));
-    let size = |key: &str| config[key].as_u64().map(|n| n as usize);
-    let [dim, ffn, heads, kv_heads] = [
-        "hidden_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-    ]
-    .map(|key| size(key).unwrap());
-    let head = size("head_dim").unwrap_or(dim / heads);
-    let mut tensors = Vec::new();
-    for layer in 0..size("num_hidden_layers").unwrap() {
-        for (i, &module) in modules.iter().enumerate() {
-            let (of, rows, cols) = match module {
-                "q_proj" => ("self_attn", heads * head, dim),
-                "k_proj" | "v_proj" => ("self_attn", kv_heads * head, dim),
-                "o_proj" => ("self_attn", dim, heads * head),
-                "gate_proj" | "up_proj" => ("mlp", ffn, dim),
-                _ => ("mlp", dim, ffn),
-            };
-            for (which, shape, scale) in [("A", [rank, cols], 0.3), ("B", [rows, rank], 0.6)] {
-                let number = |at: usize| {
-                    let seed = seed * 7 + layer * 31 + i * 3 + shape[0];
-                    let x = (at * 7919 + at * at % 911 * 13 + seed * 389) % 1000;
-                    (x as f32 / 500.0 - 1.0) * scale / (rank as f32).sqrt()
-                };
-                let numbers = (0..shape[0] * shape[1]).map(number);
-                tensors.push(write::Tensor {
-                    name: format!(
-                        "base_model.model.model.layers.{layer}.{of}.{module}.lora_{which}.weight"
-                    ),
-                    dtype: "F32",
-                    shape: shape.into(),
-                    bytes: numbers.flat_map(f32::to_le_bytes).collect(),
-                });
-            }
-        }
-    }
-    let dir = TempDir::new();
-    let config = json!({"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank});
-    dir.file("adapter_config.json", config.to_string());
-    dir.file("adapter_model.safetensors", write::safetensors(&tensors, 0));
-    dir
+    lora::adapter(&dir(model), rank, seed, modules)
 }
 
-const ALL: [&str; 7] = [
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "o_proj",
-    "gate_proj",
-    "up_proj",
-    "down_proj",
-];
-
-/// Adapters of different ranks, two of which change only some of the matrices.
 fn some(model: &str) -> [TempDir; 4] {
-    [
-        adapter(model, 5, 1, &ALL),
-        adapter(model, 16, 2, &ALL),
-        adapter(model, 1, 3, &["v_proj", "up_proj"]),
-        adapter(model, 40, 4, &["q_proj", "down_proj", "gate_proj"]),
-    ]
+    lora::some(&dir(model))
 }
 
 fn options(weights: Option<Dtype>, kv: Option<Dtype>, chunk: usize) -> BuildOptions {

@@ -2,6 +2,7 @@
 //! API, over a base in each form.
 #![allow(unsafe_code)]
 
+mod ranks;
 mod requests;
 
 use crate::checkpoints::{TempDir, gguf, write};

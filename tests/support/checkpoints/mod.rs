@@ -4,6 +4,7 @@
 
 pub mod collect;
 pub mod gguf;
+pub mod lora;
 pub mod write;
 
 use llamabi::backend::cpu::Cpu;

@@ -3,6 +3,7 @@
 
 use crate::error::Kind as ErrorKind;
 use crate::ranks::figures::Figures;
+use crate::ranks::processes::adapters::Answer;
 use crate::ranks::processes::comm::{Comm, Moved};
 use crate::ranks::processes::message::{Kind, Message};
 use crate::{Cancel, Error, reserve};
@@ -44,6 +45,8 @@ pub(super) struct Other {
     pub host: String,
     /// Messages that came and that nobody has asked for yet.
     pub messages: VecDeque<Message>,
+    /// What it has answered about adapters.
+    pub answers: VecDeque<Answer>,
     pub received: u64,
     pub sent: u64,
     /// How long nothing has come from it, while somebody looked.
@@ -175,6 +178,13 @@ impl Ears {
             Kind::Pong => {
                 let nanos = reader.u64().map_err(nonsense)?;
                 self.figures.set_exchange(rank, Duration::from_nanos(nanos));
+                Ok(())
+            }
+            Kind::Adapted => {
+                let answer = Answer::read(&mut reader).map_err(nonsense)?;
+                let kept = reserve::queue("answers of other ranks", &mut other.answers, 1);
+                kept.map_err(nonsense)?;
+                other.answers.push_back(answer);
                 Ok(())
             }
             _ => {

@@ -10,6 +10,7 @@
 mod ears;
 mod end;
 
+use super::adapters::Answer;
 use super::comm::{Comm, Moved};
 use super::message::{HEADER, Kind, LONGEST_EARLY, Message, Writer};
 use crate::process::Process;
@@ -66,6 +67,7 @@ impl Link {
         let other = |_| Other {
             host: String::new(),
             messages: VecDeque::new(),
+            answers: VecDeque::new(),
             received: 0,
             sent: 0,
             silent: Duration::ZERO,
@@ -269,8 +271,17 @@ impl Link {
     /// Ends because of a message that should not have come.
     pub fn unexpected(&mut self, from: usize, message: &Message, expected: Kind) -> Error {
         let kind = message.kind;
-        let error = Error::Peer(format!("a message {kind:?}, expected {expected:?}"));
-        self.settle(Stop::Nonsense(from, error))
+        self.nonsense(from, format!("a message {kind:?}, expected {expected:?}"))
+    }
+
+    /// Ends because of something else that makes no sense.
+    pub fn nonsense(&mut self, from: usize, what: String) -> Error {
+        self.settle(Stop::Nonsense(from, Error::Peer(what)))
+    }
+
+    /// The next answer of a rank about an adapter, if one has come.
+    pub(in crate::ranks) fn answer(&mut self, from: usize) -> Option<Answer> {
+        self.ears.others[from].answers.pop_front()
     }
 
     /// Answers rank 0's [`Kind::Ping`].
