@@ -1440,9 +1440,15 @@ llama_status llama_compress(llama_t *l,
 /// different adapters share steps. On a GPU, it and the buffers that all adapters share, which the
 /// first one brings, count towards `gpu_memory_bytes`.
 ///
+/// On several ranks each has its part of the adapter. A rank in another process loads it from the
+/// same path there, beside the steps that it computes. If one refuses, no rank keeps anything, and
+/// its sentence is the message, with its number and machine before it.
+///
 /// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_IO`, `_FORMAT`, `_NO_MEMORY`, `_DEVICE_MEMORY`,
-/// `_DEVICE`; and with `_UNSUPPORTED` on several ranks and for what only merging can do
-/// (`modules_to_save`, a rank over 256). Any thread may call this, but not from inside a callback.
+/// `_DEVICE`; with `_UNSUPPORTED` for what only merging can do (`modules_to_save`, a rank of the
+/// adapter over 256); and with `_PEER` if a rank in another process is gone or finds another adapter
+/// there, and `LLAMA_CANCELLED` if the handle is freed meanwhile. Any thread may call this, but not
+/// from inside a callback.
 llama_status llama_adapter_add(llama_t *l,
                                const char *dir,
                                float scale,
@@ -1450,7 +1456,7 @@ llama_status llama_adapter_add(llama_t *l,
                                struct llama_error *err);
 
 /// Drop an adapter: no new call may name it. Its memory is freed when the last call that runs with
-/// it has ended.
+/// it has ended, on ranks in other processes within a second after that.
 ///
 /// Fails with `LLAMA_E_INVALID_ARGUMENT`. Any thread may call this, but not from inside a callback.
 llama_status llama_adapter_drop(llama_t *l, uint32_t id, struct llama_error *err);

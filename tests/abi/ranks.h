@@ -215,7 +215,7 @@ static void check_adapters(llama_t *l, const char *dir) {
   g.adapter = ids[1];
   for (turn = 0; turn < 2; turn++) {
     EXPECT(LLAMA_OK, llama_stream_open(l, prompt, &len, 1, &g, &s, err));
-    for (n = 0; llama_stream_next(s, &ev, -1, err) == LLAMA_OK;) {
+    for (n = 0; llama_stream_next(s, &ev, -1, &e) == LLAMA_OK;) {
       if (ev.kind == LLAMA_EVENT_TOKEN && n < 40) streamed[turn][n++] = ev.token;
       if (turn == 0 || n != 1 || ev.kind != LLAMA_EVENT_TOKEN) continue;
       EXPECT(LLAMA_OK, llama_adapter_drop(l, ids[1], err));

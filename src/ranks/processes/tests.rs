@@ -545,8 +545,11 @@ fn adapters_reach_every_rank_and_are_forgotten_when_nobody_uses_them() {
             drop(remote);
             assert_freed(processes, &held);
             // The number is not given again, but another is.
-            let _other = ordered(processes, orders, (10, "some/where"), &mut |_| {}).unwrap();
+            let other = ordered(processes, orders, (10, "some/where"), &mut |_| {}).unwrap();
             sum_with(processes, 5, 10).unwrap();
+            // No step without it comes behind the last one with it.
+            drop(other);
+            assert_freed(processes, &held);
         });
         assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     }
