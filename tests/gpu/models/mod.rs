@@ -350,7 +350,7 @@ fn kernels_for_one_architecture() {
             let without = Emu::new(GIB, 1);
             let mut want = walk(&without, 150);
             assert_eq!(without.hoppers(), (0, 0));
-            // With more multiprocessors, more tiles have 128 columns.
+            // With more multiprocessors, more tiles have 128 columns or fewer.
             for (chunk, units) in [(29, 132), (150, 2)] {
                 let with = Emu::hopper(GIB, 2 + chunk as u64, units);
                 let got = walk(&with, chunk);

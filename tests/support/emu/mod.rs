@@ -113,7 +113,7 @@ pub struct Emu {
     hopper: bool,
     /// Launches of these kernels: products, attention.
     hoppers: [AtomicU64; 2],
-    /// How many of the products used tiles of 128 columns, and in how many blocks shared tiles.
+    /// How many of the products used tiles of 128 columns or fewer, and in how many blocks shared tiles.
     halves: AtomicU64,
     clustered: AtomicU64,
     units: u32,
@@ -217,7 +217,7 @@ impl Emu {
         )
     }
 
-    /// How many of the products used tiles of 128 columns.
+    /// How many of the products used tiles of 128 columns or fewer.
     pub fn halves(&self) -> u64 {
         self.halves.load(Ordering::SeqCst)
     }
@@ -403,8 +403,9 @@ unsafe impl Device for Emu {
         let which = usize::from(kernel.name().starts_with("attend"));
         let hopper = u64::from(kernel.is_hopper());
         self.hoppers[which].fetch_add(hopper, Ordering::SeqCst);
-        let half = u64::from(kernel.name().contains("_hopper_half_"));
-        self.halves.fetch_add(half, Ordering::SeqCst);
+        let small = ["_hopper_half_", "_hopper_quarter_"].map(|size| kernel.name().contains(size));
+        self.halves
+            .fetch_add(u64::from(small.contains(&true)), Ordering::SeqCst);
         self.clustered
             .fetch_add(u64::from(cluster > 1), Ordering::SeqCst);
         // SAFETY: name and parameters are live; the emulator checks their size and every access of
