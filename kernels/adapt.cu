@@ -240,7 +240,7 @@ template <class W, int R> DEVICE void adapt_up(const AdaptUpParams &p) {
             const float *sums = p.sums + (size_t)(row + r) * p.sums_stride + j;
             float gate = sums[0], up = sums[p.ffn_dim];
             if (low) gate += more[0][r], up += more[1][r];
-            const float out = (R > 1 && sizeof(W) == 2 ? silu_of_prompt(gate) : silu(gate)) * up;
+            const float out = (R > 1 && p.fast ? silu_of_prompt(gate) : silu(gate)) * up;
             with_type(p.h_type, [&](auto type) {
                 from_float(
                     ((decltype(type) *)

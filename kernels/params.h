@@ -558,7 +558,7 @@ typedef struct {
     uint32_t h_type;   // as in FfnUpParams
     uint32_t permuted; // whether the columns of h are written in permuted order
     uint32_t first_part;
-    uint32_t zero;
+    uint32_t fast; // of prompts: whether silu is the fast one, as where the weights are not float32
 } AdaptUpParams;
 
 // ---- silu_add: out[i] = h[i] + silu(t[i]), and then t[i] = 0, for rows 0 .. n_rows. Columns beyond

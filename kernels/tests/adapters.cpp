@@ -149,7 +149,7 @@ struct Adapted {
             Buffer h((size_t)n_rows * pad32(ffn_dim) * size_of(h_type));
             AdaptUpParams p = {h.as<void>(), yd.as<float>(), thin.as<float>(), list,
                 rd.as<int32_t>(), n_rows, ffn_dim, pad32(n), pad32(ffn_dim), (uint32_t)h_type,
-                permuted, 1, 0};
+                permuted, 1, type != GPU_F32};
             launch("adapt_up" + kind + suffix(type), p, tiles(ffn_dim, 256), groups, 1, 256, 0,
                 seed + 50);
             return h.get<uint8_t>();

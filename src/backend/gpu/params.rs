@@ -132,7 +132,7 @@ params! {
     }
     AdaptUpParams {
         h: u64, sums: u64, thin: u64, adapters: u64, rows: u64, n_rows: u32, ffn_dim: u32,
-        sums_stride: u32, h_stride: u32, h_type: u32, permuted: u32, first_part: u32, zero: u32,
+        sums_stride: u32, h_stride: u32, h_type: u32, permuted: u32, first_part: u32, fast: u32,
     }
     SampleRow {
         given: i32, n_tokens: u32, history: u32, penalty: f32, halvings: f32, high: f32, low: f32,

@@ -235,7 +235,7 @@ impl<D: Device> Adapted<'_, D> {
                 h_type: up.h_type,
                 permuted: u32::from(permuted),
                 first_part: first_part(w)?,
-                zero: 0,
+                fast: u32::from(rows_of_w.dtype != Dtype::F32),
             };
             launch::adapt_up(device, (gpu.adapters.dtype, self.kind), &params)?;
         }
