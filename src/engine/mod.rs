@@ -233,7 +233,10 @@ impl Engine {
     /// [`Error::Forked`] in a child after `fork`.
     pub fn nudge(&self) -> Result<()> {
         match self.process.is_current() {
-            true => Ok(self.shared.nudge()),
+            true => {
+                self.shared.nudge();
+                Ok(())
+            }
             false => Err(Error::Forked { what: "the handle" }),
         }
     }

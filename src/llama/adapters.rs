@@ -20,6 +20,8 @@ pub(super) struct Loader {
     pub cuts: Cuts,
     /// The number of the first of these ranks.
     pub first: usize,
+    /// Why these ranks take none, if they do not.
+    pub allowed: Result<()>,
     /// For each of them, what brings adapters to its device, if they must be brought there.
     pub carriers: Vec<Option<Box<dyn Carrier>>>,
 }
@@ -28,6 +30,7 @@ impl Loader {
     /// What each of these ranks has of an adapter, and what tells it from others
     /// ([`checkpoint::Adapter::load`]).
     pub fn load(&self, dir: &Path, scale: f32) -> Result<(Vec<Adapter>, u64)> {
+        self.allowed.clone()?;
         if !scale.is_finite() {
             return Err(Error::invalid("scale", "a finite number", scale));
         }

@@ -125,6 +125,7 @@ impl Build<'_> {
                 dtype: weights_dtype,
                 cuts: Cuts::one(&opened.config.shape),
                 first: 0,
+                allowed: Ok(()),
                 carriers: vec![carrier],
             },
             orders: None,

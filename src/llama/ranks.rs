@@ -228,6 +228,7 @@ impl Build<'_> {
                 dtype: weights_dtype,
                 cuts,
                 first: 0,
+                allowed: kind.takes_adapters(),
                 carriers,
             },
             orders: None,

@@ -245,7 +245,6 @@ static void run_on_gpus(const char *dir) {
   uint32_t i;
   for (i = 0; i < sizeof scenarios / sizeof *scenarios; i++) run(2, scenarios[i], dir);
   run(4, scenarios[0], dir);
-  run_with_adapters(dir);
 }
 
 int main(int argc, char **argv) {

@@ -143,6 +143,18 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
         Ok((gpu, device.name()))
     }
 
+    /// Not yet where GPUs exchange by themselves: on the stand-in driver, adding and dropping
+    /// adapters beside steps made ranks wait for one another without end.
+    fn takes_adapters(&self) -> Result<()> {
+        match self.group {
+            None => Ok(()),
+            Some(_) => Err(Error::Unsupported(format!(
+                "adapters that requests choose, on several GPUs that exchange by NCCL: merge them \
+                 while loading, or set {VARIABLE} to \"staged\""
+            ))),
+        }
+    }
+
     fn exchange(
         &self,
         gpu: &mut Gpu<D>,

@@ -64,6 +64,14 @@ pub(super) trait Kind: Sync {
         vocabulary: &[Range<usize>],
     ) -> Result<Box<dyn Exchange<Self::Backend>>>;
 
+    /// Whether requests may choose adapters.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with the reason.
+    fn takes_adapters(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Where a rank's threads stay.
     fn processors(&self, _rank: usize) -> Option<Processors> {
         None

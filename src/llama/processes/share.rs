@@ -156,6 +156,7 @@ impl<'a, K: Kind> Share<'a, K> {
             dtype: self.setting.weights_dtypes[0],
             cuts: self.cuts.clone(),
             first: self.rank,
+            allowed: self.kind.takes_adapters(),
             carriers: vec![carrier],
         }
     }

@@ -215,10 +215,10 @@ fn adapters_of_ranks_are_freed_on_each_when_the_last_call_with_them_ends() {
     });
 }
 
-/// On the stand-in driver, through the host and by the library that stands in for NCCL: the same
-/// bits, in steps that are recorded and submitted ahead, while adapters come and go.
+/// On the stand-in driver: the same bits while adapters come and go, where numbers go through the
+/// host; and where they go by the library that stands in for NCCL, adapters are refused.
 #[test]
-fn what_moves_the_numbers_changes_no_bit_of_adapters() {
+fn ranks_that_exchange_by_the_host_take_adapters_and_others_refuse_them() {
     let model = "adapters/base";
     let adapters = some(model);
     let options = BuildOptions {
@@ -226,7 +226,7 @@ fn what_moves_the_numbers_changes_no_bit_of_adapters() {
         ..options(None, None, 96)
     };
     let mut want = None;
-    for (nccl, seed) in [(false, 1), (true, 2), (true, 9)] {
+    for (nccl, seed) in [(false, 1), (true, 2), (false, 9)] {
         let standin = Standin::new(&format!("devices=2,seed={seed}"));
         let open = |index| {
             let cuda = standin.open_at(index).unwrap();
@@ -239,6 +239,11 @@ fn what_moves_the_numbers_changes_no_bit_of_adapters() {
         let cudas = [0, 1].map(open).to_vec();
         let llama = Llama::build_on_ranks(cudas, &dir, Some(&tokenizer), &options, &mut |_| true);
         let llama = llama.unwrap();
+        if nccl {
+            let error = llama.add_adapter(adapters[0].path(), 1.0).unwrap_err();
+            assert!(error.to_string().contains("exchange by NCCL"), "{error}");
+            continue;
+        }
         let ids = add(&llama, &adapters);
         let asked = |i: usize| with([0, ids[0], ids[1], ids[3]][i], 8);
         let streams = [0, 1, 2, 3].map(|i| start(&llama, 4 + i, asked(i)).unwrap());
@@ -259,12 +264,6 @@ fn what_moves_the_numbers_changes_no_bit_of_adapters() {
             together,
             *want.get_or_insert(together.clone()),
             "{nccl}, {seed}"
-        );
-        assert_eq!(
-            standin.count("replays") > 5,
-            nccl,
-            "{}",
-            standin.count("replays")
         );
         drop(llama);
         standin.assert_clean();
