@@ -126,6 +126,7 @@ wanted() {
     *_prefill_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     prepare_* | silu_add | gather) ;;
     reduce) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.128' ;;
+    reduce_peers) echo 'STG\.E\.STRONG\.SYS LDG\.E\.STRONG\.SYS LDG\.E[A-Z0-9._]*\.128' ;;
     qkv_epilogue) echo 'LDG\.E[A-Z0-9._]*\.64 STG\.E[A-Z0-9._]*\.64' ;;
     ffn_up_epilogue_*) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.64' ;;
     embed_int8 | embed_k8) echo 'PRMT' ;;
@@ -154,7 +155,7 @@ wanted_early() {
     adapt_*_prefill_*) echo 'PREEXIT ACQBULK' ;;
     adapt_*) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *_prefill_* | qkv_epilogue | ffn_up_epilogue_*) ;;
-    embed_* | silu_add | reduce | gather) echo 'PREEXIT' ;;
+    embed_* | silu_add | reduce | reduce_peers | gather) echo 'PREEXIT' ;;
     qkv_f32 | matmul_add_f32 | ffn_up_f32 | logits_f32) echo 'PREEXIT ACQBULK CCTL\.E\.PF2' ;;
     *) echo 'PREEXIT ACQBULK' ;;
   esac

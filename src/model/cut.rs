@@ -15,6 +15,7 @@
 use super::matrices::{Matrix, Part, Width};
 use crate::backend::Shape;
 use crate::{Error, Result};
+use std::iter::once;
 use std::ops::Range;
 
 /// The fewest columns or rows into which a matrix is cut: the lanes of the kernels.
@@ -64,8 +65,8 @@ impl Cuts {
     /// One rank, which has all of a model of this shape.
     pub fn one(shape: &Shape) -> Cuts {
         Cuts {
-            ffn: vec![0..shape.ffn_dim],
-            vocabulary: vec![0..shape.vocab_size],
+            ffn: once(0..shape.ffn_dim).collect(),
+            vocabulary: once(0..shape.vocab_size).collect(),
             whole: shape.clone(),
             ranks: 1,
         }

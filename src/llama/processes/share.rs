@@ -29,6 +29,9 @@ pub(super) struct Share<'a, K> {
     fingerprint: u64,
 }
 
+/// A rank that is loaded, and what brings adapters to its device.
+type Loaded<B> = (Runner<B>, Option<Box<dyn Carrier>>);
+
 impl<'a, K: Kind> Share<'a, K> {
     pub fn new(
         [rank, ranks]: [usize; 2],
@@ -112,7 +115,7 @@ impl<'a, K: Kind> Share<'a, K> {
         options: &BuildOptions,
         shared: &Shared,
         said: &mut Said<'_>,
-    ) -> Result<(Runner<K::Backend>, Option<Box<dyn Carrier>>)> {
+    ) -> Result<Loaded<K::Backend>> {
         let mut failed = None;
         let mut tell = |share: f32| {
             let mut link = shared.link();

@@ -162,10 +162,7 @@ impl Desks {
     /// Passes on what callers have ordered and what other ranks have answered.
     pub fn serve(&mut self, link: &mut Link) -> Result<()> {
         let mut desk = self.orders.desk();
-        let (orders, dropped) = (
-            std::mem::take(&mut desk.orders),
-            desk.dropped.iter().copied().collect::<Vec<_>>(),
-        );
+        let (orders, dropped) = (std::mem::take(&mut desk.orders), desk.dropped.to_vec());
         desk.dropped.clear();
         drop(desk);
         for id in dropped {
