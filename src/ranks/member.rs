@@ -1,7 +1,7 @@
 //! A rank on a thread of its own: what it is told, and doing it.
 
 use super::board::Board;
-use super::{Rank, adapters, bytes, nodes, of_rank};
+use super::{Rank, bytes, nodes, of_rank};
 use crate::backend::Step;
 use crate::error::panic_text;
 use crate::{Error, Result};
@@ -77,10 +77,7 @@ impl Member {
                 while self.under_way > 1 {
                     self.collect()?;
                 }
-                match step.adapters.is_empty() {
-                    true => self.rank.run.submit(&step)?,
-                    false => self.rank.run.submit(&adapters::of_rank(&step, number)?)?,
-                }
+                self.rank.run.submit(&step)?;
                 self.under_way += 1;
                 match self.rank.run.can_follow() {
                     true => Ok(()),

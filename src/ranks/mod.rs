@@ -148,13 +148,25 @@ impl Ranks {
         }
     }
 
-    /// Has the others begin a step, in which they will wait for rank 0.
-    fn begin(&mut self, step: &Step) {
-        self.under_way += 1;
-        if !self.others.is_empty() {
-            let step = Arc::new(step.clone());
-            self.tell(|| Task::Step(step.clone()));
+    /// Has the others begin a step, in which they will wait for rank 0. Each is told of its own
+    /// parts of adapters only: whoever lets go of a part last waits for its device, and a rank that
+    /// waited for another's would be waited for by that one.
+    fn begin(&mut self, step: &Step) -> Result<()> {
+        let whole = match step.adapters.is_empty() {
+            true if !self.others.is_empty() => Some(Arc::new(step.clone())),
+            _ => None,
+        };
+        for (i, other) in self.others.iter().enumerate() {
+            let step = match &whole {
+                Some(step) => step.clone(),
+                None => Arc::new(adapters::of_rank(step, i + 1)?),
+            };
+            if let Some(tasks) = &other.tasks {
+                let _ = tasks.send(Task::Step(step));
+            }
         }
+        self.under_way += 1;
+        Ok(())
     }
 
     /// The failure of a rank that gave no answer.
@@ -170,7 +182,7 @@ impl Run for Ranks {
             self.stays = true;
             self.own.processors.as_deref().map(nodes::stay_on);
         }
-        self.begin(step);
+        self.begin(step)?;
         self.own.run.submit(step)
     }
 

@@ -163,7 +163,7 @@ fn a_failure_of_a_rank_is_everybodys() {
 #[test]
 fn nobody_waits_for_a_rank_that_has_gone() {
     let mut ranks = ranks(&[3, 3, 3], None);
-    ranks.begin(&step(1));
+    ranks.begin(&step(1)).unwrap();
     std::thread::sleep(Duration::from_millis(10));
     drop(ranks);
 }

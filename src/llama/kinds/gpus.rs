@@ -143,10 +143,9 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
         Ok((gpu, device.name()))
     }
 
-    /// Not yet where GPUs exchange by themselves. A rank's thread may be the last that lets go of an
-    /// adapter. It then frees the parts of all ranks, and waits for their GPUs, which may be waiting
-    /// for a step that this thread has yet to launch: on the stand-in driver that went on without an
-    /// end.
+    /// Not yet where GPUs exchange by themselves: on the stand-in driver ranks waited for one another
+    /// without an end while a rank's thread freed the parts of others. It does so no more, but
+    /// adapters in such ranks have not been tested since.
     fn takes_adapters(&self) -> Result<()> {
         match self.group {
             None => Ok(()),

@@ -227,7 +227,7 @@ fn ranks_that_exchange_by_the_host_take_adapters_and_others_refuse_them() {
     };
     let mut want = None;
     for (nccl, seed) in [(false, 1), (true, 2), (false, 9)] {
-        let standin = Standin::new(&format!("devices=2,seed={seed}"));
+        let standin = Standin::new(&format!("devices=2 seed={seed}"));
         let open = |index| {
             let cuda = standin.open_at(index).unwrap();
             match nccl {
