@@ -127,7 +127,7 @@ OTHER_ORDER reduce - reduce reduce .*twin says
 OTHER_ORDER reduce_peers - reduce_peers twin says
 PART_LEFT reduce_peers - reduce_peers reduce_peers leaves
 NO_WAIT_PEERS reduce_peers - reduce_peers twin says|reduce_peers leaves
-NO_BARRIER_PEERS reduce_peers - reduce_peers twin says
+NO_BARRIER_PEERS reduce_peers - reduce_peers twin says|reduce_peers leaves
 PART_LEFT reduce - reduce reduce leaves
 WIDEST gather - gather outside a buffer|gather .*twin says|other bits
 FOREIGN embed f32 embed_ranks embed .*twin says
@@ -234,8 +234,8 @@ END
     tsan)
       cat <<'END'
 NO_BARRIER prepare - prepare data race
-NO_WAIT_PEERS reduce_peers - reduce_peers data race|twin says
-NO_BARRIER_PEERS reduce_peers - reduce_peers data race
+NO_WAIT_PEERS reduce_peers - reduce_peers data race|twin says|reduce_peers leaves
+NO_BARRIER_PEERS reduce_peers - reduce_peers data race|twin says|reduce_peers leaves
 NO_BARRIER_GEMM matmul_add prefill_bf16 gemm data race
 NO_BARRIER_GEMM_ENDS matmul_add prefill_bf16 gemm data race
 NO_BARRIER_GEMM_HALF matmul_add prefill_bf16 gemm data race
