@@ -16,7 +16,7 @@ MODELS = {
 # kernel of one's own over the peers' memory 4.5 to 8 us; NVLink gives a GPU about 370 GB/s of what
 # collectives move. Assumed: a gather takes as long as a sum, and reduce.cu's launch is in it.
 NCCL, LINK = 12e-6, 370e9
-# reduce_peers.cu: 4.5, 4.8 and 7.8 us for 32 KB on two, four and eight H100 (the same source), of which
+# Its reduce_peers: 4.5, 4.8 and 7.8 us for 32 KB on two, four and eight H100 (the same source), of which
 # the bytes are counted apart, as above: 0.1, 0.3 and 0.6 us.
 PEERS = {2: 4.5e-6, 4: 4.6e-6, 8: 7.2e-6}
 # src/backend/gpu/peers.rs: the most bytes of such a sum.

@@ -20,7 +20,7 @@
 // | embed, prepare, qkv, append, attend, attend_prefill, | one op each, decode and prefill |
 // | attend_prefill_fma, matmul_add, ffn_up, logits (.cu) | |
 // | adapt.cu | what adapters of requests add to products |
-// | reduce.cu, reduce_peers.cu, gather.cu | what the ranks of a model do together |
+// | reduce.cu, gather.cu | what the ranks of a model do together |
 // | choice.h | how a token is chosen among the logits of a row |
 // | sample.cu | from logits to a token |
 // | emu/ | the machine as C++; tests/ and test.sh prove the kernels on it |

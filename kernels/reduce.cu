@@ -1,34 +1,92 @@
 // The sum of what the ranks of a model have computed, in the order of the ranks, so that its bits
 // depend on nothing but their number. Sums of a library that moves the parts would depend on the
 // length of the message and on how the devices are connected.
+//
+// reduce adds parts that something else has moved to this device. reduce_peers reads them from the
+// memory of the other devices, in one launch. One-shot sums of this kind are known from TensorRT-LLM
+// and vLLM (their custom all-reduce). Ours needs no barrier at its end, because parts take turns
+// (params.h).
 #include "gpu.h"
 
-// No wait_for_last: it is not launched before the previous launch has ended.
-KERNEL(reduce) {
+// Adds numbers i .. i + 3 of all parts, which `part` loads, to those of x, or puts their sum there;
+// and sets those of `cleared` to zero.
+template <class Part> DEVICE void add_parts(
+    float *x, float *cleared, uint64_t i, uint32_t ranks, uint32_t adds, const Part &part) {
+    const auto load = [&](uint32_t rank) {
+#ifdef PLANT_OTHER_ORDER
+        rank = ranks - 1 - rank;
+#endif
+        return part(rank);
+    };
+    float sum[4], before[4];
+    const Words4 first = load(0);
+    UNROLL
+    for (int e = 0; e < 4; e++) sum[e] = as_float(first.w[e]);
+    UNROLL_BY(4)
+    for (uint32_t rank = 1; rank < ranks; rank++) {
+        const Words4 next = load(rank);
+        UNROLL
+        for (int e = 0; e < 4; e++) sum[e] += as_float(next.w[e]);
+    }
+    if (adds) {
+        fresh4(before, x + i);
+        UNROLL
+        for (int e = 0; e < 4; e++) sum[e] = before[e] + sum[e];
+    }
+    store16(x + i, words_of(sum));
+#ifndef PLANT_PART_LEFT
+    store16(cleared + i, Words4{});
+#endif
+}
+
+DEVICE void add_gathered(const ReduceParams &p) {
     start_next();
     const uint64_t i = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (i >= p.n) return;
-    const auto part = [&](uint32_t rank) {
-#ifdef PLANT_OTHER_ORDER
-        rank = p.ranks - 1 - rank;
+    add_parts(p.x, p.own, i, p.ranks, p.adds,
+        [&](uint32_t rank) { return load_fresh(p.parts + rank * p.n + i); });
+}
+
+// How often a thread looks at the flags before it looks at the host's word again, which is far away.
+#define LOOKS 256
+
+// Tells the ranks that this launch has begun, so that what this rank computed before it can be read,
+// and waits for theirs. Each block does so, and waits for any block of the others, not for a certain
+// one: the devices run blocks in orders of their own, and perhaps not all of them at the same time.
+DEVICE void meet(const ReducePeersParams &p, uint32_t turn) {
+    const uint32_t rank = threadIdx.x;
+    if (rank < p.ranks) store_released(p.turns[rank] + p.rank, turn);
+    // No thread may wait before the others of its warp have told their ranks, which might wait for
+    // that.
+    warp_sync();
+#ifndef PLANT_NO_WAIT_PEERS
+    const uint32_t *told = p.turns[p.rank] + rank;
+    // The difference, because turns begin at 0 again after a few days.
+    for (uint32_t looks = 1; rank < p.ranks && (int32_t)(load_acquired(told) - turn) < 0; looks++) {
+        if (looks % LOOKS == 0 && load_acquired(p.given_up)) break;
+        let_others_run();
+    }
 #endif
-        return p.parts + rank * p.n + i;
-    };
-    float sum[4], next[4];
-    fresh4(sum, part(0));
-    UNROLL_BY(4)
-    for (uint32_t rank = 1; rank < p.ranks; rank++) {
-        fresh4(next, part(rank));
-        UNROLL
-        for (int e = 0; e < 4; e++) sum[e] += next[e];
-    }
-    if (p.adds) {
-        fresh4(next, p.x + i);
-        UNROLL
-        for (int e = 0; e < 4; e++) sum[e] = next[e] + sum[e];
-    }
-    store16(p.x + i, words_of(sum));
-#ifndef PLANT_PART_LEFT
-    store16(p.own + i, Words4{});
+#ifndef PLANT_NO_BARRIER_PEERS
+    block_sync();
 #endif
 }
+
+DEVICE void add_peers(const ReducePeersParams &p) {
+    start_next();
+    const uint32_t turn = p.turn[blockIdx.x] + 1;
+    const uint64_t first = (uint64_t)blockIdx.x * blockDim.x * 4;
+    if (first < p.n)
+        meet(p, turn);
+    else
+        block_sync();
+    // All threads of the block have read it.
+    if (threadIdx.x == 0) p.turn[blockIdx.x] = turn;
+    for (uint64_t i = first + threadIdx.x * 4; i < p.n; i += (uint64_t)gridDim.x * blockDim.x * 4)
+        add_parts(p.x, p.next, i, p.ranks, p.adds,
+            [&](uint32_t rank) { return load_fenced16(p.parts[rank] + i); });
+}
+
+// No wait_for_last: they are not launched before the previous launch has ended.
+KERNEL(reduce) { add_gathered(p); }
+KERNEL(reduce_peers) { add_peers(p); }

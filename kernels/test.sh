@@ -124,11 +124,9 @@ NO_BARRIER_ADAPT adapt - adapt_add twin says|other bits
 OTHER_PART adapt - adapt_qkv twin says
 SUMS_LEFT silu_add - silu_add silu_add leaves
 OTHER_ORDER reduce - reduce reduce .*twin says
-OTHER_ORDER reduce_peers - reduce_peers twin says
-PART_LEFT reduce_peers - reduce_peers reduce_peers leaves
-NO_WAIT_PEERS reduce_peers - reduce_peers twin says|reduce_peers leaves
-NO_BARRIER_PEERS reduce_peers - reduce_peers twin says|reduce_peers leaves
 PART_LEFT reduce - reduce reduce leaves
+NO_WAIT_PEERS reduce - reduce_peers twin says|reduce_peers leaves
+NO_BARRIER_PEERS reduce - reduce_peers twin says|reduce_peers leaves
 WIDEST gather - gather outside a buffer|gather .*twin says|other bits
 FOREIGN embed f32 embed_ranks embed .*twin says
 ONE_RUN adapt - adapt_up twin says|other bits
@@ -234,8 +232,8 @@ END
     tsan)
       cat <<'END'
 NO_BARRIER prepare - prepare data race
-NO_WAIT_PEERS reduce_peers - reduce_peers data race|twin says|reduce_peers leaves
-NO_BARRIER_PEERS reduce_peers - reduce_peers data race|twin says|reduce_peers leaves
+NO_WAIT_PEERS reduce - reduce_peers data race|twin says|reduce_peers leaves
+NO_BARRIER_PEERS reduce - reduce_peers data race|twin says|reduce_peers leaves
 NO_BARRIER_GEMM matmul_add prefill_bf16 gemm data race
 NO_BARRIER_GEMM_ENDS matmul_add prefill_bf16 gemm data race
 NO_BARRIER_GEMM_HALF matmul_add prefill_bf16 gemm data race

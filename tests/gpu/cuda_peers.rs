@@ -2,7 +2,7 @@
 
 use crate::checkpoints::TempDir;
 use crate::cuda::{greedy, options};
-use crate::cuda_ranks::{By, Tensors, any_call_may_fail, bits, build_by, build_of, changed, deep};
+use crate::cuda_ranks::{By, Tensors, any_call_may_fail, bits, build_by, build_of, changed};
 use crate::emu::standin::Standin;
 use llamabi::log::{Level, Log};
 use llamabi::{BuildOptions, Error, Llama, Token};
@@ -196,22 +196,6 @@ fn a_gpu_that_never_comes() {
         assert!(report.contains(" 0 misuses"), "{report}");
         assert_eq!(left > 0, what.starts_with("stuck"), "{report}");
     }
-}
-
-/// Kernels that wait for other devices count as exchanges do where the host keeps pace.
-#[test]
-fn the_host_keeps_pace_with_kernels() {
-    let dir = deep(40);
-    let standin = Standin::new("devices=2 peers=1 hang=3 full=300");
-    let options = BuildOptions {
-        rank_timeout_ms: 3_000,
-        ..options()
-    };
-    let llama = build_of(dir.path(), &standin, &[0, 1], By::Nccl, options).unwrap();
-    let error = greedy(&llama, vec![vec![1, 500, 243]], 4).unwrap_err();
-    assert!(matches!(error, Error::Peer(_)), "{error}");
-    drop(llama);
-    standin.assert_clean();
 }
 
 /// Whatever call the driver refuses: nothing waits, and nothing is left behind.

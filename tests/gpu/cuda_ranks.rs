@@ -97,7 +97,7 @@ fn odd_vocabulary() -> TempDir {
 }
 
 /// With so many layers, all like the first.
-pub fn deep(layers: usize) -> TempDir {
+fn deep(layers: usize) -> TempDir {
     let more = |all: Tensors| {
         let first = "model.layers.0.";
         let of_layer = |(name, ..): &&(String, _, _, _)| name.starts_with(first);
@@ -356,16 +356,19 @@ fn a_group_that_the_caller_names() {
 #[test]
 fn the_host_keeps_pace() {
     let dir = deep(40);
-    let standin = Standin::new("devices=2 hang=10 full=300");
-    let options = BuildOptions {
-        rank_timeout_ms: 500,
-        ..options()
-    };
-    let llama = build_of(dir.path(), &standin, &[0, 1], By::Nccl, options).unwrap();
-    let error = greedy(&llama, vec![vec![1, 500, 243]], 2).unwrap_err();
-    assert!(matches!(error, Error::Peer(_)), "{error}");
-    drop(llama);
-    standin.assert_clean();
+    // Sums go by NCCL, or by kernels that wait for the other GPU.
+    for settings in ["hang=10", "hang=3 peers=1"] {
+        let standin = Standin::new(&format!("devices=2 full=300 {settings}"));
+        let options = BuildOptions {
+            rank_timeout_ms: 3_000,
+            ..options()
+        };
+        let llama = build_of(dir.path(), &standin, &[0, 1], By::Nccl, options).unwrap();
+        let error = greedy(&llama, vec![vec![1, 500, 243]], 2).unwrap_err();
+        assert!(matches!(error, Error::Peer(_)), "{settings}: {error}");
+        drop(llama);
+        standin.assert_clean();
+    }
 }
 
 /// What NCCL refuses: a sentence, or numbers that go through the host.

@@ -1,5 +1,5 @@
 //! Sums of the ranks of a process whose devices read each other's memory
-//! (`kernels/reduce_peers.cu`): each rank's kernel reads the parts of all ranks where they are. The
+//! (`reduce_peers` of `kernels/reduce.cu`): each rank's kernel reads the parts of all ranks where they are. The
 //! additions are those of [`super::exchange`], in the same order. A sum takes one launch and waits
 //! for no library, so it is faster where there is little to move: with few rows.
 
@@ -126,23 +126,23 @@ impl<D: Device> Peers<D> {
 
     /// The part of the next sum, which is a step's `first` one or not.
     pub fn part(&mut self, first: bool) -> &GpuBuf<D> {
-        self.at = match (first, self.at) {
-            (true, _) => 0,
-            (false, 1) => 2,
-            (false, _) => 1,
-        };
+        self.at = if first { 0 } else { self.next() };
         &self.all[self.rank].parts[self.at]
+    }
+
+    /// The part of the sum after this one, if the step has one.
+    fn next(&self) -> usize {
+        if self.at == 1 { 2 } else { 1 }
     }
 
     /// Adds the parts of all ranks, as [`Peers::part`] has given them last, to `rows` rows of `x`,
     /// or puts their sum in its place.
     pub fn reduce(&self, gpu: &Gpu<D>, x: &GpuBuf<D>, rows: usize, adds: bool) -> Result<()> {
         let own = &self.all[self.rank].parts;
-        let next = if self.at == 1 { 2 } else { 1 };
         let mut params = ReducePeersParams {
             x: x.at(),
             turn: self.turn.at(),
-            next: own[next].at(),
+            next: own[self.next()].at(),
             given_up: self.given_up,
             n: (rows * own[self.at].stride) as u64,
             rank: self.rank as u32,
