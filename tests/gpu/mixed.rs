@@ -4,6 +4,7 @@
 
 use crate::emu::Emu;
 use crate::small_model::{LIMITS, LayerDtypes, SHAPE, mixed, rope};
+use llamabi::backend::adapter::LowRank;
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::cpu::detect::Tier;
 use llamabi::backend::gpu::Gpu;
@@ -116,6 +117,75 @@ fn matrices_of_a_layer_may_differ() {
                     .all(|(a, b)| a.to_bits() == b.to_bits()),
                 "{ffn_dim} {layers:?} {hopper}: other bits in other pieces"
             );
+        }
+    }
+}
+
+/// An adapter of gate and up for a model of this shape.
+fn adapter(gpu: &Gpu<Emu>, shape: &Shape, kept: Dtype) -> Arc<Adapter> {
+    const RANK: usize = 8;
+    const GATE_AND_UP: usize = 2;
+    let numbers = |n: usize| (0..n).map(|i| (i * 29 % 23) as f32 / 115.0 - 0.1);
+    let a: Vec<f32> = numbers(RANK * shape.dim).collect();
+    let b: Vec<f32> = numbers(shape.ffn_dim * RANK).collect();
+    let mut adapter = Adapter::new(shape).unwrap();
+    adapter.id = 1;
+    for layer in 0..shape.n_layers {
+        for part in &mut adapter.matrices[layer * 4 + GATE_AND_UP][..2] {
+            let sizes = [shape.ffn_dim, RANK, shape.dim];
+            *part = Some(LowRank::new(kept, sizes, 1.0, &a, &b).unwrap());
+        }
+    }
+    let carrier = gpu.carrier().unwrap();
+    carrier.carry(&mut adapter).unwrap();
+    Arc::new(adapter)
+}
+
+/// Logits of a prompt's rows in a step, beside a prompt with this adapter if there is one.
+fn beside(runner: &mut dyn Run, adapter: Option<Arc<Adapter>>) -> Vec<u32> {
+    const ROWS: usize = 2 * PAGE;
+    let prompts = 1 + usize::from(adapter.is_some());
+    let span = |i: usize| Span {
+        rows: i * ROWS..(i + 1) * ROWS,
+        kind: RowKind::Prefill,
+        position: 0,
+        pages: 2 * i..2 * i + 2,
+    };
+    let step = Step {
+        tokens: (0..prompts * ROWS)
+            .map(|i| (i % ROWS * 37 % 300) as i32)
+            .collect(),
+        slots: (0..prompts * ROWS).map(|i| (i + 2 * PAGE) as u32).collect(),
+        spans: (0..prompts).map(span).collect(),
+        pages: (2..2 + 2 * prompts as u32).collect(),
+        wanted: (0..ROWS as u32).collect(),
+        adapters: match adapter {
+            Some(adapter) => vec![None, Some(adapter)],
+            None => Vec::new(),
+        },
+        ..Step::default()
+    };
+    let logits = runner.run(&step).unwrap();
+    logits.logits().iter().map(|x| x.to_bits()).collect()
+}
+
+/// A row of a prompt has the same bits beside a row with an adapter, also where gate and up have
+/// another type than that by which the adapter's numbers are kept.
+#[test]
+fn an_adapter_of_another_type_changes_no_other_row() {
+    use Dtype::{Bf16, F32};
+    let shape = shape(224);
+    for (most, up) in [(Bf16, F32), (F32, Bf16), (Bf16, Bf16), (F32, F32)] {
+        let layers = [[most, most, most, most, up, most]; SHAPE.n_layers];
+        for hopper in [false, true] {
+            let device = Emu::either(hopper, 1 << 30, 1);
+            let weights = layers.concat();
+            let gpu = Gpu::new(device, &shape, &rope(), &LIMITS, &weights, Dtype::F16).unwrap();
+            let adapter = adapter(&gpu, &shape, most);
+            let mut runner = mixed(gpu, &shape, &layers, Dtype::F16, Dtype::F16, false);
+            let alone = beside(&mut runner, None);
+            let together = beside(&mut runner, Some(adapter));
+            assert!(alone == together, "{most:?} {up:?} {hopper}");
         }
     }
 }

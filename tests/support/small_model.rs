@@ -58,7 +58,7 @@ fn matrix<B: Backend>(
     backend: &B,
     parts: &[(usize, Dtype)],
     cols: usize,
-    usage: MatUse,
+    (usage, place): (MatUse, Option<usize>),
     exact: bool,
 ) -> B::Mat {
     let part = |&(rows, dtype)| PartSpec {
@@ -75,7 +75,7 @@ fn matrix<B: Backend>(
         bias: false,
         scale: 1.0,
         usage,
-        place: None,
+        place,
     };
     let mut mat = backend.new_mat(&spec).unwrap();
     for (part, &(rows, dtype)) in parts.iter().enumerate() {
@@ -165,18 +165,24 @@ pub fn mixed<B: Backend>(
     let b = &backend;
     let ones = vec![1.0; shape.dim];
     let (q_dim, kv_dim, ffn_dim) = (shape.q_dim(), shape.kv_dim(), shape.ffn_dim);
-    let product = |parts: &[(usize, Dtype)], cols| matrix(b, parts, cols, MatUse::Product, exact);
+    let product = |place, parts: &[(usize, Dtype)], cols| {
+        matrix(b, parts, cols, (MatUse::Product, Some(place)), exact)
+    };
     let layer = |(index, &[q, k, v, o, up, down]): (usize, &LayerDtypes)| Layer {
         index,
         attention_norm: b.new_vector(&ones).unwrap(),
-        wqkv: product(&[(q_dim, q), (kv_dim, k), (kv_dim, v)], shape.dim),
-        wo: product(&[(shape.dim, o)], q_dim),
+        wqkv: product(
+            4 * index,
+            &[(q_dim, q), (kv_dim, k), (kv_dim, v)],
+            shape.dim,
+        ),
+        wo: product(4 * index + 1, &[(shape.dim, o)], q_dim),
         head_norms: None,
         rotation: Rotation::default(),
         window: None,
         ffn_norm: b.new_vector(&ones).unwrap(),
-        w13: product(&[(ffn_dim, up), (ffn_dim, up)], shape.dim),
-        w2: product(&[(shape.dim, down)], ffn_dim),
+        w13: product(4 * index + 2, &[(ffn_dim, up), (ffn_dim, up)], shape.dim),
+        w2: product(4 * index + 3, &[(shape.dim, down)], ffn_dim),
     };
     // Heads that are made here are not of four bits.
     let head = match dtype {
@@ -185,7 +191,7 @@ pub fn mixed<B: Backend>(
     };
     let vocabulary = |dtype, usage| {
         let parts = [(shape.vocab_size, dtype)];
-        matrix(b, &parts, shape.dim, usage, exact)
+        matrix(b, &parts, shape.dim, (usage, None), exact)
     };
     let weights = Weights {
         layers: layers.iter().enumerate().map(layer).collect(),
