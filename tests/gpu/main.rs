@@ -2,6 +2,8 @@
 //! `LLAMABI_TEST_DEVICE=cuda` most tests run on a real device. The scripts beside this file do so
 //! on a machine that has one.
 
+#[path = "../support/adapted.rs"]
+mod adapted;
 mod adapters;
 #[path = "../support/checkpoints/mod.rs"]
 mod checkpoints;
@@ -10,7 +12,6 @@ mod common;
 mod cuda;
 mod cuda_launches;
 mod cuda_library;
-mod cuda_peers;
 mod cuda_ranks;
 mod day;
 mod drafts;

@@ -1,5 +1,7 @@
 //! Whole models on the CPU, from their directory to their tokens, most through the C API.
 
+#[path = "../support/adapted.rs"]
+mod adapted;
 mod adapters;
 #[path = "../support/checkpoints/mod.rs"]
 mod checkpoints;

@@ -5,13 +5,14 @@
 mod lifetime;
 mod ranks;
 
+use crate::adapted::*;
 use crate::checkpoints::TempDir;
 use crate::checkpoints::lora::{self, ALL};
 use crate::common::reference;
 use crate::emu::Emu;
 use crate::emu::standin::Standin;
-use llamabi::engine::{Event, GenerateOptions, Next, Prompt, Stream};
-use llamabi::{BuildOptions, Device, Dtype, Error, Llama, Result, Token};
+use llamabi::engine::{Event, GenerateOptions, Next};
+use llamabi::{BuildOptions, Device, Dtype, Error, Llama, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -75,54 +76,6 @@ fn on_cpu(model: &str, options: &BuildOptions) -> Llama {
     .unwrap()
 }
 
-/// Greedy, past EOS.
-fn with(adapter: u32, n: usize) -> GenerateOptions {
-    GenerateOptions {
-        temperature: 0.0,
-        logprobs: true,
-        ignore_eos: true,
-        max_gen_len: Some(n),
-        adapter,
-        ..GenerateOptions::default()
-    }
-}
-
-fn prompt(n: usize) -> Vec<Token> {
-    (0..n)
-        .map(|i| (1 + (i * i * 31 + i * 17 + n * 57) % 290) as Token)
-        .collect()
-}
-
-fn start(llama: &Llama, n: usize, options: GenerateOptions) -> Result<Stream> {
-    llama.stream(vec![Prompt::Tokens(prompt(n))], options)
-}
-
-type Tokens = Vec<(Token, f32)>;
-
-/// The next token; `None` at the end.
-fn next(stream: &Stream) -> Option<(Token, f32)> {
-    loop {
-        match stream.next(None).unwrap() {
-            Next::Event(Event::Token(e)) => return Some((e.token, e.logprob)),
-            Next::Event(_) => {}
-            Next::Done => return None,
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn finish(stream: &Stream) -> Tokens {
-    std::iter::from_fn(|| next(stream)).collect()
-}
-
-fn run(llama: &Llama, n: usize, options: GenerateOptions) -> Tokens {
-    finish(&start(llama, n, options).unwrap())
-}
-
-fn bits(tokens: &Tokens) -> Vec<(Token, u32)> {
-    tokens.iter().map(|&(t, l)| (t, l.to_bits())).collect()
-}
-
 fn add(llama: &Llama, adapters: &[TempDir]) -> Vec<u32> {
     let add = |dir: &TempDir| llama.add_adapter(dir.path(), 0.75).unwrap();
     adapters.iter().map(add).collect()
@@ -163,7 +116,7 @@ fn an_adapter_computes_what_it_does_on_the_cpu() {
                 );
                 let what = format!("{model}, {weights} weights, adapter {id}");
                 assert!(want.len() > 33 && want.len() == got.len(), "{what}");
-                let far = |a: &Tokens, b: &Tokens| {
+                let far = |a: &[Said], b: &[Said]| {
                     let far = a.iter().zip(b).map(|(a, b)| (a.1 - b.1).abs());
                     far.take(33 + i).fold(0.0, f32::max)
                 };
@@ -297,7 +250,7 @@ fn graphs_and_steps_ahead_change_nothing() {
     assert_eq!(walk(&Emu::step_by_step(GIB, 3)), want);
 }
 
-fn cached(llama: &Llama, n: usize, options: GenerateOptions) -> (usize, Tokens) {
+fn cached(llama: &Llama, n: usize, options: GenerateOptions) -> (usize, Vec<Said>) {
     let stream = start(llama, n, options).unwrap();
     let mut tokens = Vec::new();
     loop {

@@ -58,7 +58,7 @@ fn ranks_add_together_what_ranks_on_the_cpu_add() {
                     all.truncate(33 + i);
                     all
                 };
-                let far = |a: &Tokens, b: &Tokens| {
+                let far = |a: &[Said], b: &[Said]| {
                     assert_eq!(a.len(), b.len());
                     let far = a.iter().zip(b).map(|(a, b)| (a.1 - b.1).abs());
                     far.fold(0.0, f32::max)

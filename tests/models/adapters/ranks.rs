@@ -1,10 +1,11 @@
 //! Adapters that requests choose, on several ranks of one process.
 
 use super::data;
+use crate::adapted::*;
 use crate::checkpoints::TempDir;
 use crate::checkpoints::lora::{self, ALL};
 use crate::common::reference;
-use llamabi::engine::{Event, GenerateOptions, Next, Prompt, Stream};
+use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::{BuildOptions, Device, Dtype, Error, Llama, Token};
 use std::path::PathBuf;
 
@@ -45,49 +46,6 @@ fn on(ranks: usize, model: &str, weights: Option<Dtype>, chunk: usize) -> Llama 
     llama
 }
 
-/// Greedy, past EOS.
-fn with(adapter: u32, n: usize) -> GenerateOptions {
-    GenerateOptions {
-        temperature: 0.0,
-        logprobs: true,
-        ignore_eos: true,
-        max_gen_len: Some(n),
-        adapter,
-        ..GenerateOptions::default()
-    }
-}
-
-fn prompt(n: usize) -> Vec<Token> {
-    let token = |i: usize| (1 + (i * i * 31 + i * 17 + n * 57) % 290) as Token;
-    (0..n).map(token).collect()
-}
-
-fn start(llama: &Llama, n: usize, options: GenerateOptions) -> llamabi::Result<Stream> {
-    llama.stream(vec![Prompt::Tokens(prompt(n))], options)
-}
-
-/// A token and its log probability.
-type Said = (Token, f32);
-
-fn next(stream: &Stream) -> Option<Said> {
-    loop {
-        match stream.next(None).unwrap() {
-            Next::Event(Event::Token(e)) => return Some((e.token, e.logprob)),
-            Next::Event(_) => {}
-            Next::Done => return None,
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn finish(stream: &Stream) -> Vec<Said> {
-    std::iter::from_fn(|| next(stream)).collect()
-}
-
-fn run(llama: &Llama, n: usize, options: GenerateOptions) -> Vec<Said> {
-    finish(&start(llama, n, options).unwrap())
-}
-
 /// With the prompt's tokens, which are the same whoever computes them.
 fn echoed(llama: &Llama, n: usize, adapter: u32) -> Vec<Said> {
     let options = GenerateOptions {
@@ -97,10 +55,6 @@ fn echoed(llama: &Llama, n: usize, adapter: u32) -> Vec<Said> {
     let mut said = run(llama, n, options);
     said.truncate(n);
     said
-}
-
-fn bits(said: &[Said]) -> Vec<(Token, u32)> {
-    said.iter().map(|&(t, l)| (t, l.to_bits())).collect()
 }
 
 fn add(llama: &Llama, adapters: &[TempDir]) -> Vec<u32> {

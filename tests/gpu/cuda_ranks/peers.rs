@@ -1,8 +1,9 @@
 //! Ranks on GPUs of the stand-in driver that reach each other's memory.
 
-use crate::checkpoints::TempDir;
+use super::failing::any_call_may_fail;
+use super::models::wide;
+use super::{By, bits, build_by, build_of};
 use crate::cuda::{greedy, options};
-use crate::cuda_ranks::{By, Tensors, any_call_may_fail, bits, build_by, build_of, changed};
 use crate::emu::standin::Standin;
 use llamabi::log::{Level, Log};
 use llamabi::{BuildOptions, Error, Llama, Token};
@@ -48,51 +49,6 @@ fn sums_from_gpu_to_gpu() {
         }
         standin.assert_clean();
     }
-}
-
-/// The checkpoint `mha-f32/hf` with rows of 8,192 numbers, of which 32 are as many as go from GPU to
-/// GPU. It has one layer, two heads and 32 hidden numbers, so that the emulator has little to do.
-fn wide() -> TempDir {
-    const TIMES: usize = 128;
-    let widen = |(name, dtype, shape, data): (String, _, Vec<usize>, Vec<u8>)| {
-        let [rows, bytes] = [shape[0], data.len() / shape[0]];
-        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
-        let written = has(&["o_proj", "down_proj"]);
-        let hidden = has(&["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"]);
-        let data: Vec<u8> = match (written, hidden) {
-            (true, _) => data
-                .chunks(bytes)
-                .flat_map(|row| &row[..4 * 32])
-                .copied()
-                .collect(),
-            (_, true) => data[..32 * bytes].to_vec(),
-            _ => data,
-        };
-        let (shape, data) = match (written, shape.len()) {
-            (true, _) => (vec![rows * TIMES, 32], data.repeat(TIMES)),
-            (_, 1) => (vec![rows * TIMES], data.repeat(TIMES)),
-            _ => {
-                let rows = data.len() / bytes;
-                let wide = data.chunks(bytes).flat_map(|row| row.repeat(TIMES));
-                (vec![rows, 64 * TIMES], wide.collect())
-            }
-        };
-        (name, dtype, shape, data)
-    };
-    let one_layer =
-        |(name, ..): &(String, _, _, _)| !name.contains("layers.") || name.contains("layers.0.");
-    let tensors = |all: Tensors| all.into_iter().filter(one_layer).map(widen).collect();
-    let words = [
-        [
-            "\"hidden_size\": 64",
-            "\"hidden_size\": 8192, \"head_dim\": 16",
-        ],
-        ["\"num_attention_heads\": 4", "\"num_attention_heads\": 2"],
-        ["\"num_key_value_heads\": 4", "\"num_key_value_heads\": 2"],
-        ["\"num_hidden_layers\": 3", "\"num_hidden_layers\": 1"],
-        ["\"intermediate_size\": 192", "\"intermediate_size\": 32"],
-    ];
-    changed(tensors, &words)
 }
 
 /// Sums of many rows go by NCCL, those of few before and after them do not.
