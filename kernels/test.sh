@@ -13,6 +13,7 @@ cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
 common=(-std=c++17 -march=native -fPIC -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi -fno-strict-aliasing -ffp-contract=off)
 kernels=(kernels/*.cu)
+emulator=(fibers warp memory launch hopper_clusters hopper_copies hopper_products)
 log() { printf '%s\n' "$*"; }
 
 # compile OBJECT SOURCE FLAGS...: compiles unless the object is newer than everything that it could
@@ -38,7 +39,7 @@ host() {
 }
 
 current() {
-  [[ -e $1 && -z $(find kernels \( -name '*.h' -o -name fibers.cpp -o -path "$2" -o -name test.sh \) -newer "$1" -print -quit) ]]
+  [[ -e $1 && -z $(find kernels \( -name '*.h' -o -path "$2" -o -name test.sh \) -newer "$1" -print -quit) ]]
 }
 
 # plant BUG FILE KERNELS: compiles some kernels of the file with the bug, into an object that is
@@ -296,14 +297,14 @@ start() {
     name=$(basename "$name" .cu)
     list+=("compile $dir/$name.o kernels/$name.cu $device") objects+=("$dir/$name.o")
   done
-  for name in fibers warp memory launch hopper_clusters hopper_copies hopper_products; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
+  for name in "${emulator[@]}"; do list+=("compile $dir/emu-$name.o kernels/emu/$name.cpp $machine") emu+=("$dir/emu-$name.o"); done
   list+=("host $tables kernels/emu/table.cpp")
 }
 
 # library MODE [PLANT]: builds the library for the tests in tests/ from the same objects. In mode
 # plain, builds the stand-in for NVIDIA's driver beside it.
 library() {
-  local bug=${2:-} file which planted=() name cuda=(blaslt driver fibers graphs kernels memory nccl state)
+  local bug=${2:-} file which planted=() name cuda=(blaslt driver graphs kernels memory nccl state) many=()
   start "$1"
   if [[ -n $bug ]]; then
     read -r file which < <(plants "$mode" | awk -v bug="$bug" '$1 == bug { print $2, $3; exit }') ||
@@ -311,7 +312,11 @@ library() {
     list+=("plant $bug $file $which") planted=("$dir/$file-$bug.o")
   fi
   if [[ $mode == plain ]]; then
-    for name in "${cuda[@]}"; do list+=("compile $dir/cuda-$name.o kernels/emu/cuda/$name.cpp $machine"); done
+    # Many copies of the stand-in driver are loaded into one process (switch.h).
+    for name in "${emulator[@]}"; do
+      list+=("compile $dir/many-$name.o kernels/emu/$name.cpp $machine -DEMU_LOADED_MANY_TIMES") many+=("$dir/many-$name.o")
+    done
+    for name in "${cuda[@]}"; do list+=("compile $dir/cuda-$name.o kernels/emu/cuda/$name.cpp $machine -DEMU_LOADED_MANY_TIMES"); done
   fi
   at_once "${list[@]}"
   # The sanitizers' functions come from what is preloaded. If one is missing, opening the library
@@ -319,7 +324,7 @@ library() {
   shared "libemu$bug.so" "${planted[@]}" "${objects[@]}" "${emu[@]}" $tables
   if [[ $mode == plain ]]; then
     cuda=("${cuda[@]/#/$dir/cuda-}")
-    shared libcuda.so.1 "${objects[@]}" "${emu[@]:1}" $tables "${cuda[@]/%/.o}"
+    shared libcuda.so.1 "${objects[@]}" "${many[@]}" $tables "${cuda[@]/%/.o}"
   fi
   log "$PWD/$dir/libemu$bug.so"
 }

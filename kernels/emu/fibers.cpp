@@ -11,15 +11,11 @@ namespace {
 
 // (Memory of a thread has to be small in a shared library, so it is a pointer.)
 thread_local std::unique_ptr<Machine[]> own;
-// The one whose block runs. Every use of `own` itself would check whether it has been constructed.
-#ifndef EMU_LOADED_MANY_TIMES
-// In a shared library, this attribute avoids a function call to find the pointer. It saves an
-// eighth of the time.
-__attribute__((tls_model("initial-exec")))
-#endif
-__thread Machine *current;
 
 } // namespace
+
+// (Every use of `own` itself would check whether it has been constructed.)
+__thread Machine *current;
 
 Machine &make_machine(unsigned i) {
     hopper_select(i);
@@ -28,11 +24,7 @@ Machine &make_machine(unsigned i) {
     current->place_of = i;
     return *current;
 }
-Machine &machine() { return *current; }
 
-// Saves the callee-saved registers, stores the stack pointer in *save, and continues on the stack
-// `to`. It must not be inlined.
-extern "C" void llamabi_emu_switch(void **save, void *to);
 #if defined(__x86_64__)
 asm(R"(.text
 .globl llamabi_emu_switch
@@ -50,22 +42,8 @@ llamabi_emu_switch:
 #error "the emulator's switch is written for x86-64"
 #endif
 
-namespace {
-
-// Returns the next lane of this round of the current warp that can run; null at the end of the
-// round.
-Fiber *next_lane(Machine &m) {
-    for (uint32_t ready = m.warps[m.warp].ready; m.passed < 32;) {
-        unsigned lane = (m.first + m.passed++) % 32;
-        if (ready >> lane & 1) return &m.fibers[m.warp * 32 + lane];
-    }
-    return nullptr;
-}
-
-} // namespace
-
-void to_scheduler(bool dying) {
-    Machine &m = machine();
+#if defined(EMU_ASAN) || defined(EMU_TSAN)
+void to_scheduler(Machine &m, bool dying) {
     Fiber *f = m.now;
 #ifdef EMU_TSAN
     // Flag 1 means no synchronisation. Otherwise TSan would take every switch for an order between
@@ -78,24 +56,15 @@ void to_scheduler(bool dying) {
     void *fake = nullptr;
     __sanitizer_start_switch_fiber(dying ? nullptr : &fake, m.stack, m.stack_size);
 #endif
-    (void)dying;
-    void *to = m.sp;
-#if !defined(EMU_ASAN) && !defined(EMU_TSAN)
-    // Switches directly to the next lane; the way through the scheduler would cost two switches.
-    if (!m.failed)
-        if (Fiber *next = next_lane(m)) {
-            m.now = next;
-            to = next->sp;
-        }
-#endif
-    llamabi_emu_switch(&f->sp, to);
+    llamabi_emu_switch(&f->sp, m.sp);
 #ifdef EMU_ASAN
     __sanitizer_finish_switch_fiber(fake, &m.stack, &m.stack_size);
 #endif
 #ifdef EMU_TSAN
-    if (!dying && m.failed) to_scheduler(true);
+    if (!dying && m.failed) to_scheduler(m, true);
 #endif
 }
+#endif
 
 namespace {
 
@@ -118,7 +87,7 @@ void resume(Fiber &f) {
 
 void end(Machine &m) {
     m.now->done = true;
-    m.warps[m.now->id / 32].ready &= ~(1u << m.now->id % 32);
+    m.ready[m.now->id() / 32] &= ~(1u << m.now->id() % 32);
 }
 
 void first_entry() {
@@ -140,14 +109,14 @@ void first_entry() {
     end(m);
     m.exited++;
     cluster_opens(*m.cluster);
-    Warp &w = m.warps[f->id / 32];
+    Warp &w = m.warps[f->id() / 32];
     w.exited++;
     if (hidden && all_are_early(m, 0)) show(m);
     if (m.block.arrived)
         fail(m.block.line, "a thread exited while %u wait at the block's barrier", m.block.arrived);
     if (w.barrier.arrived)
         fail(w.barrier.line, "a lane exited while others wait for it in a warp operation");
-    to_scheduler(true);
+    to_scheduler(m, true);
     abort();
 }
 
@@ -162,7 +131,7 @@ void fail(int line, const char *format, ...) {
         const View &v = m.now->view;
         int n = snprintf(m.message, sizeof m.message,
             "%s, block (%u, %u, %u), thread %u, line %d: ", m.kernel, v.block.x, v.block.y,
-            v.block.z, m.now->id, line);
+            v.block.z, m.now->id(), line);
         va_list args;
         va_start(args, format);
         vsnprintf(m.message + n, sizeof m.message - n, format, args);
@@ -170,13 +139,14 @@ void fail(int line, const char *format, ...) {
     }
     // The scheduler never returns to this fiber.
     end(m);
-    to_scheduler(true);
+    to_scheduler(m, true);
     abort();
 }
 
 void yield() {
-    machine().turns = 0;
-    to_scheduler(false);
+    Machine &m = machine();
+    m.turns = 0;
+    to_scheduler(m, false);
 }
 
 // Half a minute.
@@ -234,7 +204,6 @@ void device_fence() {
 void start(Fiber &f, unsigned id, const View &view) {
     f.view = view;
     f.view.thread = {id, 0, 0};
-    f.id = id;
     f.done = false;
     f.copies.clear();
     f.groups.clear();
@@ -266,7 +235,7 @@ void run_block(unsigned threads, Random &random, bool ahead, unsigned turns) {
         bool moved = m.gives_way = false;
         for (unsigned i = 0; i < warps && !moved; i++) {
             m.warp = (chosen + i) % warps;
-            while (m.warps[m.warp].ready && !m.failed) {
+            while (m.ready[m.warp] && !m.failed) {
                 m.first = random.below(32);
                 m.passed = 0;
                 while (Fiber *f = m.failed ? nullptr : next_lane(m)) resume(*f);
@@ -294,7 +263,7 @@ void run_block(unsigned threads, Random &random, bool ahead, unsigned turns) {
             for (unsigned i = 0; i < threads && n < (int)sizeof m.message - 64; i += 32)
                 if (!m.fibers[i].done)
                     n += snprintf(m.message + n, sizeof m.message - n, " thread %u at line %d;", i,
-                        m.fibers[i].line);
+                        m.warps[i / 32].line[0]);
         }
     }
 }

@@ -36,15 +36,7 @@ Block &block_of(unsigned rank, int line) {
     return *other.block;
 }
 
-void sleep(Barrier &b, int line) {
-    Machine &m = machine();
-    Fiber *f = m.now;
-    f->before = b.waiting;
-    b.waiting = f;
-    f->line = line;
-    m.warps[f->id / 32].ready &= ~(1u << f->id % 32);
-    to_scheduler(false);
-}
+void sleep(Barrier &b, int line) { park(machine(), b, line); }
 
 namespace {
 

@@ -3,6 +3,8 @@
 
 #include "table.h"
 
+#include <algorithm>
+
 #ifdef EMU_TSAN
 extern "C" {
 void AnnotateIgnoreWritesBegin(const char *, int);
@@ -128,8 +130,8 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         for (Warp &w : m.warps) {
             w.barrier = Barrier();
             w.exited = 0;
-            w.ready = 0xffffffffu;
         }
+        std::fill_n(m.ready, threads / 32, 0xffffffffu);
         for (unsigned i = 0; i < threads; i++) start(m.fibers[i], i, view);
     };
     auto end = [&](Machine &m, const unsigned char *guarded) {

@@ -66,26 +66,27 @@ constexpr size_t STACK = 64 << 10;
 // Bytes of 0xff before and after memory. A write into them is detected.
 constexpr size_t GUARD = 256;
 
+// The most warps of a block.
+constexpr unsigned WARPS = 32;
+
 struct Barrier {
     unsigned arrived = 0, generation = 0;
     int line = 0;
     Op op = Op::Sync;
-    // The last fiber that arrived; Fiber::before links to those that arrived earlier.
-    struct Fiber *waiting = nullptr;
+    uint32_t waiting[WARPS] = {}; // the lanes of each warp that wait, a bit for each
     // For TSan, what threads release to and acquire from, by parity of the generation. If there
     // were one token, a thread that wakes late would acquire the next generation too, and that
     // would hide races.
     char token[2] = {};
 };
 
-struct Fiber {
+// What a switch needs comes first and fills one line of the CPU's cache: a block has hundreds of
+// threads, and its switches take most of the emulator's time.
+struct alignas(64) Fiber {
     View view;
     void *sp;
     char *stack;
-    unsigned id;
     bool done;
-    Fiber *before;              // the fiber that arrived at the same barrier before this one
-    int line;                   // line of the barrier
     std::vector<Copy> copies;   // in order of issue, whether committed or not
     std::vector<size_t> groups; // the end of each committed group in `copies`
     size_t copied;
@@ -93,17 +94,19 @@ struct Fiber {
     void *tsan;
     bool started;
 #endif
+    unsigned id() const { return view.thread.x; }
 };
+static_assert(offsetof(Fiber, stack) == 64, "a switch touches one line");
 
 struct Warp {
     Barrier barrier;
     unsigned exited;
-    uint32_t ready; // the lanes that can run, a bit for each
+    int line[32]; // where each lane waits
     // Twice, by parity of the barrier's generation, because one lane may still read the last
     // exchange while another lane starts the next one.
     uint32_t slot[2][6][32]; // [parity][word][lane]
     float result[2][32];
-    float a[2][16][16], b[2][16][8];
+    float a[2][16][16], b[2][16][8], d[2][16][8];
 };
 
 #ifdef EMU_TSAN
@@ -135,6 +138,7 @@ struct Cluster {
 struct Machine {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
+    uint32_t ready[WARPS] = {}; // the lanes of each warp that can run, a bit for each
     // `early`: the barrier of wait_for_last; `together`: threads that wait for the cluster.
     Barrier block, named[16], early, together;
     unsigned place_of = 0; // its number
@@ -195,10 +199,9 @@ struct Random {
 
 // fibers.cpp. The state of the block that runs. make_machine chooses it, before anything else.
 Machine &make_machine(unsigned);
-Machine &machine();
 // Switches from the running fiber to the next one, or back to run_block. A `dying` fiber never runs
 // again.
-void to_scheduler(bool dying);
+void to_scheduler(Machine &, bool dying);
 void start(Fiber &, unsigned id, const View &);
 // Runs the fibers until all of them have ended, one has failed, or some warps have had their turns.
 void run_block(unsigned threads, Random &, bool ahead, unsigned turns);
@@ -207,8 +210,12 @@ void end_block(unsigned threads);
 void fences_begin();
 #endif
 
-// warp.cpp
+// switch.h
+Machine &machine();
+// Waits until as many threads as are expected have come to the barrier.
 void wait_at(Machine &, Barrier &, unsigned expected, int line);
+// The running thread waits until the barrier is opened.
+void park(Machine &, Barrier &, int line);
 // Lets all threads that wait at the barrier go on.
 void open(Machine &, Barrier &);
 
@@ -263,5 +270,7 @@ struct InOrder {
 };
 
 } // namespace emu
+
+#include "switch.h"
 
 #endif

@@ -6,42 +6,14 @@
 
 namespace emu {
 
-void open(Machine &m, Barrier &b) {
-    for (Fiber *f = b.waiting; f; f = f->before) m.warps[f->id / 32].ready |= 1u << f->id % 32;
-    b.waiting = nullptr;
-    b.arrived = 0;
-    b.generation++;
-}
-
-void wait_at(Machine &m, Barrier &b, unsigned expected, int line) {
-    Fiber *f = m.now;
-#ifdef EMU_TSAN
-    char *token = &b.token[b.generation & 1];
-    __tsan_release(token);
-#endif
-    if (b.arrived == 0) b.line = line;
-    if (++b.arrived == expected) {
-        open(m, b);
-    } else {
-        f->before = b.waiting;
-        b.waiting = f;
-        f->line = line;
-        m.warps[f->id / 32].ready &= ~(1u << f->id % 32);
-        to_scheduler(false);
-    }
-#ifdef EMU_TSAN
-    __tsan_acquire(token);
-#endif
-}
-
 namespace {
 
 // The running thread. It is looked up once for each operation, because calling machine() for every
 // use takes longer than most operations.
 struct Lane {
     Machine &m = machine();
-    unsigned id = m.now->id % 32;
-    Warp &w = m.warps[m.now->id / 32];
+    unsigned id = m.now->id() % 32;
+    Warp &w = m.warps[m.now->id() / 32];
 
     // The part of a warp operation before its barrier. Returns the parity from which to read after
     // the barrier.
@@ -99,6 +71,36 @@ template <class F> void butterfly(float (&lanes)[32], unsigned mask, F f) {
     memcpy(lanes + 16, &high, sizeof high);
 }
 
+// What the last lane to arrive computes for all. It is a function of its own so that the vectors
+// take no room on the stacks of the other lanes.
+__attribute__((noinline)) void exchange_all(Warp &w, int parity, Op op, int arg, int line) {
+    float all[32];
+    memcpy(all, w.slot[parity][0], sizeof all);
+    for (uint32_t other : w.slot[parity][1])
+        if ((int)other != arg)
+            fail(line, "lanes of a warp disagree about an argument: %d and %d", arg, (int)other);
+    auto add = [](Floats a, Floats b) { return a + b; };
+    if (op == Op::GroupSum)
+        butterfly(all, (unsigned)arg - 1, add);
+    else if (op == Op::GroupMax)
+        butterfly(all, (unsigned)arg - 1, maximum);
+    const unsigned mask = op == Op::ShuffleXor ? (unsigned)arg : 0;
+    for (unsigned i = 0; i < 32; i++) w.result[parity][i] = all[i ^ mask];
+}
+
+// The same for a product of two fragments: a row of the second operand is a vector.
+__attribute__((noinline)) void mma_all(Warp &w, int parity) {
+    typedef float Row __attribute__((vector_size(32)));
+    Row b[16];
+    memcpy(b, w.b[parity], sizeof b);
+    for (unsigned i = 0; i < 16; i++) {
+        Row sum;
+        memcpy(&sum, w.d[parity][i], sizeof sum);
+        for (unsigned k = 0; k < 16; k++) sum += w.a[parity][i][k] * b[k];
+        memcpy(w.d[parity][i], &sum, sizeof sum);
+    }
+}
+
 } // namespace
 
 void cp_push(const Copy &c) { machine().now->copies.push_back(c); }
@@ -146,21 +148,7 @@ float exchange(Op op, float v, int arg, int line) {
     Warp &w = lane.w;
     const uint32_t mine[] = {as_bits(v), (uint32_t)arg};
     int parity = lane.meet(op, line, mine, 2);
-    if (w.barrier.arrived == 31) { // the last lane to arrive computes for all
-        float all[32];
-        memcpy(all, w.slot[parity][0], sizeof all);
-        for (uint32_t other : w.slot[parity][1])
-            if ((int)other != arg)
-                fail(
-                    line, "lanes of a warp disagree about an argument: %d and %d", arg, (int)other);
-        auto add = [](Floats a, Floats b) { return a + b; };
-        if (op == Op::GroupSum)
-            butterfly(all, (unsigned)arg - 1, add);
-        else if (op == Op::GroupMax)
-            butterfly(all, (unsigned)arg - 1, maximum);
-        const unsigned mask = op == Op::ShuffleXor ? (unsigned)arg : 0;
-        for (unsigned i = 0; i < 32; i++) w.result[parity][i] = all[i ^ mask];
-    }
+    if (w.barrier.arrived == 31) exchange_all(w, parity, op, arg, line);
     lane.wait(line);
     return w.result[parity][lane.id];
 }
@@ -225,13 +213,11 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Op op,
         w.b[parity][2 * t + h][g] = value(b0, h);
         w.b[parity][2 * t + 8 + h][g] = value(b1, h);
     }
+    auto at = [&](unsigned i) -> float & { return w.d[parity][g + i / 2 * 8][2 * t + i % 2]; };
+    for (unsigned i = 0; i < 4; i++) at(i) = d[i];
+    if (w.barrier.arrived == 31) mma_all(w, parity);
     lane.wait(line);
-    for (unsigned i = 0; i < 4; i++) {
-        float sum = d[i];
-        const float *row = w.a[parity][g + i / 2 * 8];
-        for (unsigned k = 0; k < 16; k++) sum += row[k] * w.b[parity][k][2 * t + i % 2];
-        d[i] = sum;
-    }
+    for (unsigned i = 0; i < 4; i++) d[i] = at(i);
 }
 
 } // namespace emu
