@@ -17,7 +17,9 @@ machine can do something else: `BENCH_SLICES=rounds.jsonl BENCH_GROUPS=4-bit-str
 streams" BENCH_PEERS=vLLM BENCH_ROUNDS=1`. Each adds its rounds to the file, after short jobs that
 warm up, and prints what all slices so far say: ratios are then medians of those of the rounds that
 two engines were both in. Where others had more than 5 % in a round, it counts only if there are
-fewer than three without.
+fewer than three without. Engines take a minute to start, longer than many a round. With BENCH_QUIET
+they may start while the machine is busy: this command is started before every round, prints a line
+when nothing else computes, and lets others go on at the end of its input.
 
 | variable | |
 |---|---|
@@ -26,13 +28,16 @@ fewer than three without.
 | BENCH_CASES | cases whose name contains it: prefill, decode, "batch 1", "16 streams" |
 | BENCH_ROUNDS (7, of streams 3) | so many, after one that warms up |
 | BENCH_OURS (fast full) | precisions of llamabi |
-| BENCH_SLICES | a file that keeps every round: see below |
+| BENCH_SLICES | a file that keeps every round: see above |
+| BENCH_QUIET | a command that keeps the machine quiet while a round of a slice runs: see above |
 | BENCH_RECORD | a file that gets the numbers as lines of JSON, too |
 """
 
+import contextlib
 import json
 import os
 import platform
+import shlex
 import signal
 import statistics
 import subprocess
@@ -216,6 +221,19 @@ def start(group, directory, library):
     return engines
 
 
+@contextlib.contextmanager
+def quiet():
+    """While it lasts, BENCH_QUIET keeps the machine quiet, if it is set."""
+    command = shlex.split(os.environ.get("BENCH_QUIET", ""))
+    if not command:
+        yield
+        return
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
+        if not keeper.stdout.readline():
+            raise RuntimeError(f"BENCH_QUIET ended with status {keeper.wait()}")
+        yield
+
+
 def add_slice(file, group, limits, engines, cases, rounds, whole):
     """Adds a line for every round and case to the file."""
     for number in range(rounds):
@@ -223,14 +241,15 @@ def add_slice(file, group, limits, engines, cases, rounds, whole):
             if number == 0:
                 for engine, _ in engines:
                     engine.ask(json.dumps({"prompts": prompts(index, batch, 16), "tokens": 3, "whole": whole}))
-            before, seed = others_busy(), int(time.time()) % 100_000
-            row = {"group": group, "case": name, "time": time.strftime("%F %T"), "tokens_s": {}}
-            row.update(json.loads(limits.ask("")))
-            for engine, _ in engines[::1 if seed % 2 else -1]:
-                job = {"prompts": prompts(seed, batch, prompt), "tokens": steps, "whole": whole}
-                seconds = float(engine.ask(json.dumps(job)))
-                row["tokens_s"][engine.name] = batch * (steps + whole or prompt) / seconds
-            after = others_busy()
+            with quiet():
+                before, seed = others_busy(), int(time.time()) % 100_000
+                row = {"group": group, "case": name, "time": time.strftime("%F %T"), "tokens_s": {}}
+                row.update(json.loads(limits.ask("")))
+                for engine, _ in engines[::1 if seed % 2 else -1]:
+                    job = {"prompts": prompts(seed, batch, prompt), "tokens": steps, "whole": whole}
+                    seconds = float(engine.ask(json.dumps(job)))
+                    row["tokens_s"][engine.name] = batch * (steps + whole or prompt) / seconds
+                after = others_busy()
             row["others"] = (after[0] - before[0]) / max(after[1] - before[1], 1)
             with open(file, "a") as f:
                 f.write(json.dumps(row) + "\n")
