@@ -184,6 +184,10 @@ pub(super) use in_pairs;
 macro_rules! eight_bits {
     () => {
         in_lines!();
+        #[inline(always)]
+        fn prefetch_near<S: Simd>(s: S, line: &[u16; LINE]) {
+            s.prefetch(line, 3 * size_of_val(line));
+        }
         const UNIT: f32 = 1.0;
         type Pairs<S: Simd> = ();
         type Values<S: Simd> = ();

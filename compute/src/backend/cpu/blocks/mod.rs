@@ -306,6 +306,11 @@ pub trait Blocks: 'static {
     fn line(block: &Self::Block, i: usize) -> Self::Line<'_>;
     /// Prefetches the memory that lies `ahead` bytes after a line of codes and of its plane.
     fn prefetch_line<S: Simd>(s: S, line: Self::Line<'_>, ahead: usize);
+    /// Prefetches from L2 into L1 the line of codes that one row needs soon. It pays where lines
+    /// take many instructions: with eight bits and int16, one stream of a Zen 4 that reads 66 GB/s
+    /// is 1.17 times as fast.
+    #[inline(always)]
+    fn prefetch_near<S: Simd>(_: S, _: Self::Line<'_>) {}
 
     /// What the scales of all spans of a block have in common.
     type Common<S: Simd>: Copy;

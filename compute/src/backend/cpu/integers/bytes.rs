@@ -60,6 +60,9 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                 unrolled!(WIDE, b => {
                     let line = Q::line(w[b], i * lines + j);
                     Q::prefetch_line(s, line, ahead);
+                    if SIDE == 1 {
+                        Q::prefetch_near(s, line);
+                    }
                     let quads = Q::quads(s, line);
                     for (q, codes) in quads.into_iter().take(each).enumerate() {
                         for r in 0..SIDE {

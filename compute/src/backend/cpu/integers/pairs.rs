@@ -57,6 +57,9 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
                 unrolled!(WIDE, b => {
                     let line = Q::line(w[b], i * lines + j);
                     Q::prefetch_line(s, line, ahead);
+                    if SIDE == 1 {
+                        Q::prefetch_near(s, line);
+                    }
                     Q::add(s, table, line, words, first, &mut dots[b]);
                 });
             }
