@@ -119,7 +119,9 @@ fn run_program(name: &str, under: Under) {
     let model = match (under, name) {
         // A small one, because valgrind would spend most of its time on the products of the other.
         // `text` counts on float32, and the prompt of `cancel` has to take a while.
-        (Under::Valgrind, name) if !["text", "cancel"].contains(&name) => "tests/data/adapters/base",
+        (Under::Valgrind, name) if !["text", "cancel"].contains(&name) => {
+            "tests/data/adapters/base"
+        }
         _ => "tests/data/reference/mha-f32/meta",
     };
     let model = root().join(model);
