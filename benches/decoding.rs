@@ -49,6 +49,7 @@ use std::time::Instant;
 const SLOTS: usize = 8;
 const MAX_SEQ_LEN: usize = 1152;
 const PROMPT: usize = 32;
+const DRAFT: &str = "160m";
 const PAGE: usize = <Cpu as Backend>::PAGE_SIZE;
 
 /// Every token is a letter.
@@ -210,13 +211,18 @@ impl Bench {
             vocab_size,
             ..self.shape
         };
+        let numbers = |shape: &Shape| shapes::matrix_numbers(shape) as f64;
+        let draft_share = match &draft {
+            Some(_) => numbers(&named("BENCH_DRAFT", DRAFT).1) / numbers(&shape),
+            None => 0.0,
+        };
         let run = runner(shape, self.dtype, self.threads);
-        Self::engine_of(run, draft, tokenizer)
+        Self::engine_of(run, (draft, draft_share), tokenizer)
     }
 
     fn engine_of(
         run: Box<dyn Run>,
-        draft: Option<Box<dyn Run>>,
+        (draft, draft_share): (Option<Box<dyn Run>>, f64),
         tokenizer: Arc<dyn Tokenizer>,
     ) -> Engine {
         let options = EngineOptions {
@@ -228,6 +234,7 @@ impl Bench {
             max_stall_ms: 1000,
             max_unread_ms: u32::MAX,
             stall_memory_bytes: 0,
+            draft_share,
             eos_ids: vec![tokenizer.eos_id()],
         };
         let log = Arc::new(Log::new(None));
@@ -373,7 +380,7 @@ fn runner(shape: Shape, dtype: Dtype, threads: usize) -> Box<dyn Run> {
 fn draft_model(bench: &Bench, script: &Arc<Mutex<Script>>) -> Box<dyn Run> {
     let small = Shape {
         vocab_size: bench.shape.vocab_size,
-        ..named("BENCH_DRAFT", "160m").1
+        ..named("BENCH_DRAFT", DRAFT).1
     };
     Box::new(Scripted {
         run: runner(small, bench.dtype, bench.threads),

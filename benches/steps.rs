@@ -97,7 +97,7 @@ pub fn steps(bench: &mut Bench) {
     for (gives_logits, from) in [(false, "tokens"), (true, "logits of 128,256 ids")] {
         for batch in [1, 8] {
             let run = Box::new(AtOnce::new(SLOTS, gives_logits));
-            let engine = Bench::engine_of(run, None, Arc::new(Letters(LARGE)));
+            let engine = Bench::engine_of(run, (None, 0.0), Arc::new(Letters(LARGE)));
             let mut times = Vec::new();
             for _ in 0..bench.rounds {
                 let before = processor_seconds();

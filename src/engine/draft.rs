@@ -13,6 +13,7 @@ use super::branch::Branch;
 use super::call::Call;
 use super::extent::Extent;
 use super::ngram::{KINDS, Lookup};
+use super::pace::Gain;
 use super::request::MAX_DRAFTS;
 use crate::Token;
 use crate::backend::{RowKind, Span, Step};
@@ -39,6 +40,66 @@ impl Guesser {
             Guesser::Heads(n) => n,
             Guesser::Model => MAX_DRAFTS,
         }
+    }
+}
+
+/// Most drafts of a guesser that are tried in a step, to see how long such a step takes. One tells
+/// enough where there is one sequence, and too little beside 8.
+const TRIED: usize = 3;
+
+/// Who may ask a guesser for drafts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Askers {
+    /// What they could gain.
+    gain: Gain,
+    /// The sequence that is to find out, where one is.
+    one: Option<u64>,
+}
+
+impl Askers {
+    pub const NOBODY: Askers = Askers {
+        gain: Gain::No,
+        one: None,
+    };
+
+    /// `one` chooses the sequence that finds out, if there is one that can.
+    pub fn new(gain: Gain, one: impl FnOnce() -> Option<u64>) -> Self {
+        let one = match gain {
+            Gain::Untried | Gain::Doubtful => one(),
+            Gain::No | Gain::Yes => None,
+        };
+        Askers { gain, one }
+    }
+
+    /// What drafts could gain for the sequence with this id, if it may ask for them.
+    pub fn gain(self, id: u64) -> Gain {
+        match self.gain {
+            Gain::Untried | Gain::Doubtful if self.one != Some(id) => Gain::No,
+            gain => gain,
+        }
+    }
+}
+
+/// How often a guesser's first drafts were right, in all sequences, the latest ones counting most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Record {
+    right: f64,
+    compared: u32,
+}
+
+impl Record {
+    /// What the latest one counts, at least.
+    const LATEST: f64 = 0.05;
+
+    /// 0 until one was compared.
+    pub fn right(self) -> f64 {
+        self.right
+    }
+
+    pub fn note(&mut self, is_right: bool) {
+        self.compared = self.compared.saturating_add(1);
+        let latest = Self::LATEST.max(1.0 / f64::from(self.compared));
+        self.right += latest * (f64::from(u8::from(is_right)) - self.right);
     }
 }
 
@@ -84,8 +145,8 @@ pub(super) struct Drafts {
     last_rest: u32,
     /// Whether they were looked for in the step that is being planned.
     looked: bool,
-    /// It has rested: one draft is tried.
-    tries: bool,
+    /// So many drafts are tried whatever they are worth: one after a rest.
+    tries: usize,
     pub drafted: u32,
     pub accepted: u32,
 }
@@ -171,7 +232,7 @@ impl Drafts {
             rest: 0,
             last_rest: 0,
             looked: false,
-            tries: false,
+            tries: 0,
             drafted: 0,
             accepted: 0,
         })
@@ -190,7 +251,9 @@ impl Drafts {
     /// A step was planned in which it rests.
     pub fn rest(&mut self) {
         self.rest = self.rest.saturating_sub(1);
-        self.tries |= self.rest == 0;
+        if self.rest == 0 {
+            self.tries = self.tries.max(1);
+        }
     }
 
     /// Another step is planned.
@@ -222,15 +285,15 @@ impl Drafts {
     }
 
     /// Look for what the step that is being planned could have of it; unless it rests, which it
-    /// does from looking, not from what its grammar has `forced`. `can_guess`: whether the
-    /// guesser could guess now, and its guesses could pay, or not.
+    /// does from looking, not from what its grammar has `forced`. So many sequences are
+    /// `decoding`. `can_guess`: whether the guesser could guess now, and what that could gain.
     pub fn find(
         &mut self,
         call: &Call,
         branch: &Branch,
         forced: &[Token],
-        extent: &Extent,
-        can_guess: impl Fn(Guesser) -> [bool; 2],
+        (extent, decoding): (&Extent, usize),
+        can_guess: impl Fn(Guesser) -> (bool, Gain),
     ) {
         let most = self.most(branch, extent);
         let room = &mut self.tokens[..most];
@@ -254,17 +317,25 @@ impl Drafts {
         // step each. So they must be right more often.
         let likely = |kind: usize| self.habits[kind].taken(0);
         if let Some(guesser) = self.guesser
-            && let [true, pays] = can_guess(guesser)
-            && self.asks(guesser, pays)
+            && let (true, gain) = can_guess(guesser)
+            && self.asks(guesser, gain)
             && (self.found == 0 || likely(GUESSED) > likely(self.kind))
         {
             self.wants = most.min(guesser.most());
+            if gain == Gain::Untried {
+                self.tries = decoding.min(TRIED);
+            }
         }
     }
 
-    /// Whether this one is asked for drafts, where `pays` says whether any could pay.
-    pub fn asks(&self, guesser: Guesser, pays: bool) -> bool {
-        self.guesser == Some(guesser) && (pays || self.fixed > 0)
+    /// Whose drafts the last step had, if they were a guesser's.
+    pub fn guessed_by(&self) -> Option<Guesser> {
+        self.guesser.filter(|_| self.n > 0 && self.kind == GUESSED)
+    }
+
+    /// Whether this one is asked for drafts, which could gain so much.
+    pub fn asks(&self, guesser: Guesser, gain: Gain) -> bool {
+        self.guesser == Some(guesser) && (gain != Gain::No || self.fixed > 0)
     }
 
     /// How many drafts of this one the step that is being planned could take.
@@ -279,7 +350,7 @@ impl Drafts {
     /// may have at most so many.
     pub fn ask(&mut self, best: usize, most: usize) -> usize {
         let in_any_case = match self.fixed {
-            0 => usize::from(self.tries),
+            0 => self.tries,
             fixed => fixed,
         };
         self.asked = self.wants.min(best.max(in_any_case)).min(most);
@@ -336,7 +407,7 @@ impl Drafts {
             return None;
         }
         let worth = self.habits[self.kind].taken(self.n);
-        let in_any_case = self.fixed > 0 || self.tries && self.n == 0;
+        let in_any_case = self.fixed > 0 || self.n < self.tries;
         let first = match in_any_case {
             // In equal shares.
             true => IN_ANY_CASE + (MAX_DRAFTS - self.n) as f32,
@@ -351,7 +422,7 @@ impl Drafts {
         if !self.looked {
             return;
         }
-        self.tries = false;
+        self.tries = 0;
         let is_plain = self.fixed == 0 && self.n == 0;
         // Where no step runs ahead, it costs nothing to look again.
         if is_plain && (runs_ahead || had_room && (self.found > 0 || self.wants > 0)) {

@@ -7,6 +7,8 @@
 //! pages are filled: [`Branch::drafted`](super::branch::Branch::drafted) says that of a sequence, and
 //! [`Pool::is_drafted`](crate::kv::Pool::is_drafted) of a page that others find.
 
+use super::draft::{Askers, Record};
+use super::options::EngineOptions;
 use super::pace::Pace;
 use super::plan::Plan;
 use crate::backend::{Answer, Limits, Run};
@@ -20,8 +22,11 @@ pub(super) struct DraftModel {
     pub plan: Plan,
     /// How long its steps take.
     pub pace: Pace,
-    /// Whether its drafts could pay if all of them were right.
-    pub pays: bool,
+    /// [`EngineOptions::draft_share`](super::EngineOptions::draft_share).
+    pub share: f64,
+    /// Who may ask it for drafts.
+    pub askers: Askers,
+    pub record: Record,
     /// How long its steps took since the model's next step is being planned.
     pub seconds: f64,
     /// Its logits for rows of the model's step, `[rows, vocab_size]`.
@@ -38,7 +43,7 @@ impl DraftModel {
         run: Box<dyn Run>,
         model: &Limits,
         n_tokens: usize,
-        (max_batch_size, max_step_ms): (usize, u32),
+        options: &EngineOptions,
     ) -> Result<Self> {
         let limits = run.limits();
         let alike = Limits {
@@ -57,9 +62,11 @@ impl DraftModel {
         }
         Ok(Self {
             run,
-            plan: Plan::new(&limits, max_batch_size)?,
-            pace: Pace::new(None, max_step_ms, limits.max_rows)?,
-            pays: true,
+            plan: Plan::new(&limits, options.max_batch_size)?,
+            pace: Pace::new(None, options.max_step_ms, limits.max_rows)?,
+            share: options.draft_share,
+            askers: Askers::NOBODY,
+            record: Record::default(),
             seconds: 0.0,
             logits: Vec::new(),
             rows: reserve::room("the rows of the draft model", limits.max_wanted)?,

@@ -1,7 +1,7 @@
 //! Medusa heads as the engine has them: they guess at the tokens behind a row of the last step
 //! (`Scheduler::ask_heads`). Unlike a draft model they have no cache, and nothing to catch up with.
 
-use super::draft::Guesser;
+use super::draft::{Askers, Guesser, Record};
 use super::pace::Pace;
 use super::plan::Plan;
 use crate::Result;
@@ -15,8 +15,9 @@ pub(super) struct Medusa {
     pub plan: Plan,
     /// How long a head takes, by its rows.
     pub pace: Pace,
-    /// Whether their drafts could pay if all of them were right.
-    pub pays: bool,
+    /// Who may ask them for drafts.
+    pub askers: Askers,
+    pub record: Record,
     /// How long they took since a step of the model was absorbed.
     pub seconds: f64,
 }
@@ -33,7 +34,8 @@ impl Medusa {
             plan: Plan::new(limits, max_batch_size)?,
             // It is asked for times alone, not for rows of prompts.
             pace: Pace::new(None, 0, limits.max_wanted)?,
-            pays: true,
+            askers: Askers::NOBODY,
+            record: Record::default(),
             seconds: 0.0,
         }))
     }

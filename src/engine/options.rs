@@ -26,6 +26,10 @@ pub struct EngineOptions {
     pub max_unread_ms: u32,
     /// The largest number of bytes of host memory for the pages of parked sequences.
     pub stall_memory_bytes: u64,
+    /// About how long a step of the draft model takes, as a share of one of the model's, if it
+    /// computes as fast; 0 where nothing is known of that. It settles whether the draft model is
+    /// tried at all.
+    pub draft_share: f64,
     /// Tokens that end a sequence.
     pub eos_ids: Vec<Token>,
 }

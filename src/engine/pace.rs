@@ -3,6 +3,7 @@
 
 use super::request::MAX_DRAFTS;
 use crate::{Result, reserve};
+use std::ops::Range;
 
 /// Prompts get so much of the time that rows of decode take, even if these alone take longer than a
 /// step should. With [`LEAST_ROWS`] alone, 32 streams would keep a prompt of 2,000 tokens waiting for
@@ -24,6 +25,21 @@ const LIKELY: f64 = 0.8;
 /// What was measured so many steps ago is not known any more: sequences have become longer, and
 /// the machine has other things to do.
 const FORGOTTEN: u64 = 1000;
+
+/// Whether drafts could make a number of sequences faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gain {
+    /// They could not, or nothing is known of the model's steps yet.
+    No,
+    /// They might: one sequence is to try them, until steps with them have been measured. In a first
+    /// call of 8 sequences that all tried, drafts that did not pay took 10 % of the time.
+    Untried,
+    /// By measured times, those of a good model would, but these are not as often right: one sequence
+    /// may ask for them, in case they are for its text.
+    Doubtful,
+    /// They would.
+    Yes,
+}
 
 /// Running averages of measured steps.
 #[derive(Debug)]
@@ -124,37 +140,61 @@ impl Pace {
 
     /// Whether [`Pace::decode_seconds`] are seconds.
     pub fn knows_decodes(&self) -> bool {
-        self.by_rows.iter().any(|at| at.times > 1)
+        self.knows(0..self.by_rows.len())
     }
 
-    /// Whether drafts of which each takes a step of `guesses` could pay for so many sequences, if
-    /// they were those of a good model. Until both have been measured, they could: the two have no
-    /// common unit before.
-    pub fn could_gain(&self, guesses: &Pace, sequences: usize) -> bool {
+    /// Whether steps with so many rows of decode have been measured.
+    fn knows(&self, mut rows: Range<usize>) -> bool {
+        rows.any(|rows| self.measured(rows).is_some())
+    }
+
+    /// What drafts of which each takes a step of `guesses` could gain for so many sequences. Each is
+    /// right `right` of the times, if those before it are. While `guesses` is not known, a step of it
+    /// is taken for this `share` of one of the model's; and rows more than were ever measured, for
+    /// free.
+    pub fn gain(&self, guesses: &Pace, [share, right]: [f64; 2], sequences: usize) -> Gain {
         let n = sequences.max(1);
-        let drafting = guesses.decode_seconds(n);
-        let rate = |k: usize| {
-            let seconds = self.decode_seconds(n * (k + 1)) + k as f64 * drafting;
-            let tokens: f64 = (0..=k as i32).map(|place| LIKELY.powi(place)).sum();
-            tokens / seconds
+        if !self.knows(0..n + 1) {
+            return Gain::No;
+        }
+        let knows_more = self.knows(n + 1..self.by_rows.len());
+        let drafting = match guesses.knows_decodes() {
+            true => guesses.decode_seconds(n),
+            false => share * self.decode_seconds(n),
         };
-        let is_known = self.knows_decodes() && guesses.knows_decodes();
-        !is_known || (1..=MAX_DRAFTS).any(|k| rate(k) > WORTH_A_TRY * rate(0))
+        let pays = |right: f64| {
+            let rate = |k: usize| {
+                let rows = if knows_more { n * (k + 1) } else { n };
+                let seconds = self.decode_seconds(rows) + k as f64 * drafting;
+                let tokens: f64 = (0..=k as i32).map(|place| right.powi(place)).sum();
+                tokens / seconds
+            };
+            (1..=MAX_DRAFTS).any(|k| rate(k) > WORTH_A_TRY * rate(0))
+        };
+        match knows_more && guesses.knows_decodes() {
+            _ if !pays(LIKELY) => Gain::No,
+            false => Gain::Untried,
+            true if pays(right) => Gain::Yes,
+            true => Gain::Doubtful,
+        }
+    }
+
+    /// How long a step with so many rows of decode takes, if that has been measured.
+    fn measured(&self, rows: usize) -> Option<f64> {
+        let at = self.by_rows.get(rows)?;
+        let is_known = at.times > 1 && self.steps - at.last <= FORGOTTEN;
+        is_known.then_some(at.seconds)
     }
 
     /// About how long a step with so many rows of decode takes: as measured, or else in line with
     /// the measured ones around it; in some unit that is the same for all.
     pub fn decode_seconds(&self, rows: usize) -> f64 {
-        let known = |rows: &usize| {
-            let at = self.by_rows.get(*rows)?;
-            let is_known = at.times > 1 && self.steps - at.last <= FORGOTTEN;
-            is_known.then_some((*rows as f64, at.seconds))
-        };
-        if let Some((_, seconds)) = known(&rows) {
+        if let Some(seconds) = self.measured(rows) {
             return seconds;
         }
-        let mut less = (0..rows).rev().filter_map(|rows| known(&rows));
-        let more = (rows + 1..self.by_rows.len()).find_map(|rows| known(&rows));
+        let known = |rows: usize| Some((rows as f64, self.measured(rows)?));
+        let mut less = (0..rows).rev().filter_map(known);
+        let more = (rows + 1..self.by_rows.len()).find_map(known);
         let rows = rows as f64;
         match (less.next(), more) {
             (None, None) => 1.0 + ROW_SHARE * rows,
@@ -216,27 +256,79 @@ mod tests {
         assert_eq!(pace.prompt_rows(4, 264), 260);
     }
 
+    /// A pace that has measured steps of so many rows.
+    fn measured(known: &[(usize, f64)]) -> Pace {
+        let mut pace = Pace::new(None, 100, 64).unwrap();
+        for &(rows, seconds) in known.iter().chain(known) {
+            pace.observe(0, rows, seconds);
+        }
+        pace
+    }
+
     #[test]
     fn a_draft_model_must_be_small_where_rows_cost() {
-        let pace = |known: &[(usize, f64)]| {
-            let mut pace = Pace::new(None, 100, 64).unwrap();
-            for &(rows, seconds) in known.iter().chain(known) {
-                pace.observe(0, rows, seconds);
-            }
-            pace
-        };
         // A row more costs little beside one, and much beside 8.
-        let model = pace(&[(1, 66.0), (4, 70.0), (8, 110.0), (16, 180.0)]);
-        let small = pace(&[(1, 10.0), (8, 17.0)]);
-        let as_large = pace(&[(1, 66.0), (8, 110.0)]);
-        assert!(model.could_gain(&small, 1));
-        assert!(!model.could_gain(&small, 8));
-        assert!(!model.could_gain(&as_large, 1) && !model.could_gain(&as_large, 8));
-        // Of which nothing is known.
-        assert!(model.could_gain(&pace(&[]), 8));
+        let model = measured(&[(1, 66.0), (4, 70.0), (8, 110.0), (16, 180.0)]);
+        let small = measured(&[(1, 10.0), (8, 17.0)]);
+        let as_large = measured(&[(1, 66.0), (8, 110.0)]);
+        assert_eq!(model.gain(&small, [0.0, 0.8], 1), Gain::Yes);
+        assert_eq!(model.gain(&small, [0.0, 0.8], 8), Gain::No);
+        for sequences in [1, 8] {
+            assert_eq!(model.gain(&as_large, [0.0, 0.8], sequences), Gain::No);
+        }
         // Where the whole step is reading weights, it may pay for many.
-        let reading = pace(&[(8, 100.0), (16, 102.0), (64, 110.0)]);
-        assert!(reading.could_gain(&pace(&[(8, 5.0)]), 8));
+        let reading = measured(&[(8, 100.0), (16, 102.0), (64, 110.0)]);
+        assert_eq!(
+            reading.gain(&measured(&[(8, 5.0)]), [0.0, 0.8], 8),
+            Gain::Yes
+        );
+    }
+
+    #[test]
+    fn what_is_seldom_right_is_for_one_sequence() {
+        let model = measured(&[(1, 66.0), (4, 70.0), (8, 74.0), (32, 100.0)]);
+        let small = measured(&[(1, 7.0), (8, 8.0)]);
+        for sequences in [1, 8] {
+            let gain = |right| model.gain(&small, [0.0, right], sequences);
+            assert_eq!([0.9, 0.7].map(gain), [Gain::Yes; 2]);
+            assert_eq!([0.1, 0.0].map(gain), [Gain::Doubtful; 2]);
+        }
+        let slow = measured(&[(1, 66.0)]);
+        assert_eq!(model.gain(&slow, [0.0, 0.0], 8), Gain::No);
+    }
+
+    #[test]
+    fn what_is_not_known_is_tried_unless_it_cannot_pay() {
+        let (small, unknown) = (measured(&[(1, 10.0)]), measured(&[]));
+        // Nobody is drafted for before the model's own steps are known.
+        assert_eq!(unknown.gain(&unknown, [0.0, 0.8], 8), Gain::No);
+        assert_eq!(
+            measured(&[(9, 110.0)]).gain(&small, [0.0, 0.8], 8),
+            Gain::No
+        );
+        // Of one of the two nothing is known: what a draft costs, or what a row more does.
+        let model = measured(&[(8, 110.0), (12, 114.0)]);
+        assert_eq!(model.gain(&unknown, [0.1, 0.8], 8), Gain::Untried);
+        assert_eq!(model.gain(&small, [0.1, 0.8], 8), Gain::Yes);
+        // However the rows before them grew, those that were never measured may cost nothing.
+        let steep = measured(&[(1, 66.0), (7, 60.0), (8, 110.0)]);
+        assert_eq!(steep.gain(&small, [0.1, 0.8], 8), Gain::Untried);
+        // What was learned of one sequence says little of 8.
+        assert_eq!(
+            measured(&[(1, 66.0), (5, 70.0)]).gain(&small, [0.1, 0.8], 8),
+            Gain::Untried
+        );
+        // A model that is too large to pay is never tried.
+        assert_eq!(
+            measured(&[(8, 110.0)]).gain(&unknown, [0.7, 0.8], 8),
+            Gain::No
+        );
+        assert_eq!(
+            measured(&[(1, 66.0)]).gain(&unknown, [1.0, 0.8], 1),
+            Gain::No
+        );
+        // The measured time counts, not the guess.
+        assert_eq!(model.gain(&small, [1.0, 0.8], 8), Gain::Yes);
     }
 
     #[test]

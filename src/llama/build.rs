@@ -103,7 +103,8 @@ pub(super) struct Opened {
 /// A model that runs, with what is to be said of it.
 pub(super) struct Loaded {
     pub run: Box<dyn Run>,
-    pub draft: Option<Box<dyn Run>>,
+    /// The draft model, and [`EngineOptions::draft_share`].
+    pub draft: Option<(Box<dyn Run>, f64)>,
     pub ranks: Vec<RankInfo>,
     pub figures: Arc<Figures>,
     pub device: Device,
@@ -345,12 +346,13 @@ impl<'a> Build<'a> {
 
     fn engine(
         &self,
-        (run, draft): (Box<dyn Run>, Option<Box<dyn Run>>),
+        (run, draft): (Box<dyn Run>, Option<(Box<dyn Run>, f64)>),
         tokenizer: &Arc<dyn Tokenizer>,
         eos_ids: Vec<Token>,
         kv_bytes: u64,
     ) -> Result<Engine> {
         let options = self.options;
+        let (draft, draft_share) = draft.unzip();
         let engine_options = EngineOptions {
             max_batch_size: options.max_batch_size,
             seed: options.seed,
@@ -360,6 +362,7 @@ impl<'a> Build<'a> {
             max_stall_ms: options.max_stall_ms,
             max_unread_ms: options.max_unread_ms,
             stall_memory_bytes: options.stall_memory_bytes.unwrap_or(kv_bytes),
+            draft_share: draft_share.unwrap_or(0.0),
             eos_ids,
         };
         Engine::with_draft(

@@ -94,7 +94,10 @@ impl Build<'_> {
         let mut go_on = |read: f32| progress(1.0 - (1.0 - read) * (1.0 - share));
         let draft_run = match (&draft, &draft_part) {
             (Some(draft), Some(part)) => {
-                Some(self.runner(draft, part, &plan, &open, &mut go_on)?.0)
+                let run = self.runner(draft, part, &plan, &open, &mut go_on)?.0;
+                // Where rows cost much beside the reading of weights, it is other than that, but
+                // there drafts pay least.
+                Some((run, bytes(part) as f64 / bytes(&model).max(1) as f64))
             }
             _ => None,
         };

@@ -5,7 +5,7 @@ use super::Scheduler;
 use crate::Error;
 use crate::backend::choice::Search;
 use crate::backend::{Answer, RowKind, Step};
-use crate::engine::draft::draft_after;
+use crate::engine::draft::{Guesser, draft_after};
 use crate::engine::event::FinishReason;
 use crate::engine::group::Row;
 use crate::engine::lock::lock;
@@ -132,7 +132,18 @@ impl Scheduler {
             if span.kind == RowKind::Decode
                 && let Some(drafts) = drafts
             {
-                accepted += drafts.learn(step, span, branch);
+                let right = drafts.learn(step, span, branch);
+                let record = match drafts.guessed_by() {
+                    Some(Guesser::Heads(_)) => self.medusa.as_mut().map(|heads| &mut heads.record),
+                    Some(Guesser::Model) => {
+                        self.draft_model.as_mut().map(|model| &mut model.record)
+                    }
+                    None => None,
+                };
+                if let Some(record) = record {
+                    record.note(right > 0);
+                }
+                accepted += right;
                 drafted += span.rows.len() - 1;
             }
             for sequence in &mut self.running {

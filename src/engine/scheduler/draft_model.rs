@@ -4,8 +4,9 @@
 use super::Scheduler;
 use super::planning::{Rows, add_span, want_guess};
 use crate::backend::{RowKind, Step};
-use crate::engine::draft::Guesser;
+use crate::engine::draft::{Askers, Guesser};
 use crate::engine::draft_model::DraftModel;
+use crate::engine::pace::Gain;
 use crate::engine::plan::Plan;
 use crate::engine::request::MAX_DRAFTS;
 use crate::engine::sequence::Sequence;
@@ -78,14 +79,30 @@ impl Scheduler {
             model.clear();
             let decodes = this.running.iter().filter(|s| !s.branch.in_prefill());
             let decodes = decodes.count();
-            model.pays = this.pace.could_gain(&model.pace, decodes);
-            let rows = model.pace.prompt_rows(decodes, model.limits.max_rows);
-            let mut budget = rows;
             for sequence in &mut this.running {
                 sequence.branch.look_drafted(&this.pool);
-                let drafts = sequence.drafts.as_ref();
-                let asks = drafts.is_some_and(|drafts| drafts.asks(Guesser::Model, model.pays));
-                if !asks || sequence.sits_out || sequence.first.is_some() {
+            }
+            let asks = |s: &Sequence, gain| {
+                let drafts = s.drafts.as_ref();
+                let asks = drafts.is_some_and(|drafts| drafts.asks(Guesser::Model, gain));
+                asks && !s.sits_out && s.first.is_none()
+            };
+            // Those whose prompts are being computed will soon decode beside the others.
+            let known = [model.share, model.record.right()];
+            let gain = this.pace.gain(&model.pace, known, this.running.len());
+            model.askers = Askers::new(gain, || {
+                // Where the draft model has least to catch up with, finding out costs least. Who has
+                // come far without it would pay for all of that.
+                let lacks = |s: &&Sequence| s.branch.tokens.len() - s.branch.drafted;
+                let begins = |s: &Sequence| s.branch.drafted > 0 || s.branch.generated() <= FEW;
+                let can = this.running.iter();
+                let can = can.filter(|s| asks(s, Gain::Untried) && begins(s));
+                can.min_by_key(lacks).map(|s| s.id)
+            });
+            let rows = model.pace.prompt_rows(decodes, model.limits.max_rows);
+            let mut budget = rows;
+            for sequence in &this.running {
+                if !asks(sequence, model.askers.gain(sequence.id)) {
                     continue;
                 }
                 let branch = &sequence.branch;

@@ -3,9 +3,9 @@
 use super::Scheduler;
 use crate::Result;
 use crate::backend::{Answer, Run};
-use crate::engine::draft::{Guesser, IN_ANY_CASE};
+use crate::engine::draft::{Askers, Guesser, IN_ANY_CASE};
 use crate::engine::guide::Work;
-use crate::engine::pace::Pace;
+use crate::engine::pace::{Gain, Pace};
 use crate::engine::plan::Plan;
 use crate::engine::request::MAX_DRAFTS;
 use crate::engine::sequence::Sequence;
@@ -28,15 +28,26 @@ impl Scheduler {
         let decoding = self.running.iter().filter(|s| !s.branch.in_prefill());
         let decoding = decoding.count();
         if let Some(medusa) = &mut self.medusa {
-            medusa.pays = self.pace.could_gain(&medusa.pace, decoding);
+            let guesser = medusa.guesser();
+            let can = |s: &&Sequence| {
+                let drafts = s.drafts.as_ref().filter(|_| s.last_row.is_some());
+                drafts.is_some_and(|drafts| drafts.asks(guesser, Gain::Untried))
+            };
+            let right = medusa.record.right();
+            let gain = self.pace.gain(&medusa.pace, [0.0, right], decoding);
+            let one = || self.running.iter().find(can).map(|s| s.id);
+            medusa.askers = Askers::new(gain, one);
         }
-        let pays = [
-            self.medusa.as_ref().is_some_and(|medusa| medusa.pays),
-            self.draft_model.as_ref().is_some_and(|model| model.pays),
+        let nobody = Askers::NOBODY;
+        let askers = [
+            self.medusa.as_ref().map_or(nobody, |medusa| medusa.askers),
+            self.draft_model
+                .as_ref()
+                .map_or(nobody, |model| model.askers),
         ];
         let (mut decodes, mut prompt_rows, mut prompts_want) = (0, 0, 0);
         for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
-            let (branch, extent) = (&sequence.branch, &sequence.extent);
+            let (id, branch, extent) = (sequence.id, &sequence.branch, &sequence.extent);
             if branch.in_prefill() {
                 let rows = extent.prefill_len().saturating_sub(branch.computed).max(1);
                 prompt_rows += rows;
@@ -53,10 +64,11 @@ impl Scheduler {
                     (Some(guide), _) => guide.drafts(),
                 };
                 let can_guess = |guesser| match guesser {
-                    Guesser::Heads(_) => [sequence.last_row.is_some(), pays[0]],
-                    Guesser::Model => [branch.drafted >= branch.prompt_len, pays[1]],
+                    Guesser::Heads(_) => (sequence.last_row.is_some(), askers[0].gain(id)),
+                    Guesser::Model => (branch.drafted >= branch.prompt_len, askers[1].gain(id)),
                 };
-                drafts.find(&sequence.output.call, branch, forced, extent, can_guess);
+                let place = (extent, decoding);
+                drafts.find(&sequence.output.call, branch, forced, place, can_guess);
             }
         }
         let chunk = self.pace.prompt_rows(decodes, self.limits.max_rows);

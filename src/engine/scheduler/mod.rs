@@ -85,9 +85,8 @@ impl Scheduler {
         let n_tokens = tokenizer.vocab_size().min(limits.vocab_size);
         let mut sampler = Sampler::new(n_tokens);
         sampler.reserve(limits.vocab_size)?;
-        let bounds = (options.max_batch_size, options.max_step_ms);
         let draft_model = draft
-            .map(|run| DraftModel::new(run, &limits, n_tokens, bounds))
+            .map(|run| DraftModel::new(run, &limits, n_tokens, options))
             .transpose()?;
         let medusa = Medusa::new(run, &limits, options.max_batch_size)?;
         let editor = Editor::new(n_tokens, limits.max_positions, &options.eos_ids)?;

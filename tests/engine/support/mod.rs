@@ -41,6 +41,7 @@ pub struct Setup {
     pub max_stall_ms: u32,
     pub max_unread_ms: u32,
     pub stall_memory_bytes: u64,
+    pub draft_share: f64,
     pub seed: u64,
 }
 
@@ -59,6 +60,7 @@ impl Default for Setup {
             max_stall_ms: 1000,
             max_unread_ms: 60_000,
             stall_memory_bytes: 1 << 20,
+            draft_share: 0.0,
             seed: 1,
         }
     }
@@ -86,6 +88,7 @@ impl Setup {
             max_stall_ms: self.max_stall_ms,
             max_unread_ms: self.max_unread_ms,
             stall_memory_bytes: self.stall_memory_bytes,
+            draft_share: self.draft_share,
             eos_ids: vec![EOS],
         }
     }

@@ -9,6 +9,7 @@ use llamabi::engine::sampler::Sampler;
 use llamabi::{Error, Result, Token};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 /// What a row sees: its sequence's tokens up to itself, and with which arithmetic each was
 /// computed.
@@ -62,6 +63,8 @@ struct ProbeState {
     allowed: Option<usize>,
     fail: Option<Error>,
     copies: usize,
+    /// What each step takes at least.
+    takes: Duration,
 }
 
 impl Probe {
@@ -115,7 +118,13 @@ impl Probe {
         self.state.lock().unwrap().fail = Some(error);
     }
 
+    /// From now on each step takes so long, however many rows it has.
+    pub fn slow_down(&self, takes: Duration) {
+        self.state.lock().unwrap().takes = takes;
+    }
+
     fn begin(&self, step: &Step) -> Result<()> {
+        std::thread::sleep(self.state.lock().unwrap().takes);
         let mut state = self.state.lock().unwrap();
         state.steps.push(step.clone());
         state.order.push('<');
