@@ -126,8 +126,8 @@ impl Llama {
     /// is kept as float32, else as bfloat16. Requests run on meanwhile.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an adapter that replaces modules, for a rank over 256, and on GPUs
-    /// that exchange by NCCL;
+    /// [`Error::Unsupported`] for an adapter that replaces modules, for a rank over 256, and on
+    /// several GPUs of one process that exchange by NCCL;
     /// [`Error::NoMemory`], [`Error::DeviceMemory`]; those of reading it. Those of ranks in other
     /// processes, in their words; [`Error::Peer`].
     pub fn add_adapter(&self, dir: &Path, scale: f32) -> Result<u32> {

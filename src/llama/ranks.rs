@@ -18,7 +18,7 @@ use crate::ranks::figures::Figures;
 use crate::ranks::nodes;
 use crate::ranks::{Rank, Ranks, of_rank};
 use crate::thread::without_signals;
-use crate::{Error, Result};
+use crate::{Cancel, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -212,9 +212,12 @@ impl Build<'_> {
             });
             carriers.push(carrier);
         }
+        // With this on the board, devices end at once. Otherwise each waits for the others to end with
+        // it, and those that nothing runs on end here, one after another.
+        let fail = |error: &Error| board.fail(error.clone());
         let loaded = Loaded {
             draft: None,
-            run: Box::new(Ranks::new(ranks, board)?),
+            run: Box::new(Ranks::new(ranks, board.clone()).inspect_err(fail)?),
             ranks: infos,
             figures,
             device: K::DEVICE,
@@ -233,7 +236,7 @@ impl Build<'_> {
             },
             orders: None,
         };
-        self.handle(opened, loaded)
+        self.handle(opened, loaded).inspect_err(fail)
     }
 
     fn plan<'a, B: Backend>(
@@ -314,16 +317,20 @@ impl<K: Kind> Shares<'_, K> {
         }
     }
 
-    /// Tells the caller how far the slowest rank is, if that is news.
+    /// Tells the caller how far the slowest rank is, if that is news. What the caller cancels ends on
+    /// all ranks, also where they wait for one another.
     fn report(&self, share: &mut f32, progress: &mut dyn FnMut(f32) -> bool) {
+        if self.stop.load(Ordering::Relaxed) {
+            return;
+        }
         let of_rank = |bits: &AtomicU32| f32::from_bits(bits.load(Ordering::Relaxed));
         let now = self.progress.iter().map(of_rank).fold(1.0, f32::min);
-        if now > *share && !self.stop.load(Ordering::Relaxed) {
-            *share = now;
-            if !progress(now) {
-                self.stop.store(true, Ordering::Relaxed);
-                self.board.fail(Error::Cancelled);
-            }
+        let is_news = now > *share;
+        *share = share.max(now);
+        let cancel = self.build.options.cancel.as_ref();
+        if cancel.is_some_and(Cancel::is_triggered) || is_news && !progress(now) {
+            self.stop.store(true, Ordering::Relaxed);
+            self.board.fail(Error::Cancelled);
         }
     }
 

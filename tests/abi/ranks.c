@@ -231,11 +231,11 @@ static void refused(const char *dir) {
 
 /* With the model to which the adapters belong. */
 static void run_with_adapters(const char *dir) {
-  static const struct scenario scenarios[] = {{"adapters", 0, 0}, {"load", 1, 0}};
+  static const struct scenario scenarios[] = {{"adapters", 0, 0}, {"load", 1, 0}, {"refuse", 0, 0}};
   char base[4096];
   uint32_t i;
   snprintf(base, sizeof base, "%s/../../../adapters/base", dir);
-  for (i = 0; i < sizeof scenarios / sizeof *scenarios; i++) run(2, scenarios[i], base);
+  for (i = 0; i < (on_gpus() ? 3 : 2); i++) run(2, scenarios[i], base);
 }
 
 /* GPUs are emulated, so a few scenarios have to do. */
@@ -245,6 +245,7 @@ static void run_on_gpus(const char *dir) {
   uint32_t i;
   for (i = 0; i < sizeof scenarios / sizeof *scenarios; i++) run(2, scenarios[i], dir);
   run(4, scenarios[0], dir);
+  run_with_adapters(dir);
 }
 
 int main(int argc, char **argv) {

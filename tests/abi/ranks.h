@@ -6,6 +6,7 @@
 
 #include "abi.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 
 struct scenario {
@@ -44,9 +45,24 @@ static int32_t on_send(
   return inner.send(user_data, to, bytes, n, w);
 }
 
+/* Has the stand-in driver, which the library has opened, refuse memory the next time. */
+static void refuse_memory(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  void (*set)(const char *) = NULL;
+  CHECK(driver != NULL);
+  if (driver != NULL) *(void **)&set = dlsym(driver, "emu_cuda_set");
+  CHECK(set != NULL);
+  if (set != NULL) set("fail=cuMemAlloc_v2:1:2");
+}
+
 static int32_t on_receive(
     void *user_data, uint32_t from, void *bytes, size_t cap, size_t *n, const llama_wait *w) {
-  return inner.receive(user_data, from, bytes, cap, n, w);
+  int32_t rc = inner.receive(user_data, from, bytes, cap, n, w);
+  uint32_t kind = 0;
+  if (rc == 0 && *n >= sizeof kind) memcpy(&kind, bytes, sizeof kind);
+  /* 19 tells of an adapter to load */
+  if (is("refuse") && inner.rank == 1 && kind == 19 && ++calls % 2 == 1) refuse_memory();
+  return rc;
 }
 
 static int32_t on_gather(
@@ -120,7 +136,10 @@ static llama_t *in_one_process(const char *dir) {
   for (i = 0; i < 64 && on_gpus(); i++) devices[i] = i;
   o.devices = devices;
   o.n_devices = inner.size;
+  /* GPUs of one process take adapters only without NCCL, which changes no bit. */
+  if (on_gpus() && is("adapters")) setenv("LLAMABI_RANKS", "staged", 1);
   EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &threads, err));
+  unsetenv("LLAMABI_RANKS");
   return threads;
 }
 
@@ -238,6 +257,35 @@ static void check_adapters(llama_t *l, const char *dir) {
   CHECK(memcmp(logprobs[1], logprobs_again, sizeof logprobs_again) == 0);
 }
 
+/* A rank whose GPU refuses an adapter memory, while a stream runs: a status, and all goes on. */
+static void check_refusal(llama_t *l, const char *dir) {
+  enum { ROUNDS = 3 };
+  llama_generate_options g = generate_defaults();
+  llama_stream_t *s = NULL;
+  llama_event ev;
+  int32_t prompt[8];
+  size_t len = 8, n = 0;
+  uint32_t id = 0, round;
+  llama_error e;
+  e.struct_size = sizeof e;
+  ev.struct_size = sizeof ev;
+  fill_prompt(prompt, len);
+  g.flags = LLAMA_GEN_IGNORE_EOS;
+  g.max_gen_len = 40;
+  EXPECT(LLAMA_OK, llama_stream_open(l, prompt, &len, 1, &g, &s, err));
+  for (round = 0; round < ROUNDS; round++) {
+    llama_status status = llama_adapter_add(l, adapter_dir(dir, "plain"), 1, &id, &e);
+    CHECK(status == LLAMA_E_DEVICE_MEMORY && strstr(e.message, "rank 1 of 2 (") == e.message);
+    EXPECT(LLAMA_OK, llama_adapter_add(l, adapter_dir(dir, "plain"), 1, &id, err));
+    CHECK(id == round + 1); /* a failure takes no number */
+    EXPECT(LLAMA_OK, llama_adapter_drop(l, id, err));
+  }
+  while (llama_stream_next(s, &ev, -1, &e) == LLAMA_OK) n += ev.kind == LLAMA_EVENT_TOKEN;
+  CHECK(n == 40);
+  llama_stream_free(s);
+  EXPECT(LLAMA_OK, llama_health(l, err));
+}
+
 static int32_t no(void *user_data, float fraction) {
   (void)user_data;
   (void)fraction;
@@ -345,7 +393,7 @@ static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
     llama_status status;
     e.struct_size = sizeof e;
     status = llama_worker_run(mine, &o, &e);
-    if (is("same") || is("free") || is("adapters"))
+    if (is("same") || is("free") || is("adapters") || is("refuse"))
       CHECK(status == LLAMA_OK);
     else if (is("missing") && comm.rank == scenario.rank)
       CHECK(status == LLAMA_E_IO);
@@ -359,10 +407,12 @@ static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
     check_figures(l);
     check_same(l, dir);
     llama_free(l);
-  } else if (is("adapters") || is("load")) {
+  } else if (is("adapters") || is("refuse") || is("load")) {
     EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &l, err));
     if (is("adapters"))
       check_adapters(l, dir);
+    else if (is("refuse"))
+      check_refusal(l, dir);
     else
       loses_a_loader(l, dir);
     llama_free(l);

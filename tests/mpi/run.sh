@@ -72,6 +72,7 @@ for package in "${versions[@]}"; do
     echo "ok $mpi, examples/mpi.c: $(cat "$work/story")"
     expect "$mpi" 2 '' 2 same 0 0
     expect "$mpi" 4 '' 4 same 0 0
+    model=$PWD/tests/data/adapters/base expect "$mpi" 2 '' 2 adapters 0 0
     expect "$mpi" 2 '' 2 never 1 0
   done
 done

@@ -143,16 +143,23 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
         Ok((gpu, device.name()))
     }
 
-    /// Not yet where GPUs exchange by themselves: on the stand-in driver ranks waited for one another
-    /// without an end while a rank's thread freed the parts of others. It does so no more, but
-    /// adapters in such ranks have not been tested since.
+    /// Not where several GPUs of one process exchange by themselves. There a GPU's exchange waits for
+    /// launches on the others. `cuMemFree`, and sometimes `cuMemAlloc`, wait for what runs on their
+    /// GPU and on those that reach its memory, and keep other threads of the process from launching
+    /// meanwhile (NVIDIA/nccl issues 48 and 623, pytorch/pytorch issue 50925). An adapter that comes
+    /// or goes between the launches of two ranks would so wait without an end. The stand-in driver
+    /// keeps nobody from launching, so no test can show that.
+    ///
+    /// A process with one GPU waits for its own work alone. What that waits for are launches of other
+    /// processes, which do not wait for this one: work that all ranks have launched in one order ends.
     fn takes_adapters(&self) -> Result<()> {
-        match self.group {
-            None => Ok(()),
-            Some(_) => Err(Error::Unsupported(format!(
-                "adapters that requests choose, on several GPUs that exchange by NCCL: merge them \
-                 while loading, or set {VARIABLE} to \"staged\""
+        match &self.group {
+            Some(_) if self.devices.len() > 1 => Err(Error::Unsupported(format!(
+                "adapters that requests choose, on several GPUs of one process that exchange by \
+                 NCCL: merge them while loading, take a process for each GPU, or set {VARIABLE} to \
+                 \"staged\""
             ))),
+            _ => Ok(()),
         }
     }
 

@@ -1,11 +1,11 @@
 //! What fails, hangs or refuses on a rank.
 
-use super::models::deep;
+use super::models::{deep, endless};
 use super::{By, build_by, build_of};
 use crate::cuda::{greedy, options, warnings};
 use crate::emu::standin::Standin;
 use llamabi::log::{Level, Log};
-use llamabi::{BuildOptions, Error, Llama, Token};
+use llamabi::{BuildOptions, Cancel, Error, Llama, Token};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,43 @@ fn exchanges_that_do_not_end() {
             }
         }
     }
+}
+
+/// A build that fails when all is loaded: no GPU waits for the others to end with it.
+#[test]
+fn a_build_that_fails_at_the_end() {
+    let standin = Standin::new("devices=4 fail=ncclCommFinalize:1:3");
+    let dir = endless();
+    let error = build_of(dir.path(), &standin, &[0, 1, 2, 3], By::Nccl, options()).err();
+    let text = error.unwrap().to_string();
+    assert!(text.contains("end-of-sequence tokens"), "{text}");
+    let (left, report) = standin.report();
+    assert!(
+        left == 0 && !report.contains("ncclCommFinalize"),
+        "{report}"
+    );
+}
+
+/// A build that is cancelled while GPUs wait for one another.
+#[test]
+fn a_build_that_is_cancelled_in_an_exchange() {
+    let standin = Standin::new("devices=2 hang=1");
+    let cancel = Cancel::new();
+    let options = BuildOptions {
+        rank_timeout_ms: 40_000,
+        cancel: Some(cancel.clone()),
+        ..options()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The exchange is under way by then, mostly; if not, the build is cancelled before it.
+            std::thread::sleep(Duration::from_secs(1));
+            cancel.trigger();
+        });
+        let error = build_by(&standin, &[0, 1], By::Nccl, options).err();
+        assert!(matches!(error, Some(Error::Cancelled)), "{error:?}");
+    });
+    standin.assert_clean();
 }
 
 /// A GPU that never gets idle, whatever is done: its memory is left behind, and the handle can be
@@ -153,6 +190,19 @@ fn nccl_that_refuses() {
         ),
         (
             "fail=ncclAllGather:3:6",
+            "ncclAllGather: remote process exited or there was a network error (6)",
+        ),
+        (
+            "fail=ncclCommInitRankConfig:2:6",
+            "ncclCommInitRankConfig: remote process exited or there was a network error (6)",
+        ),
+        (
+            "fail=ncclCommGetAsyncError:2:6",
+            "ncclCommGetAsyncError: remote process exited or there was a network error (6)",
+        ),
+        // In a step.
+        (
+            "fail=ncclAllGather:9:6",
             "ncclAllGather: remote process exited or there was a network error (6)",
         ),
         (

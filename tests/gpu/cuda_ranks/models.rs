@@ -48,6 +48,13 @@ pub fn odd_vocabulary() -> TempDir {
     changed(longer, &[["\"vocab_size\": 512", "\"vocab_size\": 521"]])
 }
 
+/// With more tokens that end a text than a handle takes, which is found when all is loaded.
+pub fn endless() -> TempDir {
+    let ids: Vec<String> = (2..40).map(|id| id.to_string()).collect();
+    let many = format!("\"eos_token_id\": [{}]", ids.join(", "));
+    changed(|all| all, &[["\"eos_token_id\": 2", &many]])
+}
+
 /// With so many layers, all like the first.
 pub fn deep(layers: usize) -> TempDir {
     let more = |all: Tensors| {
