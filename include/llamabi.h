@@ -1445,10 +1445,10 @@ llama_status llama_compress(llama_t *l,
 /// its sentence is the message, with its number and machine before it.
 ///
 /// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_IO`, `_FORMAT`, `_NO_MEMORY`, `_DEVICE_MEMORY`,
-/// `_DEVICE`; with `_UNSUPPORTED` on several GPUs of one process that exchange by NCCL, and for what
-/// only merging can do (`modules_to_save`, a rank of the adapter over 256); and with `_PEER` if a rank
-/// in another process is gone or finds another adapter there, and `LLAMA_CANCELLED` if the handle is
-/// freed meanwhile. Any thread may call this, but not from inside a callback.
+/// `_DEVICE`; with `_UNSUPPORTED` on several GPUs of one process that exchange by NCCL, and for
+/// what only merging can do (`modules_to_save`, a rank of the adapter over 256); and with `_PEER`
+/// if a rank in another process is gone or finds another adapter there, and `LLAMA_CANCELLED` if
+/// the handle is freed meanwhile. Any thread may call this, but not from inside a callback.
 llama_status llama_adapter_add(llama_t *l,
                                const char *dir,
                                float scale,

@@ -31,11 +31,11 @@ const FORGOTTEN: u64 = 1000;
 pub(super) enum Gain {
     /// They could not, or nothing is known of the model's steps yet.
     No,
-    /// They might: one sequence is to try them, until steps with them have been measured. In a first
-    /// call of 8 sequences that all tried, drafts that did not pay took 10 % of the time.
+    /// They might: one sequence is to try them, until steps with them have been measured. In a
+    /// first call of 8 sequences that all tried, drafts that did not pay took 10 % of the time.
     Untried,
-    /// By measured times, those of a good model would, but these are not as often right: one sequence
-    /// may ask for them, in case they are for its text.
+    /// By measured times, those of a good model would, but these are not as often right: one
+    /// sequence may ask for them, in case they are for its text.
     Doubtful,
     /// They would.
     Yes,
@@ -148,10 +148,10 @@ impl Pace {
         rows.any(|rows| self.measured(rows).is_some())
     }
 
-    /// What drafts of which each takes a step of `guesses` could gain for so many sequences. Each is
-    /// right `right` of the times, if those before it are. While `guesses` is not known, a step of it
-    /// is taken for this `share` of one of the model's; and rows more than were ever measured, for
-    /// free.
+    /// What drafts of which each takes a step of `guesses` could gain for so many sequences. Each
+    /// is right `right` of the times, if those before it are. While `guesses` is not known, a step
+    /// of it is taken for this `share` of one of the model's; and rows more than were ever
+    /// measured, for free.
     pub fn gain(&self, guesses: &Pace, [share, right]: [f64; 2], sequences: usize) -> Gain {
         let n = sequences.max(1);
         if !self.knows(0..n + 1) {

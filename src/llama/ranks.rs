@@ -212,8 +212,8 @@ impl Build<'_> {
             });
             carriers.push(carrier);
         }
-        // With this on the board, devices end at once. Otherwise each waits for the others to end with
-        // it, and those that nothing runs on end here, one after another.
+        // With this on the board, devices end at once. Otherwise each waits for the others to end
+        // with it, and those that nothing runs on end here, one after another.
         let fail = |error: &Error| board.fail(error.clone());
         let loaded = Loaded {
             draft: None,
@@ -317,8 +317,8 @@ impl<K: Kind> Shares<'_, K> {
         }
     }
 
-    /// Tells the caller how far the slowest rank is, if that is news. What the caller cancels ends on
-    /// all ranks, also where they wait for one another.
+    /// Tells the caller how far the slowest rank is, if that is news. What the caller cancels ends
+    /// on all ranks, also where they wait for one another.
     fn report(&self, share: &mut f32, progress: &mut dyn FnMut(f32) -> bool) {
         if self.stop.load(Ordering::Relaxed) {
             return;

@@ -91,8 +91,8 @@ impl Scheduler {
             let known = [model.share, model.record.right()];
             let gain = this.pace.gain(&model.pace, known, this.running.len());
             model.askers = Askers::new(gain, || {
-                // Where the draft model has least to catch up with, finding out costs least. Who has
-                // come far without it would pay for all of that.
+                // Where the draft model has least to catch up with, finding out costs least. Who
+                // has come far without it would pay for all of that.
                 let lacks = |s: &&Sequence| s.branch.tokens.len() - s.branch.drafted;
                 let begins = |s: &Sequence| s.branch.drafted > 0 || s.branch.generated() <= FEW;
                 let can = this.running.iter();

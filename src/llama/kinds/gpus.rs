@@ -143,15 +143,16 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
         Ok((gpu, device.name()))
     }
 
-    /// Not where several GPUs of one process exchange by themselves. There a GPU's exchange waits for
-    /// launches on the others. `cuMemFree`, and sometimes `cuMemAlloc`, wait for what runs on their
-    /// GPU and on those that reach its memory, and keep other threads of the process from launching
-    /// meanwhile (NVIDIA/nccl issues 48 and 623, pytorch/pytorch issue 50925). An adapter that comes
-    /// or goes between the launches of two ranks would so wait without an end. The stand-in driver
-    /// keeps nobody from launching, so no test can show that.
+    /// Not where several GPUs of one process exchange by themselves. There a GPU's exchange waits
+    /// for launches on the others. `cuMemFree`, and sometimes `cuMemAlloc`, wait for what runs on
+    /// their GPU and on those that reach its memory, and keep other threads of the process from
+    /// launching meanwhile (NVIDIA/nccl 48 and 623, pytorch/pytorch 50925 on GitHub). An adapter
+    /// that comes or goes between the launches of two ranks would so wait without an end. The
+    /// stand-in driver keeps nobody from launching, so no test can show that.
     ///
-    /// A process with one GPU waits for its own work alone. What that waits for are launches of other
-    /// processes, which do not wait for this one: work that all ranks have launched in one order ends.
+    /// A process with one GPU waits for its own work alone. What that waits for are launches of
+    /// other processes, which do not wait for this one: work that all ranks have launched in one
+    /// order ends.
     fn takes_adapters(&self) -> Result<()> {
         match &self.group {
             Some(_) if self.devices.len() > 1 => Err(Error::Unsupported(format!(
