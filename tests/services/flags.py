@@ -89,7 +89,7 @@ for weights, kv in (("int8", "int8"), ("int4", "auto"), ("nf4", "f16")):
 # A draft model tells the same story.
 text, log = serve("--seed", "7", "--draft_dir", CKPT, "--draft_weights_dtype", "int4")
 assert text == serve("--seed", "7")[0] and log.count("int4") > 0, log
-with Service(COMMAND, CKPT, "--draft-dir", CKPT) as service:
+with Service(COMMAND, CKPT, "--draft-dir", CKPT, "--draft-weights-dtype", "int4") as service:
     told, drafted, accepted = guessed(service)
     assert 0 < accepted <= drafted, (drafted, accepted)
     tokens = json.loads(service.send("/tokenize", {"content": told})[2])["tokens"]
