@@ -100,11 +100,13 @@ pub(super) struct Opened {
     pub files: Files,
 }
 
+/// A draft model, and [`EngineOptions::draft_share`].
+type DraftRun = (Box<dyn Run>, f64);
+
 /// A model that runs, with what is to be said of it.
 pub(super) struct Loaded {
     pub run: Box<dyn Run>,
-    /// The draft model, and [`EngineOptions::draft_share`].
-    pub draft: Option<(Box<dyn Run>, f64)>,
+    pub draft: Option<DraftRun>,
     pub ranks: Vec<RankInfo>,
     pub figures: Arc<Figures>,
     pub device: Device,
@@ -346,7 +348,7 @@ impl<'a> Build<'a> {
 
     fn engine(
         &self,
-        (run, draft): (Box<dyn Run>, Option<(Box<dyn Run>, f64)>),
+        (run, draft): (Box<dyn Run>, Option<DraftRun>),
         tokenizer: &Arc<dyn Tokenizer>,
         eos_ids: Vec<Token>,
         kv_bytes: u64,
