@@ -181,9 +181,6 @@ struct Machine {
             // The next owner of these addresses may write to all of them.
             __asan_unpoison_memory_region(f.stack, STACK);
 #endif
-#ifdef EMU_TSAN
-            __tsan_destroy_fiber(f.tsan);
-#endif
             munmap(f.stack, STACK);
         }
     }

@@ -20,7 +20,8 @@ const ROW_SHARE: f64 = 0.02;
 const WORTH_A_TRY: f64 = 1.1;
 /// How often each draft of a good model is right, if those before it are. It was 1, and two models
 /// of one size were tried against each other; presumably one step that something else held up made
-/// that seem worth it. 0.8 is a choice: its effect on a full batch was not measured.
+/// that seem worth it. With 0.8, which is a choice, the first call of a full batch keeps 0.98 of its
+/// speed beside a draft model that is always wrong (benches/record/2026-11-26-auto-of-a-first-call.txt).
 const LIKELY: f64 = 0.8;
 /// What was measured so many steps ago is not known any more: sequences have become longer, and
 /// the machine has other things to do.
