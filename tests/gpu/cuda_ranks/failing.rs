@@ -277,7 +277,7 @@ fn a_rank_that_records_nothing() {
 }
 
 /// Whatever call the driver refuses, on whichever rank: the build or the call ends with an error,
-/// and nothing waits for longer than the deadline, which some failures do take.
+/// and nothing waits.
 #[test]
 fn any_call_may_fail_on_ranks() {
     any_call_may_fail(By::Host, "devices=2", 97);
