@@ -153,7 +153,7 @@ impl Pace {
     /// is right `right` of the times, if those before it are. While `guesses` is not known, a step
     /// of it is taken for this `share` of one of the model's; and rows more than were ever
     /// measured, for free.
-    pub fn gain(&self, guesses: &Pace, [share, right]: [f64; 2], sequences: usize) -> Gain {
+    pub fn gain(&self, guesses: &Pace, (share, right): (f64, f64), sequences: usize) -> Gain {
         let n = sequences.max(1);
         if !self.knows(0..n + 1) {
             return Gain::No;
@@ -272,15 +272,15 @@ mod tests {
         let model = measured(&[(1, 66.0), (4, 70.0), (8, 110.0), (16, 180.0)]);
         let small = measured(&[(1, 10.0), (8, 17.0)]);
         let as_large = measured(&[(1, 66.0), (8, 110.0)]);
-        assert_eq!(model.gain(&small, [0.0, 0.8], 1), Gain::Yes);
-        assert_eq!(model.gain(&small, [0.0, 0.8], 8), Gain::No);
+        assert_eq!(model.gain(&small, (0.0, 0.8), 1), Gain::Yes);
+        assert_eq!(model.gain(&small, (0.0, 0.8), 8), Gain::No);
         for sequences in [1, 8] {
-            assert_eq!(model.gain(&as_large, [0.0, 0.8], sequences), Gain::No);
+            assert_eq!(model.gain(&as_large, (0.0, 0.8), sequences), Gain::No);
         }
         // Where the whole step is reading weights, it may pay for many.
         let reading = measured(&[(8, 100.0), (16, 102.0), (64, 110.0)]);
         assert_eq!(
-            reading.gain(&measured(&[(8, 5.0)]), [0.0, 0.8], 8),
+            reading.gain(&measured(&[(8, 5.0)]), (0.0, 0.8), 8),
             Gain::Yes
         );
     }
@@ -290,46 +290,46 @@ mod tests {
         let model = measured(&[(1, 66.0), (4, 70.0), (8, 74.0), (32, 100.0)]);
         let small = measured(&[(1, 7.0), (8, 8.0)]);
         for sequences in [1, 8] {
-            let gain = |right| model.gain(&small, [0.0, right], sequences);
+            let gain = |right| model.gain(&small, (0.0, right), sequences);
             assert_eq!([0.9, 0.7].map(gain), [Gain::Yes; 2]);
             assert_eq!([0.1, 0.0].map(gain), [Gain::Doubtful; 2]);
         }
         let slow = measured(&[(1, 66.0)]);
-        assert_eq!(model.gain(&slow, [0.0, 0.0], 8), Gain::No);
+        assert_eq!(model.gain(&slow, (0.0, 0.0), 8), Gain::No);
     }
 
     #[test]
     fn what_is_not_known_is_tried_unless_it_cannot_pay() {
         let (small, unknown) = (measured(&[(1, 10.0)]), measured(&[]));
         // Nobody is drafted for before the model's own steps are known.
-        assert_eq!(unknown.gain(&unknown, [0.0, 0.8], 8), Gain::No);
+        assert_eq!(unknown.gain(&unknown, (0.0, 0.8), 8), Gain::No);
         assert_eq!(
-            measured(&[(9, 110.0)]).gain(&small, [0.0, 0.8], 8),
+            measured(&[(9, 110.0)]).gain(&small, (0.0, 0.8), 8),
             Gain::No
         );
         // Of one of the two nothing is known: what a draft costs, or what a row more does.
         let model = measured(&[(8, 110.0), (12, 114.0)]);
-        assert_eq!(model.gain(&unknown, [0.1, 0.8], 8), Gain::Untried);
-        assert_eq!(model.gain(&small, [0.1, 0.8], 8), Gain::Yes);
+        assert_eq!(model.gain(&unknown, (0.1, 0.8), 8), Gain::Untried);
+        assert_eq!(model.gain(&small, (0.1, 0.8), 8), Gain::Yes);
         // However the rows before them grew, those that were never measured may cost nothing.
         let steep = measured(&[(1, 66.0), (7, 60.0), (8, 110.0)]);
-        assert_eq!(steep.gain(&small, [0.1, 0.8], 8), Gain::Untried);
+        assert_eq!(steep.gain(&small, (0.1, 0.8), 8), Gain::Untried);
         // What was learned of one sequence says little of 8.
         assert_eq!(
-            measured(&[(1, 66.0), (5, 70.0)]).gain(&small, [0.1, 0.8], 8),
+            measured(&[(1, 66.0), (5, 70.0)]).gain(&small, (0.1, 0.8), 8),
             Gain::Untried
         );
         // A model that is too large to pay is never tried.
         assert_eq!(
-            measured(&[(8, 110.0)]).gain(&unknown, [0.7, 0.8], 8),
+            measured(&[(8, 110.0)]).gain(&unknown, (0.7, 0.8), 8),
             Gain::No
         );
         assert_eq!(
-            measured(&[(1, 66.0)]).gain(&unknown, [1.0, 0.8], 1),
+            measured(&[(1, 66.0)]).gain(&unknown, (1.0, 0.8), 1),
             Gain::No
         );
         // The measured time counts, not the guess.
-        assert_eq!(model.gain(&small, [1.0, 0.8], 8), Gain::Yes);
+        assert_eq!(model.gain(&small, (1.0, 0.8), 8), Gain::Yes);
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Scheduler {
                 asks && !s.sits_out && s.first.is_none()
             };
             // Those whose prompts are being computed will soon decode beside the others.
-            let known = [model.share, model.record.right()];
+            let known = (model.share, model.record.right());
             let gain = this.pace.gain(&model.pace, known, this.running.len());
             model.askers = Askers::new(gain, || {
                 // Where the draft model has least to catch up with, finding out costs least. Who

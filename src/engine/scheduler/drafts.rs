@@ -34,7 +34,7 @@ impl Scheduler {
                 drafts.is_some_and(|drafts| drafts.asks(guesser, Gain::Untried))
             };
             let right = medusa.record.right();
-            let gain = self.pace.gain(&medusa.pace, [0.0, right], decoding);
+            let gain = self.pace.gain(&medusa.pace, (0.0, right), decoding);
             let one = || self.running.iter().find(can).map(|s| s.id);
             medusa.askers = Askers::new(gain, one);
         }
