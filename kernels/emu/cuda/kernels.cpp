@@ -166,7 +166,7 @@ API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, 
     void *address, const cuuint64_t *dimensions, const cuuint64_t *strides, const cuuint32_t *box,
     const cuuint32_t *element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
     CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
-    ENTER(cuTensorMapEncodeTiled);
+    ENTER_CONTEXT(cuTensorMapEncodeTiled);
     if (s.settings.arch < 90 || type != CU_TENSOR_MAP_DATA_TYPE_UINT16 || rank != 2 ||
         element_strides[0] != 1 || element_strides[1] != 1 ||
         interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||

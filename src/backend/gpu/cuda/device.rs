@@ -266,6 +266,9 @@ unsafe impl Device for Cuda {
         if !self.hopper {
             return Ok(None);
         }
+        // The call does nothing on the device, but r580 on an H100 refuses it without a context,
+        // which the driver's reference does not say.
+        let _current = self.context.enter()?;
         let mut map = TensorMap::default();
         let dimensions = [of.width as u64 / 2, rows as u64];
         let (strides, boxes, ones) = ([of.pitch as u64], [BOX[1], box_rows], [1; 2]);
