@@ -77,7 +77,8 @@ impl<D: Device> Chooser<D> {
             histories: memory(n, history_len(vocab_size))?,
             slices: memory(n, slices(vocab_size) * (GPU_SAMPLE_SLICE as usize / 4))?,
             counters: Memory::zeroed(device, what, n.saturating_mul(4))?,
-            out: memory(n, out_len())?,
+            // Rows that want less leave a gap before the next one, which is copied, too.
+            out: Memory::zeroed(device, what, n.saturating_mul(4 * out_len()))?,
             host_histories: Vec::new(),
             history_of: Vec::new(),
             vocab_size,
