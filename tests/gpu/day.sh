@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU, in one command:
 #
-#   tests/gpu/day.sh [--steps LIST] [--seconds N] [--work DIR] [--kernels] [--tiny DRIVER_DIR [--whole]] OUT
+#   tests/gpu/day.sh [--steps LIST] [--seconds N] [--work DIR] [--jobs N] [--kernels] [--tiny DRIVER_DIR [--whole]] OUT
 #
 # For a bare x86-64 machine with an NVIDIA driver (CUDA 12.2 or newer; CUDA 13 for kernels of nvcc 13), Python 3 with torch and transformers,
 # nvcc, compute-sanitizer and ncu; no Rust. It runs from where tests/gpu/pack.sh put it, or in a
@@ -19,6 +19,9 @@
 #                            transformers; batch invariance of the 1b shape
 #              quantised     int8, int4 and nf4 of the 1b shape against the CPU backend
 #              cost          the bytes and launches that benches/gpu_cost.py predicts
+#              trace         microseconds of each kernel of a step, and the gaps between them, beside
+#                            what benches/gpu_cost.py predicts
+#              switches      a shortened 8b with each way to run kernels turned off
 #              speed         this machine's limits, decode, prefill and start, beside what
 #                            benches/gpu_cost.py predicts; on compute capability 9.0, prefill with
 #                            its own kernels and with those of all other devices
@@ -32,6 +35,8 @@
 #              570 by default, so that the record is written before a limit of ten minutes
 #   --work     where generated checkpoints are kept for the next command; otherwise they are
 #              deleted at the end
+#   --jobs     how many of the steps that compare results run at a time, each on its share of the
+#              processors; one by default. Steps that measure run by themselves
 #   --kernels  compile the kernels here, with source lines for the tools, and use them instead of
 #              the library's
 #   --tiny     a little of each, on a driver that stands in for NVIDIA's: DRIVER_DIR/libcuda.so.1,
@@ -47,13 +52,14 @@ began=$SECONDS
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 usage() { sed -n '4p' "$0" >&2; exit 2; }
-all=device,short,kernels,reference,staged,fp8,transformers,quantised,cost,speed,soak,peers,llamacpp,sanitizer,ncu
-steps=$all seconds=570 kernels=0 tiny='' whole=0 out='' keep=''
+all=device,short,kernels,reference,staged,fp8,sanitizer,soak,transformers,quantised,cost,trace,switches,speed,peers,llamacpp,ncu
+steps=$all seconds=570 jobs=1 kernels=0 tiny='' whole=0 out='' keep=''
 while (($#)); do
   case $1 in
     --steps) steps=${2:?} && shift ;;
     --seconds) seconds=${2:?} && shift ;;
     --work) keep=${2:?} && shift ;;
+    --jobs) jobs=${2:?} && shift ;;
     --kernels) kernels=1 ;;
     --tiny) tiny=$(cd "${2:?}" && pwd) && shift ;;
     --whole) whole=1 ;;
@@ -62,7 +68,7 @@ while (($#)); do
   esac
   shift
 done
-[[ -n $out && $seconds =~ ^[0-9]+$ ]] || usage
+[[ -n $out && $seconds =~ ^[0-9]+$ && $jobs =~ ^[1-9][0-9]*$ ]] || usage
 for step in ${steps//,/ }; do
   [[ ,$all, == *,$step,* ]] || { echo "there is no step $step; there are ${all//,/, }" >&2 && exit 2; }
 done
@@ -96,6 +102,7 @@ record() {
       echo
       python3 "$here/speed.py" table "$out/speed.jsonl"
     fi
+    if [[ -e $out/trace.log ]]; then echo && sed -n '/^kernels of/,/^$/p' "$out/trace.log"; fi
     if [[ -e $out/ncu.log ]]; then grep -a -E ' launches +[0-9.]+ ms' "$out/ncu.log" | awk 'NR == 1 { print "" } { print }'; fi
   } >"$out/record.new" && mv "$out/record.new" "$out/record.txt"
 }
@@ -112,48 +119,112 @@ row() { # row NAME OUTCOME SECONDS WORDS
 # run NAME LIMIT LOG COMMAND...: adds a row to the table, with the last words that the command
 # prints. The row says `skipped` if the command exits with 77.
 run() {
-  local name=$1 limit=$2 log=$out/$3.log start=$SECONDS left rc outcome
-  shift 3
+  attempt "$work/said" "$2" "${@:4}"
+  tell "$1" "$3" "$work/said" "${*:4}"
+}
+# attempt FILE LIMIT COMMAND...: FILE gets what the command prints, FILE.end its exit status and
+# seconds; `-` if there is no time for it.
+attempt() {
+  local file=$1 limit=$2 start=$SECONDS left
+  shift 2
+  : >"$file"
   left=$((seconds - (SECONDS - began) - 3))
   if ((left < 1)); then
+    echo "- 0" >"$file.end"
+    return
+  fi
+  timeout -k 5 $((limit < left ? limit : left)) "$@" </dev/null >"$file" 2>&1
+  echo "$? $((SECONDS - start))" >"$file.end"
+}
+# tell NAME LOG FILE COMMAND: the row of what was attempted.
+tell() {
+  local name=$1 log=$out/$2.log said=$3 rc took outcome
+  read -r rc took <"$said.end"
+  if [[ $rc == - ]]; then
     row "$name" "no time" 0 ""
     return 1
   fi
-  echo "== $name: $*" >>"$log"
-  timeout -k 5 $((limit < left ? limit : left)) "$@" </dev/null >"$work/said" 2>&1
-  rc=$?
-  cat "$work/said" >>"$log"
-  echo "== exit status $rc" >>"$log"
+  { echo "== $name: $4" && cat "$said" && echo "== exit status $rc"; } >>"$log"
   case $rc in
     0) outcome=ok ;;
     77) outcome=skipped ;;
     124 | 137) outcome="too long" ;;
     *) outcome=FAILED ;;
   esac
-  words=$(grep -a -v '^[[:space:]]*$' "$work/said" | tail -n 1 | tr -d '\r' | cut -c1-220)
-  row "$name" "$outcome" $((SECONDS - start)) "$words"
-  case $outcome in FAILED | "too long") tail -n 6 "$work/said" | cut -c1-300 | sed 's/^/    /' && bisect ;; esac
+  words=$(grep -a -v '^[[:space:]]*$' "$said" | tail -n 1 | tr -d '\r' | cut -c1-220)
+  row "$name" "$outcome" "$took" "$words"
+  case $outcome in FAILED | "too long") tail -n 6 "$said" | cut -c1-300 | sed 's/^/    /' && bisect ;; esac
   ((rc == 0))
+}
+# beside NAME LIMIT LOG COMMAND...: the same as gpu, but with --jobs up to that many run at a time,
+# each on processors of its own. `settle` waits for them and adds their rows. Only for steps that
+# measure nothing.
+running=() waiting=()
+beside() {
+  local job share
+  if ((jobs == 1 || !usable)); then
+    gpu "$@"
+    return
+  fi
+  share=$((($(nproc) + jobs - 1) / jobs))
+  while :; do
+    for ((job = 0; job < jobs; job++)); do
+      [[ -n ${running[job]:-} ]] && kill -0 "${running[job]}" 2>/dev/null || break 2
+    done
+    sleep 0.1
+  done
+  local file=$work/beside.${#waiting[@]} first=$((job * share % $(nproc)))
+  local processors=$first-$((first + share > $(nproc) ? $(nproc) - 1 : first + share - 1))
+  attempt "$file" "$2" taskset -c "$processors" "${@:4}" &
+  running[job]=$!
+  waiting+=("$1"$'\t'"$3"$'\t'"$file"$'\t'"${*:4}")
+}
+settle() {
+  local each name log file command
+  for ((job = 0; job < ${#running[@]}; job++)); do wait "${running[job]}"; done
+  for each in "${waiting[@]}"; do
+    IFS=$'\t' read -r name log file command <<<"$each"
+    short=yes tell "$name" "$log" "$file" "$command"
+  done
+  running=() waiting=()
 }
 # After the first step that has failed: a short case as it is and under each switch, which tells
 # what to look at, then memcheck. These rows count as others do. Where the short case fails and a
 # switch mends it, everything after it runs with that switch, because there is more to be learnt.
-bisected=0
+bisected=0 hopeless=0
 bisect() {
-  local switch mends='' fails=0
+  local switch title mends='' fails=0 pids=() switches=(none CLUSTERS QUARTERS HOPPER PDL GRAPHS AHEAD) command
   ((bisected == 0 && usable == 1)) && [[ $short == yes ]] || return 0
   bisected=1
-  run "short: as it is" 60 bisect python3 "$here/parity.py" short || fails=1
-  for switch in CLUSTERS QUARTERS HOPPER PDL GRAPHS AHEAD; do
-    run "short: LLAMABI_CUDA_$switch=0" 60 bisect env "LLAMABI_CUDA_$switch=0" python3 "$here/parity.py" short &&
+  if [[ -z $tiny ]] && has compute-sanitizer; then switches+=(memcheck); fi
+  for switch in "${switches[@]}"; do
+    command=(python3 "$here/parity.py" short)
+    case $switch in
+      none) ;;
+      memcheck) command=(compute-sanitizer --tool memcheck --report-api-errors no --print-limit 20 --error-exitcode 9 "${command[@]}") ;;
+      *) command=(env "LLAMABI_CUDA_$switch=0" "${command[@]}") ;;
+    esac
+    attempt "$work/bisect.$switch" $((jobs > 1 ? 40 : 60)) "${command[@]}" &
+    if ((jobs > 1)); then pids+=($!); else wait $!; fi
+  done
+  if ((jobs > 1)); then wait "${pids[@]}"; fi
+  for switch in "${switches[@]}"; do
+    case $switch in
+      none) title="as it is" ;;
+      memcheck) title=memcheck ;;
+      *) title="LLAMABI_CUDA_$switch=0" ;;
+    esac
+    if ! tell "short: $title" bisect "$work/bisect.$switch" "parity.py short"; then
+      if [[ $switch == none ]]; then fails=1; fi
+    elif [[ $title == LLAMABI* ]]; then
       mends=${mends:-LLAMABI_CUDA_$switch}
+    fi
   done
   if ((fails)) && [[ -n $mends ]]; then
     export "$mends=0"
     skip "from here on: $mends=0" "the short case passes with it"
-  fi
-  if [[ -z $tiny ]] && has compute-sanitizer; then
-    run "short: memcheck" 150 bisect compute-sanitizer --tool memcheck --error-exitcode 9 python3 "$here/parity.py" short
+  elif ((fails)); then
+    hopeless=1
   fi
 }
 skip() { row "$1" skipped 0 "$2"; }
@@ -187,7 +258,7 @@ for name in ("torch", "transformers", "triton", "numpy"):
   echo "commit $(tr '\n' ' ' <"$pack/commit" 2>/dev/null)"
 }
 
-rm -f "$out"/{device,correctness,sanitizer,speed,ncu,bisect}.log "$out"/{speed.jsonl,record.txt}
+rm -f "$out"/{device,correctness,sanitizer,trace,speed,ncu,bisect}.log "$out"/{speed.jsonl,record.txt}
 cases=(1b:f32 1b:bf16 8b:bf16) formats=(int8 int4 nf4)
 if [[ -n $tiny ]]; then cases=(tiny:f32 tiny:bf16 wide:bf16) formats=(int4); fi
 
@@ -203,36 +274,63 @@ fi
 if wanted device; then (describe) >>"$out/device.log" 2>&1 || row "driver" FAILED 0 "$(tail -n1 "$out/device.log")"; fi
 run "device: the library on CUDA" 90 device python3 "$here/parity.py" device || usable=0
 
-wanted short && gpu "short: each kind of kernel" 60 correctness python3 "$here/parity.py" short
+# Nothing else can be relied on if this fails as it is and with every way to run kernels turned off.
+if wanted short && ! gpu "short: each kind of kernel" 60 correctness python3 "$here/parity.py" short && ((hopeless)); then usable=0; fi
+tests() { # tests NAME LIMIT [VARIABLE=VALUE...] -- ARGUMENTS...: tests of tests/gpu on this device
+  local name=$1 limit=$2 settings=()
+  shift 2
+  while [[ $1 != -- ]]; do settings+=("$1") && shift; done
+  shift
+  if [[ -x $pack/bin/gpu ]]; then
+    beside "$name" "$limit" correctness env CARGO_MANIFEST_DIR="$root" LLAMABI_TEST_DEVICE=cuda "${settings[@]}" "$pack/bin/gpu" --test-threads 4 "$@"
+  else
+    skip "$name" "$pack/bin/gpu is not there"
+  fi
+}
 if wanted kernels; then
-  for name in cuda models quantised sampling; do
+  for name in cuda models quantised sampling spans medusa; do
     # Tests that only the emulated device can run say so and pass.
     filter=("$name::")
     if [[ $name == cuda ]]; then filter=(--exact cuda::on_a_real_device); fi
-    if [[ -n $tiny && $whole == 0 && $name == models ]]; then filter=(--exact models::{page_tables_grow,auto_takes_what_there_is}); fi
-    if [[ -n $tiny && $whole == 0 && $name == quantised ]]; then filter=(--exact quantised::company_changes_no_bit); fi
-    if [[ -n $tiny && $whole == 0 && $name == sampling ]]; then filter=(sampling::generations); fi
-    if [[ -x $pack/bin/gpu ]]; then
-      gpu "kernels: tests/gpu/$name.rs" 300 correctness env CARGO_MANIFEST_DIR="$root" LLAMABI_TEST_DEVICE=cuda "$pack/bin/gpu" --test-threads 4 "${filter[@]}"
-    else
-      skip "kernels: tests/gpu/$name.rs" "$pack/bin/gpu is not there"
+    if [[ -n $tiny && $whole == 0 ]]; then
+      case $name in
+        models) filter=(--exact models::{page_tables_grow,auto_takes_what_there_is}) ;;
+        quantised) filter=(--exact quantised::company_changes_no_bit) ;;
+        sampling) filter=(sampling::generations) ;;
+        spans | medusa) continue ;;
+      esac
     fi
+    tests "kernels: tests/gpu/$name.rs" 300 -- "${filter[@]}"
   done
 fi
-wanted reference && gpu "reference, formats, company" 300 correctness python3 "$here/parity.py" reference
+wanted reference && beside "reference, formats, company" 300 correctness python3 "$here/parity.py" reference
 # Without this, compute capability 9.0 would never run the kernels that all other devices run.
-wanted reference && [[ -z $tiny ]] && gpu "reference, mma.sync" 300 correctness env LLAMABI_CUDA_HOPPER=0 python3 "$here/parity.py" reference
+wanted reference && [[ -z $tiny ]] && beside "reference, mma.sync" 300 correctness env LLAMABI_CUDA_HOPPER=0 python3 "$here/parity.py" reference
 if wanted staged; then
   filter=(models::ranks::)
   if [[ -n $tiny && $whole == 0 ]]; then filter=(--exact models::ranks::ranks_say_what_ranks_on_the_cpu_say); fi
-  if [[ -x $pack/bin/gpu ]]; then
-    gpu "staged: several ranks on one GPU" 200 correctness env CARGO_MANIFEST_DIR="$root" LLAMABI_TEST_DEVICE=cuda LLAMABI_RANKS=staged \
-      "$pack/bin/gpu" --test-threads 4 "${filter[@]}"
-  else
-    skip "staged: several ranks on one GPU" "$pack/bin/gpu is not there"
-  fi
+  tests "staged: several ranks on one GPU" 200 LLAMABI_RANKS=staged -- "${filter[@]}"
 fi
-wanted fp8 && gpu "fp8, of weights and cache" 150 correctness python3 "$here/parity.py" fp8
+wanted fp8 && beside "fp8, of weights and cache" 150 correctness python3 "$here/parity.py" fp8
+if wanted sanitizer; then
+  for tool in memcheck racecheck initcheck synccheck; do
+    if [[ -n $tiny ]]; then
+      skip "sanitizer: $tool" "the stand-in driver has no device for compute-sanitizer"
+    elif has compute-sanitizer; then
+      # The library asks for some functions that a driver may lack.
+      flags=()
+      if [[ $tool == memcheck ]]; then flags=(--report-api-errors no); fi
+      beside "sanitizer: $tool" 150 sanitizer compute-sanitizer --tool $tool "${flags[@]}" --print-limit 20 --error-exitcode 9 python3 "$here/parity.py" short
+    else
+      skip "sanitizer: $tool" "there is no compute-sanitizer"
+    fi
+  done
+fi
+if wanted soak; then
+  beside "soak: two handles" 150 correctness python3 "$here/parity.py" soak 60
+  beside "soak: beside torch's graph" 90 correctness python3 "$here/parity.py" captured
+fi
+# These need most of the GPU's memory, so they run one after the other, beside what is above.
 if wanted transformers; then
   for case in "${cases[@]}"; do
     gpu "transformers: ${case/:/ }" 240 correctness python3 "$here/against_transformers.py" "$models" "$case"
@@ -244,14 +342,13 @@ if wanted quantised; then
     gpu "quantised: $format" 240 correctness python3 "$here/parity.py" quantised "$models" "$format"
   done
 fi
+settle
 if wanted cost; then gpu "cost: bytes and launches" 120 correctness python3 "$here/cost.py"; fi
 # Seconds for a step that watches the clock itself.
 share() { local left=$((seconds - (SECONDS - began))); echo $((($1 < left ? $1 : left) - 15)); }
+if wanted trace; then gpu "trace: time of each kernel" 150 trace python3 "$here/trace.py" "$models"; fi
+if wanted switches; then gpu "switches" 150 speed python3 "$here/speed.py" switches "$models" "$out/speed.jsonl" "$(share 150)"; fi
 if wanted speed; then gpu "speed" 1200 speed python3 "$here/speed.py" ours "$models" "$out/speed.jsonl" "$(share 1200)"; fi
-if wanted soak; then
-  gpu "soak: two handles" 150 correctness python3 "$here/parity.py" soak 60
-  gpu "soak: beside torch's graph" 90 correctness python3 "$here/parity.py" captured
-fi
 if wanted peers; then gpu "peers: torch, transformers" 600 speed python3 "$here/speed.py" peers "$models" "$out/speed.jsonl" "$(share 600)"; fi
 if wanted llamacpp; then
   if ! has llama-bench; then
@@ -259,17 +356,6 @@ if wanted llamacpp; then
   else
     gpu "peers: llama.cpp" 400 speed python3 "$here/speed.py" llamacpp "$models" "$out/speed.jsonl" "$(share 400)"
   fi
-fi
-if wanted sanitizer; then
-  for tool in memcheck racecheck initcheck synccheck; do
-    if [[ -n $tiny ]]; then
-      skip "sanitizer: $tool" "the stand-in driver has no device for compute-sanitizer"
-    elif has compute-sanitizer; then
-      gpu "sanitizer: $tool" 150 sanitizer compute-sanitizer --tool $tool --error-exitcode 9 python3 "$here/parity.py" short
-    else
-      skip "sanitizer: $tool" "there is no compute-sanitizer"
-    fi
-  done
 fi
 if wanted ncu; then
   if [[ -n $tiny ]]; then

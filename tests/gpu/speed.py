@@ -1,12 +1,13 @@
 """Measures speed, its share of the limit, and compares it with the prediction:
-speed.py ours|peers|llamacpp FOLDER RECORD SECONDS, table RECORD, and steps FOLDER for a profiler.
+speed.py ours|switches|peers|llamacpp FOLDER RECORD SECONDS, table RECORD, and steps FOLDER for a profiler.
 
 ours first measures the machine with torch: the memory bandwidth of a sum over 8 GB, and a bf16
 product of 8192^3. Then it measures decode, prefill and start. A decode step has to read the weights
 (of the embedding, one row for each token) and the cache; prefill has to multiply. `share` is the
 time which that takes at the limit over the time that was taken. Predictions are those of
 benches/gpu_cost.py with the limits just measured. Medians of three, in order of importance, until
-SECONDS are over. RECORD gets a line of JSON for each number. DAY_TINY=1: a few points of a tiny
+SECONDS are over. switches measures a few points of eight layers of the 8b shape with each way to run
+kernels turned off, the first and the last as they are. RECORD gets a line of JSON for each number. DAY_TINY=1: a few points of a tiny
 shape, to see that all of this works.
 """
 
@@ -236,6 +237,33 @@ def measure(record, folder):
     return int(bad > 0 or bool(warnings))
 
 
+# What turns a way to run kernels off.
+SWITCHES = [(), ("PDL",), ("CARVEOUT",), ("PDL", "CARVEOUT"), ("GRAPHS",), ("AHEAD",), ("CLUSTERS",), ("QUARTERS",), ()]
+
+
+def switches(record, folder):
+    name = "tiny" if TINY else "8b8"
+    directory = checkpoint(name, folder)
+    for dtype in ["bf16"] if TINY else ["bf16", "int4"]:
+        for off in SWITCHES:
+            if record.late():
+                return 0
+            names = [f"LLAMABI_CUDA_{switch}" for switch in off]
+            os.environ.update(dict.fromkeys(names, "0"))
+            what = f"{name} {dtype}, without {' and '.join(off)}" if off else f"{name} {dtype}"
+            try:
+                with Model(directory, CUDA, dtype, length=64 if TINY else 2304, batch=4 if TINY else 32) as model:
+                    model.generate(prompts(16, 1), 1)
+                    for batch in (1,) if TINY else (1, 32):
+                        record(f"{what}: step, batch {batch}", 1e6 * decode(model, batch, 16), "us")
+                    for n in (20,) if TINY else (128, 2048):
+                        record(f"{what}: prefill, {n} tokens", 1e6 * first_token(model, n), "us")
+            finally:
+                for switch in names:
+                    del os.environ[switch]
+    return 0
+
+
 def torch_speed(record, directory, name, compiled):
     import torch
     from transformers import LlamaForCausalLM
@@ -328,7 +356,7 @@ def main(part, folder, path, seconds):
         return 77
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, on {device()}")
     record = Record(path, float(seconds))
-    return {"ours": measure, "peers": peers, "llamacpp": llamacpp}[part](record, folder)
+    return {"ours": measure, "switches": switches, "peers": peers, "llamacpp": llamacpp}[part](record, folder)
 
 
 if __name__ == "__main__":
