@@ -6,10 +6,11 @@ beside what it measures.
 Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares
 them with what the driver is asked for. Launches with LLAMABI_CUDA_BLASLT are not modelled.
 
-The rest is a model. A kernel takes the longest of these times: its bytes through the memory, its
-multiplications in the matrix or vector units, its activations through L1, and its instructions
-through the schedulers, each as far as all multiprocessors have work; or the time in which a block
-waits for one thing after another. A fixed time is added before the next kernel can begin.
+The rest is a model, fitted to what an H100 took (benches/record/2026-11-26-h100-first-day.txt). A kernel
+takes some seconds whatever its size, and the longest of these times: its bytes through the memory, its
+multiplications in the matrix or vector units, its activations through L1, and the lines of weights that
+a warp waits for one after another, with the instructions of all warps; each as far as all
+multiprocessors have work.
 """
 
 from collections import namedtuple
@@ -23,53 +24,48 @@ SHAPES = {
 }
 
 # bandwidth: bytes/s that reading reaches.
-# matrix: 16-bit FLOP/s of a large product on all of `units` multiprocessors.
+# matrix: 16-bit FLOP/s of a library's large product on all of `units` multiprocessors.
 # mma: the share of `matrix` that mma.sync reaches.
-# wgmma: the share that the kernels for compute capability 9.0 reach before a block writes its
-# outputs, where L2 gives tiles fast enough and their loops keep the tensor cores busy (LOOP); 0 where
-# these kernels are not used.
-# tiles: bytes/s of tiles that L2 gives to the copies of those kernels. wait: seconds from a copy's beginning to its arrival.
-# early: seconds from one of those kernels to the next where launches overlap (PDL).
+# wgmma: the same for the kernels for compute capability 9.0 before a block writes its outputs, where L2
+# gives tiles fast enough and their loops keep the tensor cores busy (LOOP); 0 where these kernels are
+# not used.
+# tiles: bytes/s of tiles that L2 gives to the copies of those kernels. wait: seconds from a copy's
+# beginning to its arrival, of 16-bit weights and of codes.
+# ended: the share of the schedulers' cycles in which an instruction is issued at the end of such a block.
 # lanes: FMA lanes of all multiprocessors times their clock, instructions/s.
 # cache: bytes/s of all L1 caches. l2: bytes/s of L2.
-# stay: bytes that an L1 cache still holds when the next block reads them again.
-# one: bytes/s that one multiprocessor gets from memory.
-# issue: the share of the schedulers' cycles in which an instruction of a decode kernel is issued.
+# line: seconds for which a warp of a decode kernel waits for each line of weights.
+# issue: the share of the schedulers' cycles in which such a kernel issues an instruction otherwise.
 # gap: seconds from one kernel to the next.
 # step: seconds of the host and of copies that nothing hides, if the previous step must be read
 # first.
 # follows: the same if a decode step follows the previous one in the stream, with only three small
 # copies between them.
-# link: bytes/s of weights from page cache to device.
+# link: bytes/s of 16-bit weights from page cache to device. start: seconds of a start beside them.
 # attend: the shares that attention of prompts reaches, for mma.sync and for wgmma, each for heads
 # of up to 64 and for larger ones. (Small heads take as many powers for half the products.)
-Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma tiles wait early units lanes cache l2 stay one gap step follows link start attend issue")
-# Measured elsewhere: 3.24 TB/s read (fast.cu's sum.cu); 795 to 808 TFLOP/s (cuBLAS and fast.cu,
-# 8192^3); gaps of 1.3 us in CUDA graphs (Hazy Research) and about 1 us more of ramp and tail; 777
-# TFLOP/s for fast.cu's kernel 6, which synchronises as ours do, has tiles of 192 x 192 and no
-# clusters, so that L2 gave at least 8.1 TB/s (its kernels 4 and 5, 635 and 658 TFLOP/s, have slower
-# barriers), and 799 for its kernel 7, with our tiles in clusters of two; 329 to 477 TFLOP/s for
-# FlashAttention-2 and 430 to 620 for FlashAttention-3 with heads of 128 (pytorch/benchmark #2391).
-# Assumed: mma, wait, attend, l2, stay, one, step, follows, link, start, issue.
-# With this `issue` (2.4 instructions a cycle of four), the kernels of commit 6bd5452 would take 3.3 ms
-# for a token of 8B with int4 weights and the attention of ff537f3; a reader of such machine code said
-# 3.0 to 3.3.
-H100 = Machine("H100 SXM", 3.24e12, 800e12, 0.60, 0.97, 8.1e12, 0.6e-6, 2.3e-6, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12, 160e3, 80e9, 2.3e-6, 15e-6, 6e-6, 6e9, 0.6, ((0.36, 0.45), (0.45, 0.60)), 0.60)
+Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma tiles wait ended units lanes cache l2 line issue gap step follows link start attend")
+# Measured by torch on an H100 of 700 W: 2.99 to 3.01 TB/s, 746 to 781 TFLOP/s (a sum of 8 GB; a product of
+# 8192^3). Fitted to traces of the 8b shape there: wgmma, wait, ended, line, issue, gap, step, link, attend
+# of wgmma for heads of 128, and `least` below. Assumed: mma, tiles, cache, l2, follows, start, and the rest of attend.
+# lanes, cache: at 1.755 GHz, which the fit takes for granted.
+H100 = Machine("H100 SXM", 3.0e12, 781e12, 0.60, 1.10, 8.1e12, (1.5e-6, 0.7e-6), 0.22, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12,
+               0.5e-6, 0.68, 0.1e-6, 100e-6, 6e-6, 2.6e9, 0.6, ((0.36, 0.45), (0.38, 0.50)))
 # 16-bit FLOP/s by the datasheet, of which prompts are to reach a share.
 PEAK = 989e12
-# `gap` when the host launches, as it does for prompts: about as fast as small kernels are.
-WITHOUT_GRAPHS = 3.5e-6
+# `gap` when the host launches, as it does for prompts.
+WITHOUT_GRAPHS = 1.5e-6
 
 # flops: multiplications and additions.
-# blocks: of the grid. serial: bytes that one multiprocessor reads for a block.
-# cache: bytes of activations from L1. own: those of them that every block reads.
-# again: other bytes that L2 gives and takes.
-# instructions: lane instructions to unpack and sum.
+# blocks: of the grid.
+# cache: bytes of activations from L1.
+# again: bytes that L2 gives and takes beside those from memory.
+# instructions: lane instructions to unpack and sum. turns: lines that a warp waits for one after another.
 # hopper: a Hopper, if a kernel for compute capability 9.0 does it.
 # attend: for attention of a prompt with such a kernel: flops of all blocks, and of the longest.
-# least: seconds that a block takes beside its bytes, because each thing waits for the one before.
-# early: a launch of a prompt that starts before the one before it has ended, on compute capability 9.0.
-Launch = namedtuple("Launch", "kernel bytes flops unit blocks serial cache instructions own again hopper attend least early", defaults=(0, 0, "", 1, 0, 0, 0, 0, 0, None, None, 0, False))
+# least: seconds that a kernel takes beside what its size says. A small kernel takes LEAST.
+LEAST = 2.8e-6
+Launch = namedtuple("Launch", "kernel bytes flops unit blocks cache instructions turns again hopper attend least", defaults=(0, 0, "", 1, 0, 0, 0, 0, None, None, LEAST))
 # A product on compute capability 9.0.
 # share: the part of the time in which a block's loop keeps the tensor cores busy (LOOP).
 # x, w: bytes of activations and of weights that all blocks ask L2 for. paired: whether two blocks
@@ -109,13 +105,15 @@ ENDED = {
     ("ffn_up", "int4"): [19000, 9952],
     ("ffn_up", "nf4"): [18984, 9936],
 }
-# The part of the time in which the loop of such a block keeps the tensor cores busy, as gpu_loop.py
-# counts it: the largest tiles, half of them, those with one warpgroup, and quarters.
-LOOP = {"bf16": (1, 1, 1, 0.56), "int8": (1, 1, 0.92), "fp8": (1, 1, 0.95), "int4": (1, 1, 0.97), "nf4": (1, 0.97, 0.71)}
+# The part of the time in which the loop of such a block keeps the tensor cores as busy as the best loop does:
+# the largest tiles, half of them, those with one warpgroup, and quarters. Fitted to prompts of 2,048 and
+# 128 tokens; gpu_loop.py, which knows of no clock and no queue, says 0.92 and more but for nf4. bf16: only
+# the largest tiles are not bound by `wait`. fp8: between int8 and int4, as its prompts were.
+LOOP = {"bf16": (1, 1, 1, 0.56), "int8": (0.93, 0.54, 0.56), "fp8": (0.93, 0.65, 0.65), "int4": (0.97, 0.82, 0.75), "nf4": (0.81, 0.53, 0.53)}
 # What all warps of a block issue together, counted in the machine code by gpu_trace.py. For few rows: for
 # the block itself, for an activation row, for 1024 columns of one, for a tile of sixteen weight rows,
 # and for a line of one. For many rows: for the block itself and for a line of its 128 weight rows, with
-# 16, 32 and 64 activation rows.
+# 16, 32 and 64 activation rows. Counted before weights came through a ring in shared memory.
 COUNTED = {
     ("qkv", "bf16"): ([1637, 582, 724, 285, 78], [5888, 1016, 9864, 1216, 16968, 1888]),
     ("qkv", "int8"): ([1555, 631, 826, 292, 152], [6088, 1824, 9952, 2416, 17016, 3920]),
@@ -137,6 +135,8 @@ COUNTED = {
     ("logits", "int4"): ([1198, 588, 824, 221, 270], [4672, 3320, 7088, 5292, 11536, 8848]),
 }
 COUNTED |= {(kernel, "f16"): counted for (kernel, dtype), counted in COUNTED.items() if dtype == "bf16"}
+# Products of many rows of which a multiprocessor has one block at a time: they take more than 128 registers.
+WIDE = {("qkv", "int4"), ("qkv", "nf4"), ("logits", "int4")}
 STAGED = 65536  # GPU_FEW_STAGED
 GEMV_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 64, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
@@ -227,20 +227,15 @@ def few(kernel, dtype, rows, cols, n):
         at_once = next(r for r in (1, 2, 4, 8) if r >= at_once)
         # A warp has two weight rows: it reads an activation once for both, and multiplies it once
         # with each.
-        return [Launch(kernel, read, 2 * weights * at_once, "vector", passes * ceil(rows / 16), 0, weights * at_once * 4 / 2,
+        return [Launch(kernel, read, 2 * weights * at_once, "vector", passes * ceil(rows / 16), weights * at_once * 4 / 2,
                        weights * at_once * (1 + 1 / 8))]
-    # Two blocks of a multiprocessor share the tiles of sixteen weight rows. Each rounds the rows, and
-    # keeps them. The outputs of attention and ffn_up are already rounded; the residual stream is not,
-    # and needs its norm.
-    tiles = ceil(rows / 16)
-    blocks, own = min(tiles, 2 * 132), n * cols * (2 if kernel == "matmul_add" else 8)
+    # Each multiprocessor has one block, which takes tiles of sixteen weight rows; its eight warps share
+    # the lines of a tile. Each block rounds the activation rows, and keeps them.
+    tiles, lines = ceil(rows / 16), ceil(cols / LINE[dtype])
+    blocks = min(tiles, 132)
     block, row, staged, tile, line = COUNTED[kernel, dtype][0]
-    warps = blocks * (block + n * (row + staged * cols / 1024)) + tiles * (tile + line * ceil(cols / LINE[dtype]))
-    # A block waits for rows, activations, sums of squares, the norm, its last line and the sums of its
-    # warps: about 2,800 cycles; with rounded rows 1,900.
-    least = 1.1e-6 if kernel == "matmul_add" else 1.6e-6
-    serial = (16 * row_bytes(dtype, cols) * ceil(tiles / 132) + 2 * own) / ceil(blocks / 132)
-    return [Launch(kernel, read, 2 * weights * 8, "matrix", blocks, serial, own * blocks, 32 * warps, own, least=least)]
+    warps = blocks * (block + n * (row + staged * cols / 1024)) + tiles * (tile + line * lines)
+    return [Launch(kernel, read, 2 * weights * 8, "matrix", tiles, 0, 32 * warps, ceil(tiles / 132) * ceil(lines / 8))]
 
 
 def batch(kernel, dtype, rows, cols, n):
@@ -253,9 +248,13 @@ def batch(kernel, dtype, rows, cols, n):
     # sums that are joined.
     again = groups * (blocks - 1) * own + (groups - 1) * rows * row_bytes(dtype, cols) + (8 * splits * rows * n if splits > 1 else 0)
     block, line = COUNTED[kernel, dtype][1][{16: 0, 32: 2, 64: 4}[of_block] :][:2]
-    warps = groups * blocks * (splits * block + line * ceil(cols / LINE[dtype]))
-    product = Launch(kernel, read, 2 * weights * of_block, "matrix", groups * blocks * splits, (128 * row_bytes(dtype, cols) + own) / splits,
-                     8 * groups * blocks * own, 32 * warps, again=again, least=2e-6 if splits > 1 else 1.1e-6)
+    lines, all_blocks = ceil(cols / LINE[dtype]), groups * blocks * splits
+    warps = groups * blocks * (splits * block + line * lines)
+    at_once = 1 if (kernel, dtype) in WIDE else 2
+    rounds = ceil(all_blocks / (132 * at_once))
+    # A block begins with its activations and ends with sums that it may join, for more rows as long again.
+    least = (4.5e-6 if of_block == 16 else 6.5e-6) * (rounds if at_once == 1 else 1)
+    product = Launch(kernel, read, 2 * weights * of_block, "matrix", all_blocks, 0, 32 * warps, rounds * ceil(lines / splits), again, least=least)
     return [product] if kernel == "matmul_add" else [Launch("prepare", n * cols * 6), product]
 
 
@@ -311,9 +310,8 @@ def attend(shape, kv, n, context):
     # Instructions of a warp, counted in the SASS for sm_90a (benches/record/2026-11-25-gpu-attention-
     # of-generated-rows.txt): 390 for each of a block's eight, with its share of what adds them up; for
     # 32 keys 75 and 2.65 for each column, 4.9 where codes are unpacked; 1,840 for the block that joins
-    # splits, if there are several. `least` is about 5,700 cycles: four loads that follow one another,
-    # 300 instructions before the first copy, the products of the last page, the sum over the warps,
-    # the counter, the join.
+    # splits, if there are several. `least`: four loads that follow one another, 300 instructions before
+    # the first copy, the products of the last page, the sum over the warps, the counter, the join.
     splits, launches = context // SPLIT + 1, []
     for first in range(0, n, ATTEND_ROWS):
         rows = min(n - first, ATTEND_ROWS)
@@ -325,7 +323,7 @@ def attend(shape, kv, n, context):
         instructions = 8 * 390 * blocks + (75 + (4.9 if kv in SCALED else 2.65) * shape.head_dim) * warps + 1840 * joins
         # 16 queries with 32 keys, and twice 8 heads of weights with 32 values.
         flops = 64 * shape.head_dim * 32 * warps
-        launches.append(Launch("attend", bytes_, flops, "matrix", blocks, bytes_ / blocks, 0, 32 * instructions, least=3.3e-6))
+        launches.append(Launch("attend", bytes_, flops, "matrix", blocks, 0, 32 * instructions, least=6.2e-6))
     return launches
 
 
@@ -336,18 +334,17 @@ def sample(shape, rows, draws=False):
     """The choice of tokens: of the largest logits; with `draws`, by temperature and top-p."""
     # Instructions of a warp, counted in the SASS for sm_90a (benches/record/2026-11-25-gpu-
     # sampler.txt): 440 in sample_max; in sample_draw 1,070, and 2,340 in the last block of a row.
-    # `least` is what four warps of a scheduler issue, and what they wait for: 4,800 cycles for a
-    # block of sample_max (row, logits, reduction, counter, join); 8,200 for one of sample_draw, of
-    # which one runs on a multiprocessor at a time; 15,000 for the last one of a row.
+    # `least` of sample_draw, of which one block runs on a multiprocessor at a time, is fitted to the
+    # 26 to 37 us that drawing adds to a step of one row.
     slices = ceil(shape.vocab_size / SLICE)
     blocks, bytes_ = rows * slices, rows * shape.vocab_size * 4
-    largest = Launch("sample_max", bytes_, blocks=blocks, serial=4 * SLICE, instructions=32 * 16 * 440 * blocks, least=2.7e-6)
+    largest = Launch("sample_max", bytes_, blocks=blocks, instructions=32 * 16 * 440 * blocks, least=3.8e-6)
     if not draws:
         return [largest]
     # Sums by bucket are written once and read twice.
     instructions = 32 * 16 * (1070 * blocks + 2340 * rows)
-    return [largest, Launch("sample_draw", bytes_, blocks=blocks, serial=4 * SLICE, instructions=instructions, again=3 * 2048 * blocks,
-                            least=4.7e-6 * ceil(blocks / 132) + 8.5e-6)]
+    return [largest, Launch("sample_draw", bytes_, blocks=blocks, instructions=instructions, again=3 * 2048 * blocks,
+                            least=8e-6 * ceil(blocks / 132) + 15e-6)]
 
 
 def adapted(product, rows, cols, parts, batch, rank, up=False):
@@ -355,8 +352,14 @@ def adapted(product, rows, cols, parts, batch, rank, up=False):
     this rank in all parts. Numbers of 16 bits; A is read before the product, B behind it."""
     a, b = batch * parts * rank * cols * 2, batch * rows * rank * 2
     sums = 4 * batch * rows
-    return [Launch("adapt_in", a, blocks=batch * parts * ceil(rank / 4), serial=4 * cols * 2), *product,
+    return [Launch("adapt_in", a, blocks=batch * parts * ceil(rank / 4)), *product,
             Launch("adapt_up" if up else "adapt_out", b + sums, blocks=batch * ceil(rows / (2 if up else 1) / 256), again=sums)]
+
+
+def embed(shape, n):
+    """2,048 rows take 87 us, of which their bytes need 22: as if a multiprocessor had one block at a
+    time, and each took 4 us."""
+    return Launch("embed", n * shape.dim * 8, blocks=n, least=1.3e-6 + 4e-6 * ceil(n / 132))
 
 
 def decode(shape, dtype, kv, batch, context, rank=0, draws=False):
@@ -375,7 +378,7 @@ def decode(shape, dtype, kv, batch, context, rank=0, draws=False):
     layer += attend(shape, kv, n, context)
     layer += product("matmul_add", "wo", 1) + product("ffn_up", "ffn_up", 2) + product("matmul_add", "w2", 1)
     head = few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, n)
-    return [Launch("embed", batch * shape.dim * 8), *layer * shape.n_layers, *head, *sample(shape, batch, draws)]
+    return [embed(shape, batch), *layer * shape.n_layers, *head, *sample(shape, batch, draws)]
 
 
 def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
@@ -395,7 +398,7 @@ def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
         # of 128 keys; the longest tile first.
         tiles = [4 * up(past + min(first + 128, n), 128) * min(up(n - first, 64), 128) * shape.head_dim for first in range(0, n, 128)]
         wide = shape.n_heads * sum(tiles), max(tiles)
-    attention = Launch("attend_prefill", read, flops, unit, blocks, attend=wide)
+    attention = Launch("attend_prefill", read, flops, unit, blocks, attend=wide, least=9e-6)
 
     def normed(kernel, rows, cols):
         return [Launch("prepare", n * cols * (8 if dtype == "f32" else 6)), gemm(kernel, dtype, rows, cols, n)]
@@ -405,9 +408,7 @@ def prefill(shape, dtype, kv, past, n, last=True, wanted=1):
         layer.append(Launch("append"))
     layer += [attention, gemm("matmul_add_prefill", dtype, *m["wo"], n), *normed("ffn_up_prefill", *m["ffn_up"]),
               gemm("matmul_add_prefill", dtype, *m["w2"], n)]
-    if wide and dtype != "f32":
-        layer = [launch._replace(early=True) for launch in layer]
-    launches = [Launch("embed", n * shape.dim * 8), *layer * shape.n_layers]
+    launches = [embed(shape, n), *layer * shape.n_layers]
     if last:
         launches += [*few("logits", head_dtype(dtype), shape.vocab_size, shape.dim, wanted), *sample(shape, wanted)]
     return launches
@@ -422,22 +423,21 @@ def prompt(shape, dtype, kv, n, batch=1, chunk=CHUNK):
 
 def kernel_seconds(machine, launch):
     """Seconds of one kernel, without the gap after it."""
-    return max(limits(machine, launch).values())
+    return launch.least + max(limits(machine, launch).values())
 
 
 def limits(machine, launch):
-    """The times of which a kernel takes the longest."""
+    """The times of which a kernel takes the longest, beside its `least`."""
     if launch.hopper and machine.wgmma:
         h = launch.hopper
         rounds = ceil(h.blocks / machine.units)
         busy = h.blocks / (rounds * machine.units)
         product = h.flops / (machine.matrix * machine.wgmma * busy)
         # Between two copies to a stage, it is multiplied, and the next copy has to come.
-        turn = (product / (rounds * h.steps) + machine.wait) / h.stages
-        multiplied = max(product / h.share, launch.bytes / min(machine.bandwidth, h.blocks * machine.one),
-                         (h.x + h.w) / (machine.tiles * busy), h.instructions / (machine.lanes * busy),
-                         rounds * h.steps * turn / (1 if h.alone else min(2, rounds)))
-        ended = 32 * h.ended * machine.units / (machine.lanes * machine.issue)
+        turn = (product / (rounds * h.steps) + machine.wait[h.instructions > 0]) / h.stages
+        multiplied = max(product / h.share, launch.bytes / machine.bandwidth, (h.x + h.w) / (machine.tiles * busy),
+                         h.instructions / (machine.lanes * busy), rounds * h.steps * turn / (1 if h.alone else min(2, rounds)))
+        ended = 32 * h.ended * machine.units / (machine.lanes * machine.ended)
         at_once = min(h.blocks, machine.units)
         written = max((h.end - h.asked) * at_once / machine.bandwidth, h.end * at_once / machine.l2, ended)
         return {"prompt": multiplied + (rounds if h.alone else 1) * written}
@@ -450,40 +450,32 @@ def limits(machine, launch):
     small, large = machine.attend[0]
     share = {"matrix": machine.mma, "attend": large, "attend 64": small}.get(launch.unit)
     rate = machine.matrix * share if share else 2 * machine.lanes
-    times = launch.blocks if launch.own > machine.stay else min(launch.blocks, machine.units)
     return {
-        "memory": launch.bytes / machine.bandwidth,
+        "memory": launch.bytes / machine.bandwidth + launch.again / machine.l2,
         "matrix" if share else "vector": launch.flops / (rate * busy),
-        "latency": launch.serial * ceil(launch.blocks / machine.units) / machine.one + launch.least,
         "L1": launch.cache / machine.cache,
-        "L2": (launch.bytes + launch.again + times * launch.own) / machine.l2,
-        "issue": launch.instructions / (machine.lanes * machine.issue * busy),
+        "lines": launch.turns * machine.line + launch.instructions / (machine.lanes * machine.issue * busy),
     }
 
 
 def seconds(machine, launches, follows=False):
-    between = machine.follows if follows else machine.step
-    return between + sum(gap(machine, launch) + kernel_seconds(machine, launch) for launch in launches)
-
-
-def gap(machine, launch):
-    """Seconds between a kernel and the one before it."""
-    return min(machine.gap, machine.early) if launch.early and machine.wgmma else machine.gap
+    return (machine.follows if follows else machine.step) + sum(machine.gap + kernel_seconds(machine, launch) for launch in launches)
 
 
 def slowest(machine, launches):
     """The kernels, sorted by the time of all their launches."""
     times = {}
     for launch in launches:
-        times[launch.kernel] = times.get(launch.kernel, 0) + gap(machine, launch) + kernel_seconds(machine, launch)
+        times[launch.kernel] = times.get(launch.kernel, 0) + machine.gap + kernel_seconds(machine, launch)
     return sorted(times.items(), key=lambda item: -item[1])
 
 
 def main():
     both = {"graphs": H100, "no graphs": H100._replace(gap=WITHOUT_GRAPHS)}
     m = H100
-    print(f"PREDICTION, not yet run on hardware. {m.name}: {m.bandwidth / 1e12} TB/s, {m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches")
-    print(f"{100 * m.mma:.0f} % of them, wgmma {100 * m.wgmma:.0f} %, attention of prompts {' and '.join(f'{100 * small:.0f} or {100 * large:.0f}' for small, large in m.attend)} % (heads to 64, larger ones); {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
+    print(f"PREDICTION, by a model that is fitted to one day on an H100 (2026-11-26-h100-first-day.txt). {m.name}: {m.bandwidth / 1e12} TB/s,")
+    print(f"{m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches {100 * m.mma:.0f} % of them (assumed), wgmma {100 * m.wgmma:.0f} %, attention of prompts {' and '.join(f'{100 * small:.0f} or {100 * large:.0f}' for small, large in m.attend)} % (heads")
+    print(f"to 64, larger ones); {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
     print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")
     for name in SHAPES:
         shape = SHAPES[name]
@@ -501,7 +493,7 @@ def main():
             for batch in (1, 8, 32, 64):
                 greedy, drawn = (seconds(m, decode(SHAPES[name], dtype, "bf16", batch, 512, draws=draws), follows=True) for draws in (False, True))
                 print(f"{name} {dtype:<5} batch {batch:<8}{1e3 * greedy:>8.3f}{1e3 * drawn:>8.3f}{100 * (drawn / greedy - 1):>8.1f} % slower")
-    print("\ndecode of 8b, context 512: a layer's kernels and the head, warp instructions, microseconds by what could bind them")
+    print("\ndecode of 8b, context 512: a layer's kernels and the head, warp instructions, microseconds by what could bind them, and what comes on top")
     for dtype in ("bf16", "int8", "int4"):
         for batch in (1, 8, 32):
             launches = decode(SHAPES["8b"], dtype, "bf16", batch, 512)
@@ -509,7 +501,7 @@ def main():
                 times = limits(m, launch)
                 if launch.instructions:
                     print(f"{dtype:<5} batch {batch:<4}{launch.kernel:<12}{launch.instructions / 32e6:>8.2f} M" + "".join(
-                        f"{name:>10}{1e6 * times.get(name, 0):>7.1f}" for name in ("memory", "matrix", "issue", "L2", "latency")) + f"   {max(times, key=times.get)}")
+                        f"{name:>10}{1e6 * times.get(name, 0):>7.1f}" for name in ("memory", "matrix", "lines")) + f"   {max(times, key=times.get)}, and {1e6 * launch.least:.1f}")
     print("\ndecode, one stream, by context (graphs): tokens/s")
     contexts = (0, 512, 2048, 4096, 8192)
     print(" " * 10 + "".join(f"{context:>8}" for context in contexts))
@@ -534,7 +526,7 @@ def main():
                 share = must_flops(shape, n) / PEAK / took
                 print(f"{name} {dtype:<5} {n:>5} tokens{'':<6}{chunk:>5}{1e3 * took:>11.1f}{n / took:>11.0f}{100 * share:>9.0f} %"
                       f"   {'wgmma' if wgmma else 'mma.sync'}")
-    print("\nllama_build to the first of 16 tokens, from page cache")
+    print("\nllama_build to the first of 16 tokens, from page cache, without a change of format")
     for name in SHAPES:
         print(f"{name} bf16 {start_seconds(H100, SHAPES[name]):>8.1f} s")
 
@@ -545,8 +537,8 @@ def must_flops(shape, n):
 
 
 def start_seconds(machine, shape):
-    """Seconds to read the 16-bit checkpoint, whatever it is converted to, and to create the
-    context."""
+    """Seconds to read the 16-bit checkpoint and to create the context. Formats that are packed on the way
+    take longer: the 8b shape took 6.8 s, as int8 14.7 and as int4 18.5, on 16 processors."""
     return machine.start + weight_bytes(shape, "bf16") / machine.link
 
 

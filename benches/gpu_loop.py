@@ -1,11 +1,14 @@
 """How long the loop over K of a prompt's product keeps the tensor cores of compute capability 9.0
-busy: `make kernels && python3 benches/gpu_loop.py` prints what gpu_cost.py has of it as LOOP.
+busy: `make kernels && python3 benches/gpu_loop.py` prints that share.
 
 gpu_trace.py follows a warp of each warpgroup through the kernel. Here the same instructions are
 issued by one scheduler, which has one warp of each warpgroup, as the machine code says: every
 instruction has a number of cycles until the next may be issued, and the numbers of the barriers that
 it waits for and that it sets. Products go into a queue, in which one of 64 x n x 16 takes n / 2
 cycles. Waits for copies are over at once: what copies take is gpu_cost.py's matter.
+
+On an H100, loops of codes turned out to keep the tensor cores less busy than this says, most of all
+those of half tiles; gpu_cost.py has what was measured there in LOOP.
 
 Guesses: how long loads and the like take (LATENCY), cycles from a product's issue to its place in
 the queue, from its end to its sums, and to the warp that waits for them.

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What several GPUs would take for a model (tensor parallelism), by the cost model of gpu_cost.py: a
 rank's kernels are those of the smaller shape, and the ranks' exchanges come on top, since nothing
-hides them. It prints a prediction; nothing here has run on hardware.
+hides them. It prints a prediction: the model of kernels is fitted to one H100, exchanges are taken from
+what others published, and nothing has run on several GPUs.
 
 python3 benches/gpu_ranks.py"""
 from gpu_cost import CHUNK, H100, SHAPES, WITHOUT_GRAPHS, Shape, decode, prompt, seconds, weight_bytes
@@ -46,8 +47,8 @@ def exchanges(shape, n, rows, wanted, peers):
 
 
 def main():
-    print(f"PREDICTION, not yet run on hardware. {H100.name}, {LINK / 1e9:.0f} GB/s, an exchange by NCCL {1e6 * NCCL:.0f} us; sums")
-    print(f"of up to {PEERS_MOST >> 20} MB from GPU to GPU {', '.join(f'{1e6 * t:.1f}' for t in PEERS.values())} us on {', '.join(map(str, PEERS))}\n")
+    print("PREDICTION: nothing has run on several GPUs. Kernels by a model that is fitted to one H100, exchanges by what others published.")
+    print(f"{H100.name}, {LINK / 1e9:.0f} GB/s, an exchange by NCCL {1e6 * NCCL:.0f} us; sums of up to {PEERS_MOST >> 20} MB from GPU to GPU {', '.join(f'{1e6 * t:.1f}' for t in PEERS.values())} us on {', '.join(map(str, PEERS))}\n")
     print("                                                  exchanges, ms   tokens/s        x one GPU")
     print("decode, context 512     GPUs  GB a GPU  kernels, ms   peers  NCCL  peers   NCCL  peers  NCCL")
     for name, shape in MODELS.items():
