@@ -107,8 +107,9 @@ ENDED = {
 }
 # The part of the time in which the loop of such a block keeps the tensor cores as busy as the best loop does:
 # the largest tiles, half of them, those with one warpgroup, and quarters. Fitted to prompts of 2,048 and
-# 128 tokens; gpu_loop.py, which knows of no clock and no queue, says 0.92 and more but for nf4. bf16: only
-# the largest tiles are not bound by `wait`. fp8: between int8 and int4, as its prompts were.
+# 128 tokens; gpu_loop.py, which simulates the loops by themselves, says 0.92 and more for all but nf4 and
+# quarters. bf16: the largest tiles alone are not bound by `wait`, and the quarter is gpu_loop.py's. fp8:
+# assumed between int8 and int4, since a prompt of 128 was.
 LOOP = {"bf16": (1, 1, 1, 0.56), "int8": (0.93, 0.54, 0.56), "fp8": (0.93, 0.65, 0.65), "int4": (0.97, 0.82, 0.75), "nf4": (0.81, 0.53, 0.53)}
 # What all warps of a block issue together, counted in the machine code by gpu_trace.py. For few rows: for
 # the block itself, for an activation row, for 1024 columns of one, for a tile of sixteen weight rows,
@@ -497,7 +498,9 @@ def main():
     for dtype in ("bf16", "int8", "int4"):
         for batch in (1, 8, 32):
             launches = decode(SHAPES["8b"], dtype, "bf16", batch, 512)
-            for launch in [*launches[1 : 1 + (len(launches) - 3) // SHAPES["8b"].n_layers], *launches[-3:]]:
+            layers = SHAPES["8b"].n_layers
+            layer = (len(launches) - 3) // layers
+            for launch in [*launches[1 : 1 + layer], *launches[1 + layer * layers :]]:
                 times = limits(m, launch)
                 if launch.instructions:
                     print(f"{dtype:<5} batch {batch:<4}{launch.kernel:<12}{launch.instructions / 32e6:>8.2f} M" + "".join(

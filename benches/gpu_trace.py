@@ -9,8 +9,8 @@ more than a few instructions, which are not counted. Barriers end no trace: warp
 after another.
 
 An instruction counts once when it is issued, also if its predicate is false. So cycles are at least
-instructions of all warps of a scheduler; how many instructions a cycle really has is a guess
-(gpu_cost.py).
+instructions of all warps of a scheduler; how many instructions a cycle really has, gpu_cost.py fits to
+what an H100 took.
 """
 
 import re
