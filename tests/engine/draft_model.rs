@@ -209,6 +209,43 @@ fn one_sequence_tries_what_is_not_known() {
     }
 }
 
+/// Of a draft model whose steps would pay, all sequences of a batch take drafts if they were right
+/// before, and one at a time does if they were not.
+#[test]
+fn all_sequences_take_what_is_right() {
+    const SEQUENCES: usize = 8;
+    let options = GenerateOptions {
+        temperature: 1.0,
+        seed: 8,
+        ignore_eos: true,
+        max_gen_len: Some(8),
+        speculation: Speculation::Draft,
+        ..GenerateOptions::default()
+    };
+    let prompts = || (0..SEQUENCES as i32).map(|i| Prompt::Tokens(vec![1, 5 + i, 30 - i, 7, 9]));
+    for (agrees, all) in [(16, true), (0, false)] {
+        let setup = Setup {
+            max_batch_size: SEQUENCES,
+            n_pages: 128,
+            max_wanted: 64,
+            ..Setup::default()
+        };
+        let (host, steps, _) = setup.start_drafting(false, hash_think, half_hash_think(agrees));
+        steps.slow_down(Duration::from_millis(4));
+        // A busy machine may hold up the draft model's steps; they do not seem to pay then.
+        let mut with_drafts = (0..50).map(|_| {
+            let got = host.run(prompts().collect(), options.clone());
+            got.iter()
+                .filter(|out| out.stats.drafted_tokens > 0)
+                .count()
+        });
+        match all {
+            true => assert!(with_drafts.any(|n| n == SEQUENCES)),
+            false => assert!(with_drafts.take(5).all(|n| n < SEQUENCES)),
+        }
+    }
+}
+
 #[test]
 fn pages_are_found_with_what_the_draft_model_has_of_them() {
     let (host, _, drafting) = Setup::default().start_drafting(false, hash_think, hash_think);

@@ -11,11 +11,9 @@ import statistics
 import sys
 import tempfile
 
-os.environ["LLAMABI_CUDA_PDL"] = "0"
-
-from model import CUDA, IGNORE_EOS, Model  # noqa: E402
-from random_model import SHAPES, checkpoint, device, gpu_cost  # noqa: E402
-from speed import DTYPES, prompts  # noqa: E402
+from model import CUDA, IGNORE_EOS, Model
+from random_model import SHAPES, checkpoint, device, gpu_cost
+from speed import DTYPES, prompts
 
 STEPS = 6
 
@@ -93,6 +91,7 @@ def main(folder):
     torch.cuda.init()
     kernels(lambda: torch.ones(8, device="cuda") + 1)
     directory = checkpoint("8b8", folder)
+    os.environ["LLAMABI_CUDA_PDL"] = "0"
     for dtypes in ("bf16", "int8", "int4", "nf4", "fp8/fp8"):
         trace(directory, "8b8", dtypes, (1, 8, 32), (128, 2048))
     print("microseconds of kernels, without early starts")
