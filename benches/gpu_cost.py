@@ -138,7 +138,9 @@ COUNTED = {
 COUNTED |= {(kernel, "f16"): counted for (kernel, dtype), counted in COUNTED.items() if dtype == "bf16"}
 # Products of many rows of which a multiprocessor has one block at a time: they take more than 128 registers.
 WIDE = {("qkv", "int4"), ("qkv", "nf4"), ("logits", "int4")}
-STAGED = 65536  # GPU_FEW_STAGED
+# Bytes that a block of an H100 has for activation rows beside a ring of int4, sums and norms (few_shared of
+# geometry.rs).
+STAGED = 143_360
 GEMV_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 64, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
 
@@ -207,7 +209,7 @@ def batch_grid(rows, n):
     rows of a block, groups of them, blocks of 128 weight rows, and how many blocks share a K."""
     of_block = 16 if n <= 16 else 32 if n <= 32 else BATCH_ROWS
     groups, blocks = ceil(n / of_block), ceil(rows / 128)
-    return of_block, groups, blocks, 1 if groups * blocks >= 96 else 4 if groups * blocks >= 24 else 8
+    return of_block, groups, blocks, 1 if groups * blocks >= 96 else 4 if groups * blocks >= 40 else 8
 
 
 # Bytes that a product writes or changes for each weight row and activation row: gate and up make

@@ -5,8 +5,8 @@
 // are 64 bytes, while 128 weight rows of 4-bit codes are 72 bytes with their scales. Therefore a
 // block has many weight rows, and a small matrix gets enough blocks by split-K. Each warp
 // multiplies sixteen of the block's weight rows over the whole of the block's K. Weights go from
-// memory to registers as in few.h. Activations come through shared memory, where all eight warps
-// read them.
+// memory to registers as in few.h, or through a ring. Activations come through shared memory, where
+// all eight warps read them.
 //
 // Batch invariance: this code adds in the same order as few.h. There, each of eight warps sums
 // every eighth line (a class of lines). Here one warp computes these eight sums one after another
@@ -29,8 +29,16 @@ template <class W, int NT> struct Batch {
     using T = typename L::T;
     static constexpr uint32_t ROWS = 8 * NT, NONE = ~0u;
     // A stage holds the activations of one line of weights; for 4-bit codes, of half a line.
+    // RING: whether weights come through shared memory, too (few.h says why); with 64 rows there is
+    // no room. A slot of the ring has a line of weights, which is asked for together with the
+    // activations of its first part.
+    static constexpr bool RING = L::RING && NT < 8;
     static constexpr uint32_t STEPS = L::STEPS < 4 ? L::STEPS : 4, PARTS = L::STEPS / STEPS,
-                              STAGES = QUANTISED<W> && NT == 8 ? 2 : 4;
+                              STAGES = RING ? (NT == 4 && QUANTISED<W> && PARTS == 1 ? 2 : 3)
+                                       : QUANTISED<W> && NT == 8 ? 2
+                                                                 : 4,
+                              SLOTS = RING ? (STAGES + PARTS - 2) / PARTS + 1 : 0,
+                              RING_BYTES = SLOTS * L::SLOT;
     // Lines in flight. With 32 sums a thread (NT = 8), two lines of codes would spill registers; of
     // k8, whose sums are scaled twice as often, with 16 sums too.
     static constexpr uint32_t DEPTH = QUANTISED<W> && (NT == 8 || (NT == 4 && L::SIXTEENS)) ? 1 : 2;
@@ -40,8 +48,9 @@ template <class W, int NT> struct Batch {
     static constexpr bool BREAKS = !L::SCALED || L::SIXTEENS || NT >= 4;
     static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH,
                               LEVEL_BYTES = NT * 4096;
-    static_assert(STAGES * STAGE_BYTES ==
-                      NT * (QUANTISED<W> && NT < 8 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED),
+    static_assert(
+        RING || STAGES * STAGE_BYTES ==
+                    NT * (QUANTISED<W> && NT < 8 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED),
         "params.h");
 
     // The offset of 16-byte piece `piece` of a row in a stage. It is swizzled so that lanes that
@@ -96,6 +105,8 @@ template <class W, int NT> struct Batch {
         pairs.rows(rows, j);
         const unsigned char *const from[2] = {
             row_of<W>(w, w_stride, rows[0]), row_of<W>(w, w_stride, rows[1])};
+        // Without a ring: of two lines, one is asked for behind the first step of the other. In front
+        // of that, the wait for the other would be a wait for both.
         L ahead[DEPTH];
         uint32_t to_load = start;
         auto load = [&](L &to) {
@@ -103,8 +114,23 @@ template <class W, int NT> struct Batch {
             to.load(from, to_load, steps - to_load * L::STEPS, codes);
             to_load = next(to_load);
         };
-        UNROLL
-        for (uint32_t d = 0; d < DEPTH; d++) load(ahead[d]);
+        unsigned char *const ring = shared + STAGES * STAGE_BYTES;
+        uint32_t slot_to_fill = 0;
+        auto ask = [&] {
+            if constexpr (RING) {
+                if (to_load == NONE) return;
+                L::ask(ring + slot_to_fill * L::SLOT, from, to_load, steps - to_load * L::STEPS,
+                    codes);
+                slot_to_fill = slot_to_fill + 1 == SLOTS ? 0 : slot_to_fill + 1;
+                to_load = next(to_load);
+            }
+        };
+        if constexpr (RING) {
+            UNROLL
+            for (uint32_t s = 0; s + 1 < STAGES; s += PARTS) ask();
+        } else {
+            load(ahead[0]);
+        }
         wait_for_last();
         uint32_t to_copy = start;
         // A thread copies the same piece of each EACH-th row. Pieces that do not exist are zero.
@@ -129,14 +155,25 @@ template <class W, int NT> struct Batch {
         for (uint32_t s = 0; s + 1 < STAGES; s++) copy(s, s % PARTS);
 
         float sums[NT][4] = {};
-        uint32_t stage = 0;
-        auto multiply = [&](const L &weights, uint32_t line) {
+        uint32_t stage = 0, slot = 0;
+        auto multiply = [&](L &weights, uint32_t line, L &other) {
             UNROLL
             for (uint32_t part = 0; part < PARTS; part++) {
+#ifdef PLANT_WEAK_WAIT_BATCH
+                cp_wait<STAGES - 1>();
+#else
                 cp_wait<STAGES - 2>();
+#endif
 #ifndef PLANT_NO_BARRIER_BATCH
                 block_sync();
 #endif
+                if constexpr (RING) {
+                    if (part == 0) {
+                        weights.take(ring + slot * L::SLOT, line);
+                        slot = slot + 1 == SLOTS ? 0 : slot + 1;
+                    }
+                    if ((part + STAGES - 1) % PARTS == 0) ask();
+                }
                 // Copies into the stage that all warps have finished reading.
                 copy((stage + STAGES - 1) % STAGES, (part + STAGES - 1) % PARTS);
                 UNROLL
@@ -151,6 +188,7 @@ template <class W, int NT> struct Batch {
                     for (uint32_t n = 0; n < NT; n++)
                         multiply_step(
                             sums[n], weights, a, step, get(shared + stage * STAGE_BYTES, n, s));
+                    if (!RING && DEPTH == 2 && step == 0) load(other);
                 }
                 stage = (stage + 1) % STAGES;
             }
@@ -158,8 +196,7 @@ template <class W, int NT> struct Batch {
         // Runs after the last line of a class. The sums of two classes are joined to a quarter, and
         // the quarters are added up. Of these two levels of waiting sums, four blocks that share a
         // K need only the first, and eight blocks need none.
-        unsigned char *const even = shared + STAGES * STAGE_BYTES, *const total =
-                                                                       even + LEVEL_BYTES;
+        unsigned char *const even = ring + RING_BYTES, *const total = even + LEVEL_BYTES;
         auto finish = [&](uint32_t sum_of) {
             if (split.n < 8 && sum_of % 2 == 0) save(even, sums);
             if (split.n < 8 && sum_of % 2 == 1) {
@@ -176,10 +213,10 @@ template <class W, int NT> struct Batch {
         };
         for (uint32_t line = start; line != NONE;) {
             UNROLL
-            for (uint32_t d = 0; d < DEPTH; d++) {
+            for (uint32_t d = 0; d < (RING ? 1 : DEPTH); d++) {
                 if (line == NONE) break;
-                multiply(ahead[d], line);
-                load(ahead[d]);
+                multiply(ahead[d], line, ahead[(d + 1) % DEPTH]);
+                if (!RING && DEPTH == 1) load(ahead[d]);
                 if (line + 8 >= lines) finish(line % 8);
                 line = next(line);
             }

@@ -4,11 +4,11 @@
 // eight activation rows cost no more than one.
 //
 // An mma does not care which matrix column is which k, as long as both operands agree. The
-// assignment here lets a lane load its fragment of operand A directly from the same matrices that
-// prefill reads, so no weight passes through shared memory. A line is 128 bytes of a weight row: 64
-// columns of 16 bits, 128 of 8, or 256 of 4. A lane loads two 16-byte pieces of it: t and t + 4,
-// where t = lane % 4. In each step of 32 columns (two mmas), a lane has four columns from START * t
-// on and four from START * t + GAP on.
+// assignment here lets a lane take its fragment of operand A from 16-byte pieces of the same
+// matrices that prefill reads, so lanes exchange no weights. A line is 128 bytes of a weight row: 64
+// columns of 16 bits, 128 of 8, or 256 of 4. A lane has two pieces of it: t and t + 4, where t =
+// lane % 4. In each step of 32 columns (two mmas), a lane has four columns from START * t on and
+// four from START * t + GAP on.
 //
 // Batch invariance: every kernel computes an output in the same order, for any number of rows.
 // - Each warp w of eight runs the mmas over lines w, w + 8, .. in turn. For quantised weights, the
@@ -21,28 +21,51 @@
 // (attention, ffn_up). One row alone is a product with n = 8 as well: a separate dot product would
 // round differently. The seven idle columns cost nothing where memory is the limit.
 
-// Loads columns column .. column + 3 of a row of `width` numbers. Those beyond are zero, whatever
-// the padding holds. `column` is a multiple of 4.
-template <class Load>
-DEVICE void load_within(float (&v)[4], uint32_t column, uint32_t width, const Load &load) {
-    UNROLL
-    for (float &x : v) x = 0;
-    if (column >= width) return;
-    load(v);
-    if (width - column >= 4) return;
-    UNROLL
-    for (uint32_t e = 1; e < 4; e++)
-        if (column + e >= width) v[e] = 0;
-}
-// This warp's share of the sum of squares of a row of `width`; the block has 256 threads.
-DEVICE float squares_of(const float *x, uint32_t width) {
-    float square = 0;
-    UNROLL_BY(4)
-    for (uint32_t i = threadIdx.x * 4; i < width; i += 1024) {
-        float v[4];
-        load_within(v, i, width, [&](float (&v)[4]) { fresh4(v, x + i); });
+// What a thread of a block of 256 has of a row of `width` numbers: of SPAN columns from `first` on,
+// four neighbouring ones of each 1024. Columns beyond the width are zero, whatever the padding holds.
+//
+// No load depends on a condition, so all of them are in flight together. In a loop that asked before
+// each whether there is one, each waited for the one before it, and norms took 9 us on an H100. N: the
+// number of loads, 4 where there are registers for their numbers.
+template <uint32_t N> struct RowPart {
+    static constexpr uint32_t LOADS = N, SPAN = N * 1024;
+    float v[LOADS][4];
+
+    DEVICE_MEMBER static uint32_t column(uint32_t first, uint32_t i) {
+        return first + i * 1024 + threadIdx.x * 4;
+    }
+    // `load4_from(v, at)` loads four numbers from column `at` on, which is less than the width.
+    template <class Load>
+    DEVICE_MEMBER void load(uint32_t first, uint32_t width, const Load &load4_from) {
         UNROLL
-        for (uint32_t e = 0; e < 4; e++) square = fmaf(v[e], v[e], square);
+        for (uint32_t i = 0; i < LOADS; i++)
+            load4_from(v[i], column(first, i) < width ? column(first, i) : 0);
+        UNROLL
+        for (uint32_t i = 0; i < LOADS; i++) UNROLL
+        for (uint32_t e = 0; e < 4; e++)
+            if (column(first, i) + e >= width) v[i][e] = 0;
+    }
+    // Numbers that the previous launch may have written.
+    DEVICE_MEMBER void load_row(const float *x, uint32_t first, uint32_t width) {
+        load(first, width, [&](float (&v)[4], uint32_t at) { fresh4(v, x + at); });
+    }
+    DEVICE_MEMBER void load_norm(const float *norm, uint32_t first, uint32_t width) {
+        load(first, width, [&](float (&v)[4], uint32_t at) { load4(v, norm + at); });
+    }
+    DEVICE_MEMBER void add_squares(float &square) const {
+        UNROLL
+        for (uint32_t i = 0; i < LOADS; i++) UNROLL
+        for (uint32_t e = 0; e < 4; e++) square = fmaf(v[i][e], v[i][e], square);
+    }
+};
+// This warp's share of the sum of squares of a row of `width`, of which this thread has `part`.
+template <uint32_t N> DEVICE float squares_of(RowPart<N> part, const float *x, uint32_t width) {
+    float square = 0;
+    part.add_squares(square);
+    UNROLL_BY(1)
+    for (uint32_t first = N * 1024; first < width; first += N * 1024) {
+        part.load_row(x, first, width);
+        part.add_squares(square);
     }
     return group_sum(square, 32);
 }
@@ -75,6 +98,26 @@ template <class W> struct FloatLine {
             if (s < steps)
                 pieces[i][s] = load_stream(rows[i] + line * 128 + s * 64 + threadIdx.x % 4 * 16);
     }
+    // Whether lines come through shared memory, and the bytes that a line of all weight rows of a
+    // block takes there. A thread copies its own pieces.
+    static constexpr bool RING = true;
+    static constexpr uint32_t SLOT = GPU_SLOT;
+    // Begins to copy a line to a slot; steps beyond the end of K are not copied.
+    DEVICE_MEMBER static void ask(unsigned char *slot, const unsigned char *const (&rows)[2],
+        uint32_t line, uint32_t steps, uint32_t) {
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) UNROLL
+        for (uint32_t s = 0; s < 2; s++)
+            if (s < steps)
+                cp_async(slot + ((i * 2 + s) * 256 + threadIdx.x) * 16,
+                    rows[i] + line * 128 + s * 64 + threadIdx.x % 4 * 16, true);
+    }
+    DEVICE_MEMBER void take(unsigned char *slot, uint32_t) {
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) UNROLL
+        for (uint32_t s = 0; s < 2; s++)
+            pieces[i][s] = load_shared(slot + ((i * 2 + s) * 256 + threadIdx.x) * 16);
+    }
     DEVICE_MEMBER void fragments(uint32_t (&a)[2][4], uint32_t step, const uint32_t *) const {
         UNROLL
         for (uint32_t h = 0; h < 2; h++) UNROLL
@@ -103,6 +146,34 @@ template <class Q> struct QuantisedLine {
             if constexpr (Q::PLANE > 0)
                 Q::load_planes(planes[i], rows[i] + blocks * (Q::LINES * 128), line);
             Q::load_scales(scales[i], rows[i] + codes, line, blocks);
+        }
+    }
+    // As in FloatLine. The scales of a weight row are there once, for the four lanes that have it,
+    // two of which copy them. So the warp meets between the wait for a line and `take`, and between
+    // `take` and the next `ask` for the slot.
+    static constexpr bool RING = Q::SCALE_BYTES > 0;
+    static constexpr uint32_t SLOT = GPU_SLOT + 128 * Q::SCALE_BYTES;
+    DEVICE_MEMBER static unsigned char *scales_at(unsigned char *slot, uint32_t i) {
+        const uint32_t row = threadIdx.x / 32 * 16 + i * 8 + threadIdx.x % 32 / 4;
+        return slot + GPU_SLOT + row * Q::SCALE_BYTES;
+    }
+    DEVICE_MEMBER static void ask(unsigned char *slot, const unsigned char *const (&rows)[2],
+        uint32_t line, uint32_t, uint32_t codes) {
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) UNROLL
+        for (uint32_t h = 0; h < 2; h++)
+            cp_async(slot + ((i * 2 + h) * 256 + threadIdx.x) * 16,
+                rows[i] + line * 128 + h * 64 + threadIdx.x % 4 * 16, true);
+        const uint32_t i = threadIdx.x % 4;
+        if (i < 2) Q::ask_scales(scales_at(slot, i), (i ? rows[1] : rows[0]) + codes, line);
+    }
+    DEVICE_MEMBER void take(unsigned char *slot, uint32_t line) {
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) {
+            UNROLL
+            for (uint32_t h = 0; h < 2; h++)
+                pieces[i][h] = load_shared(slot + ((i * 2 + h) * 256 + threadIdx.x) * 16);
+            Q::take_scales(scales[i], scales_at(slot, i), line);
         }
     }
     DEVICE_MEMBER void fragments(uint32_t (&a)[2][4], uint32_t step, const uint32_t *table) const {
@@ -198,9 +269,15 @@ template <class L> struct StagedRows {
     // Rounds rows of float32, with a norm. `x_of(r)` is row r. `shares`: GPU_FEW_NORMS bytes.
     template <class Row>
     DEVICE_MEMBER void round(float *shares, const Row &x_of, const float *norm, float eps) const {
+        // Without a ring, weights on their way take registers.
+        using Part = RowPart<L::RING ? 4 : 2>;
         float *const scales = shares + 64;
+        Part g, x;
+        g.load_norm(norm, 0, k);
+        UNROLL_BY(1)
         for (uint32_t r = 0; r < n; r++) {
-            float share = squares_of(x_of(r), k);
+            x.load_row(x_of(r), 0, k);
+            float share = squares_of(x, x_of(r), k);
             if (threadIdx.x % 32 == 0) shares[r * 8 + threadIdx.x / 32] = share;
         }
         block_sync();
@@ -208,32 +285,46 @@ template <class L> struct StagedRows {
 #ifndef PLANT_NO_BARRIER_FEW
         block_sync();
 #endif
-        for (uint32_t r = 0; r < n; r++) {
-            const float *x = x_of(r);
+        UNROLL_BY(1)
+        for (uint32_t r = 0; r < n; r++) UNROLL_BY(1)
+        for (uint32_t first = 0; first < end(); first += Part::SPAN) {
+            x.load_row(x_of(r), first, k);
+            if (k > Part::SPAN) g.load_norm(norm, first, k);
             const float scale = scales[r];
-            UNROLL_BY(2)
-            for (uint32_t column = threadIdx.x * 4; column < end(); column += 1024) {
-                float v[4], g[4];
-                load_within(v, column, k, [&](float (&v)[4]) { fresh4(v, x + column); });
-                load_within(g, column, k, [&](float (&g)[4]) { load4(g, norm + column); });
+            UNROLL
+            for (uint32_t i = 0; i < Part::LOADS; i++) {
+                const uint32_t column = Part::column(first, i);
+                float v[4];
                 UNROLL
                 for (uint32_t e = 0; e < 4; e++)
-                    v[e] = bounded(v[e] * scale * g[e], L::SCALED ? GPU_F16_FINITE : GPU_F32);
-                store8(
-                    place(r, column), Words2{{pair_of(v[0], v[1], T()), pair_of(v[2], v[3], T())}});
+                    v[e] = bounded(
+                        x.v[i][e] * scale * g.v[i][e], L::SCALED ? GPU_F16_FINITE : GPU_F32);
+                if (column < end())
+                    store8(place(r, column),
+                        Words2{{pair_of(v[0], v[1], T()), pair_of(v[2], v[3], T())}});
             }
         }
     }
     // Copies rows that are already rounded. Their padding columns are zero.
     template <class Row> DEVICE_MEMBER void copy(const Row &x_of) const {
-        for (uint32_t r = 0; r < n; r++) {
+        constexpr uint32_t LOADS = 4;
+        UNROLL_BY(1)
+        for (uint32_t r = 0; r < n; r++) UNROLL_BY(1)
+        for (uint32_t first = threadIdx.x * 8; first < end(); first += LOADS * 2048) {
             const T *x = x_of(r);
-            UNROLL_BY(4)
-            for (uint32_t column = threadIdx.x * 8; column < end(); column += 2048) {
-                Words4 v = {};
-                if (column < (k + 31) / 32 * 32) v = load_fresh(x + column);
-                store8(place(r, column), Words2{{v.w[0], v.w[1]}});
-                store8(place(r, column + 4), Words2{{v.w[2], v.w[3]}});
+            const uint32_t width = (k + 31) / 32 * 32;
+            Words4 v[LOADS];
+            // As in RowPart, no load depends on a condition.
+            UNROLL
+            for (uint32_t i = 0; i < LOADS; i++)
+                v[i] = load_fresh(x + (first + i * 2048 < width ? first + i * 2048 : 0));
+            UNROLL
+            for (uint32_t i = 0; i < LOADS; i++) {
+                const uint32_t column = first + i * 2048;
+                if (column >= width) v[i] = Words4{};
+                if (column >= end()) continue;
+                store8(place(r, column), Words2{{v[i].w[0], v[i].w[1]}});
+                store8(place(r, column + 4), Words2{{v[i].w[2], v[i].w[3]}});
             }
         }
     }
@@ -260,16 +351,26 @@ template <class L> struct StagedRows {
 // A block of eight warps multiplies tiles of eight pairs of weight rows by the activation rows from
 // row `first_row` of the launch on: tiles blockIdx.x, blockIdx.x + gridDim.x, .. of the matrix,
 // which has `n_pairs` pairs. `pairs_of(first)` returns the pairs of a tile; `first` is its first
-// one. `sums_of`: 4096 bytes of shared memory for each tile of the block, up to GPU_FEW_TILES.
+// one. The sums take 4096 bytes of shared memory for each tile of the block, up to GPU_FEW_TILES.
 //
 // The block reads its tiles as one stream: while a line is multiplied, the next ones are on their
 // way, also those of the next tile. Each warp leaves its sums of up to GPU_FEW_TILES tiles. Then
-// each warp joins those of one tile.
-template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *sums_of,
+// each warp joins those of one tile. `ring`: for formats that have one, GPU_FEW_SLOTS lines; behind
+// it lie the sums.
+//
+// Lines on their way are copies to a ring in shared memory, because a warp waits for a copy by its
+// place in the order of copies. A load to registers is waited for by a counter (of which a warp has
+// six), and nvcc gave all loads of this loop the same one: a warp that waited for a line waited for
+// those behind it, too. On an H100 the ring made a step of one row of 8B 1.19 (bf16) to 1.32 times
+// (int8) as fast. The K types have no ring; they ask for two lines at once and wait for both.
+template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *ring,
     const uint32_t *table, const void *w, uint32_t stride, const StagedRows<Line<W>> &x,
     const Prepare &prepare, uint32_t first_row, uint32_t n_pairs, const PairsOf &pairs_of) {
     using L = Line<W>;
-    constexpr uint32_t DEPTH = QUANTISED<W> ? 2 : 4; // lines in flight
+    // SLOTS: of the ring. AT_ONCE: lines that a warp has in registers.
+    constexpr bool RING = L::RING;
+    constexpr uint32_t SLOTS = RING ? GPU_FEW_SLOTS : 1, AT_ONCE = RING ? 1 : 2;
+    unsigned char *const sums_of = ring + (RING ? SLOTS * L::SLOT : 0);
     // (In gpu.h: which compute capability is short of registers here.)
     const auto lane = [] { return thread_again_if_short() % 32; };
     const auto warp = [] { return thread_again_if_short() / 32; };
@@ -287,10 +388,8 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
             UNROLL
             for (uint32_t i = 0; i < 2; i++) from[i] = row_of<W>(w, stride, rows[i]);
         };
-        L ahead[DEPTH];
-        auto load = [&](L &to) {
-            if (tile_to_load >= end) return;
-            to.load(from, line_to_load, steps - line_to_load * L::STEPS, codes);
+        L ahead[AT_ONCE];
+        auto next_to_load = [&] {
             line_to_load += 8;
             if (line_to_load < lines) return;
             line_to_load = warp(), tile_to_load += gridDim.x;
@@ -298,9 +397,29 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
             find_rows();
 #endif
         };
+        auto load = [&](L &to) {
+            if (tile_to_load >= end) return;
+            to.load(from, line_to_load, steps - line_to_load * L::STEPS, codes);
+            next_to_load();
+        };
+        auto ask = [&](uint32_t slot) {
+            if constexpr (RING) {
+                if (tile_to_load < end) {
+                    L::ask(ring + slot * L::SLOT, from, line_to_load,
+                        steps - line_to_load * L::STEPS, codes);
+                    next_to_load();
+                }
+                cp_commit();
+            }
+        };
         find_rows();
         UNROLL
-        for (uint32_t d = 0; d < DEPTH; d++) load(ahead[d]);
+        for (uint32_t d = 0; d < (RING ? SLOTS : AT_ONCE); d++) {
+            if (RING)
+                ask(d);
+            else
+                load(ahead[d]);
+        }
         if (first == blockIdx.x) {
             wait_for_last(); // The first loads of weights are in flight by now.
             prepare();
@@ -319,9 +438,21 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
         };
         uint32_t tile = first, line = warp();
         for (; line >= lines && tile < end; tile += gridDim.x) end_of_tile();
+        uint32_t slot = 0;
         while (tile < end) {
+            if constexpr (RING) {
+#ifdef PLANT_WEAK_WAIT_FEW
+                cp_wait<SLOTS>();
+#else
+                cp_wait<SLOTS - 1>();
+#endif
+#ifndef PLANT_NO_SYNC_TAKE
+                warp_sync();
+#endif
+                ahead[0].take(ring + slot * L::SLOT, line);
+            }
             UNROLL
-            for (uint32_t d = 0; d < DEPTH; d++) {
+            for (uint32_t d = 0; d < AT_ONCE; d++) {
                 if (tile >= end) break;
                 UNROLL
                 for (uint32_t step = 0; step < L::STEPS; step++) {
@@ -332,12 +463,21 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
                     ahead[d].fragments(a, step, table);
                     multiply_step(sums, ahead[d], a, step, x.get(line, step));
                 }
-                load(ahead[d]);
                 line += 8;
                 if (line >= lines) {
                     line = warp(), tile += gridDim.x;
                     end_of_tile();
                 }
+            }
+            if constexpr (RING) {
+                // The products have brought the warp together, but nothing says that they order
+                // what its lanes have read before what they copy now.
+                warp_sync();
+                ask(slot);
+                slot = slot + 1 == SLOTS ? 0 : slot + 1;
+            } else {
+                UNROLL
+                for (uint32_t d = 0; d < AT_ONCE; d++) load(ahead[d]);
             }
         }
 

@@ -6,7 +6,7 @@
 // |---|---|
 // | params.h | what each kernel is given and how it is launched |
 // | quant.h | quantised weights: their layout and how they are read |
-// | few.h | products on tensor cores with up to 8 rows; weights go from memory to registers |
+// | few.h | products on tensor cores with up to 8 rows; each lane gets its own weights |
 // | batch.h | the same with up to 64 rows in a block |
 // | gemm.h | products on tensor cores with many rows, by tiles |
 // | gemv.h | products with a few rows in float32 |
@@ -241,6 +241,13 @@ DEVICE void cp_async(void *to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
         "l"(from), "r"(valid ? 16 : 0)
+        : "memory");
+}
+// Copies 4 or 8 bytes in the same way.
+template <int N> DEVICE void cp_async_small(void *to, const void *from) {
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from), "n"(N)
         : "memory");
 }
 // The same; `bits` are not zero where the copy is valid. To compare bits takes one instruction, to

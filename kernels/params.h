@@ -58,11 +58,14 @@
 //                    of a block, at most GPU_FEW_TILES; where it applies the norm, GPU_FEW_NORMS
 //                    more. staged: of each of a block's rows 2 bytes for each column, rounded up to
 //                    64 columns for f16 and bf16, 128 for int8, k8 and fp8, 256 for int4, k4, k5, k6
-//                    and nf4. The host launches it where staged is at most GPU_FEW_STAGED
+//                    and nf4. Types that are not K types have GPU_FEW_SLOTS slots in addition:
+//                    GPU_SLOT and 128 * (int8 and nf4 8, int4 16, fp8 4) bytes for each
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
 //                    shared GPU_TABLE_BYTES + R / 8 *
-//                    ((quantised and R < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
-//                    GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0))
+//                    (stages + GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0)). stages: for K types and
+//                    for R = 64, GPU_BATCH_SHARED_CODES (R < 64) or GPU_BATCH_SHARED. Otherwise 3
+//                    stages (int8 and fp8 with R = 32: 2) of 1024 bytes for floats and 2048 for
+//                    codes; and slots as above in addition, as many as stages (int4, nf4: 2)
 //
 // KV cache of one layer: K and V are separate, each [page][kv_head][16][head_stride]. head_stride
 // is head_dim rounded up to 16; a vector's columns from head_dim on are written as zeros. Position
@@ -133,11 +136,12 @@ enum {
     GPU_FEW_ROWS = 8,               // most rows of a product that applies norm and rounding itself
     GPU_FEW_TILES = 8,              // tiles of its block whose sums wait to be joined
     GPU_FEW_NORMS = 512,            // its shared memory for norms
-    GPU_FEW_STAGED = 65536,         // most shared memory for its activation rows
+    GPU_FEW_SLOTS = 3,              // lines of weights in its ring
+    GPU_SLOT = 16384,               // a line of 128 weight rows in a ring, without scales
     GPU_BATCH_ROWS = 64,            // most activation rows in a block of OP_batch_TYPE
     GPU_BATCH_PAIRS = 64,           // pairs of weight rows in a block of OP_batch_TYPE
-    GPU_BATCH_SHARED = 4096,        // shared memory of its stages, for every 8 activation rows
-    GPU_BATCH_SHARED_CODES = 8192,  // the same for quantised weights, if R < 64
+    GPU_BATCH_SHARED = 4096,        // its stages without a ring, for every 8 activation rows
+    GPU_BATCH_SHARED_CODES = 8192,  // the same for K types, if R < 64
     GPU_BATCH_LEVEL = 4096,         // one level of waiting sums, for every 8 activation rows
     GPU_SPLIT_BELOW = 96,           // a product with fewer blocks is split along K
     GPU_MAX_RANK = 256,             // most ranks of an adapter

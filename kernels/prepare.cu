@@ -7,13 +7,17 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
     float *parts = (float *)shared; // [8]: one sum of squares for each warp
     const uint32_t t = threadIdx.x, padded = (p.width + 31) / 32 * 32;
     start_next();
+    using Part = RowPart<4>;
+    Part norm, x;
+    norm.load_norm(p.norm, 0, p.width);
     wait_for_last();
     const int32_t id = p.rows[blockIdx.x];
-    const float *x = p.x + (size_t)(id < 0 ? 0 : id) * p.x_stride;
+    const float *row = p.x + (size_t)(id < 0 ? 0 : id) * p.x_stride;
     W *out = (W *)p.out + (size_t)blockIdx.x * p.out_stride;
+    x.load_row(row, 0, p.width);
     float scale = 1;
     if (id >= 0) {
-        float share = squares_of(x, p.width);
+        float share = squares_of(x, row, p.width);
         if (t % 32 == 0) parts[t / 32] = share;
 #ifdef PLANT_DIVERGENT_BARRIER
         if (t < 128)
@@ -25,9 +29,23 @@ template <class W> DEVICE void prepare(const PrepareParams &p) {
 #endif
         scale = norm_scale(parts, p.width, p.eps);
     }
-    for (uint32_t i = t; i < padded; i += 256) {
-        from_float(out[permuted_of(i, p.permuted)],
-            id >= 0 && i < p.width ? bounded(x[i] * scale * p.norm[i], p.out_type) : 0);
+    for (uint32_t first = 0; first < padded; first += Part::SPAN) {
+        if (first > 0) {
+            x.load_row(row, first, p.width);
+            norm.load_norm(p.norm, first, p.width);
+        }
+        UNROLL
+        for (uint32_t i = 0; i < Part::LOADS; i++) {
+            const uint32_t column = Part::column(first, i);
+            if (column >= padded) break;
+            float v[4];
+            UNROLL
+            for (uint32_t e = 0; e < 4; e++)
+                v[e] = id >= 0 ? bounded(x.v[i][e] * scale * norm.v[i][e], p.out_type) : 0;
+            UNROLL
+            for (uint32_t e = 0; e < 4; e += 2)
+                store_pair(out + permuted_of(column + e, p.permuted), v[e], v[e + 1]);
+        }
     }
 }
 

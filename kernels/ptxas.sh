@@ -138,12 +138,15 @@ wanted() {
     *_batch_nf4) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 LDS$ PRMT HMMA\.16816\.F32' ;;
     *_batch_fp8) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 HMMA\.16816\.F32' ;;
     *_batch_*) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 HMMA\.16816\.F32' ;;
-    *_int8 | *_k8) echo 'LDG\.E[A-Z0-9._]*\.128 PRMT HFMA2 HMMA\.16816\.F32' ;;
-    *_int4 | *_k[456]) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
-    *_fp8) echo 'LDG\.E[A-Z0-9._]*\.128 HMMA\.16816\.F32' ;;
-    *_nf4) echo 'LDG\.E[A-Z0-9._]*\.128 LDG\.E[A-Z0-9._]*\.64 LDS$ PRMT HMMA\.16816\.F32' ;;
+    *_k8) echo 'LDG\.E[A-Z0-9._]*\.128 PRMT HFMA2 HMMA\.16816\.F32' ;;
+    *_k[456]) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
+    # Lines and their scales are copied to a ring.
+    *_int8) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.64 LDS\.128 PRMT HFMA2 HMMA\.16816\.F32' ;;
+    *_int4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
+    *_fp8) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 HMMA\.16816\.F32' ;;
+    *_nf4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.64 LDS\.128 LDS$ PRMT HMMA\.16816\.F32' ;;
     sample_max | sample_draw) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
-    *) echo 'LDG\.E[A-Z0-9._]*\.128 HMMA\.16816\.F32' ;;
+    *) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 HMMA\.16816\.F32' ;;
   esac
 }
 

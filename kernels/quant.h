@@ -44,6 +44,9 @@ struct Quantised {
     static constexpr bool SIXTEENS = false, MINIMA = false;
     // Bits of a code that lie in a plane.
     static constexpr uint32_t PLANE = 0;
+    // Bytes that hold the scales of a line of a row, where they can be copied to shared memory by
+    // themselves; otherwise 0.
+    static constexpr uint32_t SCALE_BYTES = 0;
 };
 // Bytes of the codes of a block.
 template <class Q> constexpr uint32_t BLOCK_BYTES = Q::LINES * 128 + Q::PLANE * 32;
@@ -98,6 +101,15 @@ struct Int8 : OneScale<32> {
         LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
         s = load_stream8(scales + line * 8);
     }
+    static constexpr uint32_t SCALE_BYTES = 8;
+    // Begins to copy the scales of a line to shared memory, and reads them there.
+    DEVICE_MEMBER static void ask_scales(
+        unsigned char *to, const unsigned char *scales, uint32_t line) {
+        cp_async_small<8>(to, scales + line * 8);
+    }
+    DEVICE_MEMBER static void take_scales(LineScales &s, const unsigned char *from, uint32_t) {
+        s = load_shared8(from);
+    }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
@@ -147,6 +159,14 @@ struct Int4 : FourBits<OneScale<32>, 8> {
     DEVICE_MEMBER static void load_scales(
         LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
         s = load_stream(scales + line * 16);
+    }
+    static constexpr uint32_t SCALE_BYTES = 16;
+    DEVICE_MEMBER static void ask_scales(
+        unsigned char *to, const unsigned char *scales, uint32_t line) {
+        cp_async(to, scales + line * 16, true);
+    }
+    DEVICE_MEMBER static void take_scales(LineScales &s, const unsigned char *from, uint32_t) {
+        s = load_shared(from);
     }
 };
 
@@ -294,7 +314,9 @@ template <class Base, uint32_t BITS> struct Planed : Base {
 struct K4 : FourBits<Minima, 0> {};
 struct K5 : Planed<FourBits<Minima, 0>, 1> {};
 struct K6 : Planed<Sixteens<FourBits<Quantised, 32>>, 2> {};
-struct K8 : Sixteens<Int8> {};
+struct K8 : Sixteens<Int8> {
+    static constexpr uint32_t SCALE_BYTES = 0;
+};
 
 // e4m3, compute/src/quant/fp8.rs. One scale serves a whole line: smaller groups would not fit the
 // numbers better, because each code has an exponent of its own.
@@ -320,6 +342,15 @@ struct Fp8 : OneScale<128> {
     DEVICE_MEMBER static void load_scales(
         LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
         s.w[0] = ((const uint16_t *)scales)[line];
+    }
+    // No copy is smaller than the word that has the scales of two lines.
+    static constexpr uint32_t SCALE_BYTES = 4;
+    DEVICE_MEMBER static void ask_scales(
+        unsigned char *to, const unsigned char *scales, uint32_t line) {
+        cp_async_small<4>(to, scales + line / 2 * 4);
+    }
+    DEVICE_MEMBER static void take_scales(LineScales &s, const unsigned char *from, uint32_t line) {
+        s.w[0] = ((const uint16_t *)from)[line % 2];
     }
     DEVICE_MEMBER static const float *table(unsigned char *) { return nullptr; }
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
@@ -375,6 +406,14 @@ struct Nf4 : OneScale<64> {
     DEVICE_MEMBER static void load_scales(
         LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
         s = load_stream8(scales + line * 8);
+    }
+    static constexpr uint32_t SCALE_BYTES = 8;
+    DEVICE_MEMBER static void ask_scales(
+        unsigned char *to, const unsigned char *scales, uint32_t line) {
+        cp_async_small<8>(to, scales + line * 8);
+    }
+    DEVICE_MEMBER static void take_scales(LineScales &s, const unsigned char *from, uint32_t) {
+        s = load_shared8(from);
     }
     // Fills a table for this warp alone, so that the warp need not wait for others. `shared` has 64
     // bytes for each warp.

@@ -119,6 +119,9 @@ NO_BARRIER_TURN matmul_add bf16 few twin says|other bits
 SAME_TILE ffn_up int4 few twin says|other bits
 NO_BARRIER_FEW logits bf16 few twin says|other bits
 NO_BARRIER_SUMS matmul_add bf16 few twin says|other bits
+WEAK_WAIT_FEW matmul_add int8 few copies under way|twin says|other bits
+NO_SYNC_TAKE matmul_add int8 few twin says|other bits
+WEAK_WAIT_BATCH matmul_add batch_int4 batch copies under way|twin says|other bits
 NO_BARRIER_BATCH qkv batch_bf16 batch twin says|other bits
 NO_BARRIER_SPLIT matmul_add batch_bf16 batch twin says|other bits
 NO_BARRIER_ADAPT adapt - adapt_add twin says|other bits

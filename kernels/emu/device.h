@@ -31,6 +31,7 @@ View &view();
 struct Copy {
     void *to;
     const void *from;
+    int words;
     bool valid;
 };
 void cp_push(const Copy &);
@@ -229,7 +230,14 @@ DEVICE void cp_async(void *to, const void *from, bool valid, EMU_LINE) {
     if (((uintptr_t)to | (uintptr_t)from) % 16)
         emu::fail(line, "cp.async with an address that is no multiple of 16");
     for (int i = 0; i < 4; i++) ((volatile uint32_t *)to)[i] = 0xffffffffu;
-    emu::cp_push({to, from, valid});
+    emu::cp_push({to, from, 4, valid});
+}
+template <int N> DEVICE void cp_async_small(void *to, const void *from, EMU_LINE) {
+    static_assert(N == 4 || N == 8);
+    if (((uintptr_t)to | (uintptr_t)from) % N)
+        emu::fail(line, "cp.async with an address that is no multiple of its bytes");
+    for (int i = 0; i < N / 4; i++) ((volatile uint32_t *)to)[i] = 0xffffffffu;
+    emu::cp_push({to, from, N / 4, true});
 }
 DEVICE void cp_async_if(uint32_t bits, void *to, const void *from, EMU_LINE) {
     cp_async(to, from, bits != 0, line);
@@ -238,7 +246,7 @@ DEVICE void cp_commit() { emu::cp_close(); }
 template <int N> DEVICE void cp_wait() {
     emu::Copy c;
     while (emu::cp_next(N, c))
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < c.words; i++)
             ((volatile uint32_t *)c.to)[i] = c.valid ? ((const uint32_t *)c.from)[i] : 0;
 }
 

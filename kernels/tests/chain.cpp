@@ -118,7 +118,7 @@ std::vector<uint8_t> step(int kv_type, bool dependent, uint64_t seed) {
         run(std::string(op) + (batch ? "batch_" : "") + name_of(w.type), p,
             batch ? 1 : tiles(pairs, 8 * of_block), batch ? tiles(pairs, GPU_BATCH_PAIRS) : 1,
             batch ? splits : 1, 256,
-            batch ? GPU_TABLE_BYTES + 2 * (GPU_BATCH_SHARED_CODES + GPU_BATCH_LEVEL)
+            batch ? batch_shared(w.type, 16, splits)
                   : few_shared(w.type, w.cols, padded, of_block, norms));
     };
 

@@ -204,14 +204,46 @@ inline Buffer scratch_of(uint32_t pairs, uint32_t n_rows, uint32_t splits) {
 }
 
 // The shared memory of a product of few rows, as params.h states it. `of_block`: tiles of a block.
+inline uint32_t slot_bytes(int type) {
+    switch (type) {
+    case GPU_F16:
+    case GPU_BF16:
+        return GPU_SLOT;
+    case GPU_INT8:
+    case GPU_NF4:
+        return GPU_SLOT + 128 * 8;
+    case GPU_INT4:
+        return GPU_SLOT + 128 * 16;
+    case GPU_FP8:
+        return GPU_SLOT + 128 * 4;
+    default:
+        return 0;
+    }
+}
 inline size_t few_shared(int type, uint32_t k, uint32_t n_rows, uint32_t of_block, bool rounds) {
     const uint32_t line = !quantised(type) ? 64 : Matrix::bytes_of(type) ? 128 : 256;
     return GPU_TABLE_BYTES + (rounds ? GPU_FEW_NORMS : 0) +
            std::min<uint32_t>(n_rows, GPU_FEW_ROWS) * pad(k, line) * 2 +
-           4096 * std::min<uint32_t>(of_block, GPU_FEW_TILES);
+           4096 * std::min<uint32_t>(of_block, GPU_FEW_TILES) + GPU_FEW_SLOTS * slot_bytes(type);
 }
 // The number of blocks that share the tiles of a product of few rows; 0: as many as the seed says.
 inline uint32_t few_blocks = 0;
+
+// The shared memory of a block of OP_batch_TYPE with `rows` activation rows.
+inline size_t batch_shared(int type, uint32_t rows, uint32_t splits) {
+    const bool ring = slot_bytes(type) > 0 && rows < 64, bytes = quantised(type),
+               four = type == GPU_INT4 || type == GPU_NF4;
+    const size_t levels = GPU_BATCH_LEVEL * (splits == 1      ? 2
+                                                : splits == 4 ? 1
+                                                              : 0),
+                 stages = bytes && !four && rows == 32 ? 2 : 3, slots = four ? 2 : stages;
+    if (ring)
+        return GPU_TABLE_BYTES + rows / 8 * (stages * (bytes ? 2048 : 1024) + levels) +
+               slots * slot_bytes(type);
+    return GPU_TABLE_BYTES + rows / 8 *
+                                 (levels + (quantised(type) && rows < 64 ? GPU_BATCH_SHARED_CODES
+                                                                         : GPU_BATCH_SHARED));
+}
 
 // `pairs`: the number of pairs of weight rows. `splits`: how many blocks of a batch share a K; they
 // use `scratch`. For float32, `across` is the number of blocks and `more` the shared memory.
@@ -225,16 +257,10 @@ inline void launch_decode(const std::string &op, int type, Way way, const void *
     if (way == Batch)
         grid[0] = tiles(n_rows, rows), grid[1] = tiles(pairs, GPU_BATCH_PAIRS), grid[2] = splits;
     unsigned block[3] = {256, 1, 1};
-    size_t shared =
-        type == GPU_F32 ? more
-        : way == Few
-            ? few_shared(type, k, n_rows, tiles(all, blocks), op != "matmul_add")
-            : GPU_TABLE_BYTES +
-                  rows / 8 *
-                      ((quantised(type) && rows < 64 ? GPU_BATCH_SHARED_CODES : GPU_BATCH_SHARED) +
-                          GPU_BATCH_LEVEL * (splits == 1      ? 2
-                                                : splits == 4 ? 1
-                                                              : 0));
+    size_t shared = type == GPU_F32 ? more
+                    : way == Few
+                        ? few_shared(type, k, n_rows, tiles(all, blocks), op != "matmul_add")
+                        : batch_shared(type, rows, splits);
     char error[600];
     std::string kernel = op + (way == Few ? "" : "_batch") + suffix(type);
     if (emu_launch(kernel.c_str(), params, size, grid, block, shared, seed, error, sizeof error))

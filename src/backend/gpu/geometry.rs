@@ -15,14 +15,15 @@ pub(super) struct Grid {
 /// Whether a decode product of `n_rows` rows and `k` columns uses the batch kernel, which reads
 /// rows that `prepare` has rounded. The other kernel rounds the rows itself and keeps them in
 /// shared memory; with more rows than these, each of its blocks would read more bytes of
-/// activations than of weights, or they would not fit. Both give the same bits.
-pub(super) fn prepares(dtype: Dtype, n_rows: u32, k: u32) -> bool {
+/// activations than of weights. Both give the same bits.
+/// `fit`: [`Device::blocks_that_fit`](super::device::Device).
+pub(super) fn prepares(dtype: Dtype, n_rows: u32, k: u32, fit: impl Fn(u32) -> u32) -> bool {
     let most = match dtype {
         Dtype::F32 => return false,
         Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K5 | Dtype::K6 => 2,
         _ => 4,
     };
-    n_rows > most || n_rows.saturating_mul(row_bytes(dtype, k)) > GPU_FEW_STAGED
+    n_rows > most || fit(few_shared(dtype, k, n_rows, true, GPU_FEW_TILES)) == 0
 }
 
 /// The bytes of an activation row in shared memory: of all the columns that whole lines have.
@@ -35,10 +36,32 @@ fn row_bytes(dtype: Dtype, k: u32) -> u32 {
     k.div_ceil(line).saturating_mul(2 * line)
 }
 
+/// The bytes of a slot of the ring through which weights come, with the scales of 128 rows; `None`
+/// for formats without one.
+fn slot_bytes(dtype: Dtype) -> Option<u32> {
+    let scales = match dtype {
+        Dtype::F16 | Dtype::Bf16 => 0,
+        Dtype::Int8 | Dtype::Nf4 => 8,
+        Dtype::Int4 => 16,
+        Dtype::Fp8 => 4,
+        _ => return None,
+    };
+    Some(GPU_SLOT + 128 * scales)
+}
+
+/// The shared memory of a block of a decode product of a few rows that has `tiles` tiles.
+fn few_shared(dtype: Dtype, k: u32, n_rows: u32, rounds: bool, tiles: u32) -> u32 {
+    let norms = if rounds { GPU_FEW_NORMS } else { 0 };
+    let staged = n_rows.min(GPU_FEW_ROWS).saturating_mul(row_bytes(dtype, k));
+    let ring = GPU_FEW_SLOTS * slot_bytes(dtype).unwrap_or(0);
+    staged.saturating_add(GPU_TABLE_BYTES + norms + ring + 4096 * tiles.min(GPU_FEW_TILES))
+}
+
 /// The grid of a decode product of a few rows on tensor cores. `rounds`: whether the kernel applies
-/// norm and rounding to the rows itself. A multiprocessor has two blocks, or one where two do not
-/// fit; all blocks share the tiles, so a block that had to wait for another to end would begin to
-/// load its weights only then. `fit`: [`Device::blocks_that_fit`](super::device::Device).
+/// norm and rounding to the rows itself. All blocks share the tiles, and all of them run at the same
+/// time. A multiprocessor has one block: there is room beside it for one of the next launch, which
+/// asks for its weights while this one ends. Formats without a ring have fewer bytes on their way and
+/// so have two blocks, where two fit. `fit`: as for [`prepares`].
 pub(super) fn few(
     dtype: Dtype,
     [pairs, k, n_rows]: [u32; 3],
@@ -47,20 +70,18 @@ pub(super) fn few(
     fit: impl Fn(u32) -> u32,
 ) -> Grid {
     let tiles = pairs.div_ceil(8);
-    let norms = if rounds { GPU_FEW_NORMS } else { 0 };
-    let staged = n_rows.min(GPU_FEW_ROWS) * row_bytes(dtype, k);
     let grid = |of_each: u32| {
         let blocks = tiles.min(of_each * multiprocessors);
-        let waiting = tiles.div_ceil(blocks.max(1)).min(GPU_FEW_TILES);
+        let of_block = tiles.div_ceil(blocks.max(1));
         Grid {
             blocks: [blocks, n_rows.div_ceil(GPU_FEW_ROWS), 1],
-            shared: GPU_TABLE_BYTES + norms + staged + 4096 * waiting,
+            shared: few_shared(dtype, k, n_rows, rounds, of_block),
         }
     };
     let two = grid(2);
-    match fit(two.shared) {
-        0 | 1 => grid(1),
-        _ => two,
+    match slot_bytes(dtype) {
+        None if fit(two.shared) > 1 => two,
+        _ => grid(1),
     }
 }
 
@@ -86,7 +107,7 @@ impl Batch {
         let [x, y] = [n_rows.div_ceil(rows), pairs.div_ceil(GPU_BATCH_PAIRS)];
         let splits = match x.saturating_mul(y) {
             GPU_SPLIT_BELOW.. => 1,
-            24.. => 4,
+            40.. => 4,
             _ => 8,
         };
         Batch {
@@ -101,9 +122,15 @@ impl Batch {
     }
 
     pub fn grid(&self, dtype: Dtype) -> Grid {
-        let of_eight = match dtype.is_float() || self.rows == GPU_BATCH_ROWS {
-            true => GPU_BATCH_SHARED,
-            false => GPU_BATCH_SHARED_CODES,
+        let slot = slot_bytes(dtype).filter(|_| self.rows < GPU_BATCH_ROWS);
+        // Bytes for every eight rows, and of slots.
+        let (of_eight, ring) = match (slot, dtype) {
+            (None, _) if dtype.is_float() || self.rows == GPU_BATCH_ROWS => (GPU_BATCH_SHARED, 0),
+            (None, _) => (GPU_BATCH_SHARED_CODES, 0),
+            (Some(slot), Dtype::F16 | Dtype::Bf16) => (3 * 1024, 3 * slot),
+            (Some(slot), Dtype::Int4 | Dtype::Nf4) => (3 * 2048, 2 * slot),
+            (Some(slot), _) if self.rows == 32 => (2 * 2048, 2 * slot),
+            (Some(slot), _) => (3 * 2048, 3 * slot),
         };
         let levels = match self.splits() {
             1 => 2,
@@ -112,7 +139,7 @@ impl Batch {
         };
         Grid {
             blocks: self.blocks,
-            shared: GPU_TABLE_BYTES + self.rows / 8 * (of_eight + levels * GPU_BATCH_LEVEL),
+            shared: GPU_TABLE_BYTES + self.rows / 8 * (of_eight + levels * GPU_BATCH_LEVEL) + ring,
         }
     }
 
@@ -255,47 +282,65 @@ mod tests {
     use super::super::step::bucket;
     use super::*;
 
+    /// Bytes of shared memory of a multiprocessor of compute capability 9.0, 8.0 and 8.6.
+    const WHOLE: [u32; 3] = [228 << 10, 164 << 10, 100 << 10];
+
     #[test]
-    fn few_rows_fit_into_the_shared_memory_of_every_gpu() {
-        let mut most = 0;
-        for dtype in [Dtype::Bf16, Dtype::Int8, Dtype::Int4] {
+    fn products_fit_into_the_shared_memory_of_every_gpu() {
+        let dtypes = [
+            Dtype::Bf16,
+            Dtype::Int8,
+            Dtype::Fp8,
+            Dtype::Int4,
+            Dtype::Nf4,
+            Dtype::K4,
+            Dtype::K8,
+        ];
+        for (whole, dtype) in WHOLE.into_iter().flat_map(|w| dtypes.map(|d| (w, d))) {
+            let fit = |shared: u32| whole / (shared + 1024);
             for k in [1, 65, 4096, 8192, 14_336, 28_672, 60_000] {
-                for n_rows in (1..=4).filter(|&n| !prepares(dtype, n, k)) {
+                for n_rows in (1..=4).filter(|&n| !prepares(dtype, n, k, fit)) {
                     for (pairs, multiprocessors) in [(1, 132), (64_128, 132), (64_128, 1)] {
-                        // The memory of a multiprocessor of compute capability 9.0, 8.0 and 8.6.
-                        for whole in [228, 164, 100] {
-                            let fit = |shared: u32| (whole << 10) / (shared + 1024);
-                            let shape = [pairs, k, n_rows];
-                            let grid = few(dtype, shape, true, multiprocessors, fit);
-                            let at_once = multiprocessors * fit(grid.shared);
-                            assert!(grid.blocks[0] <= pairs.div_ceil(8).min(at_once));
-                            most = most.max(grid.shared);
-                        }
+                        let grid = few(dtype, [pairs, k, n_rows], true, multiprocessors, fit);
+                        let at_once = multiprocessors * fit(grid.shared);
+                        assert!(grid.blocks[0] <= pairs.div_ceil(8).min(at_once));
                     }
                 }
             }
+            for (n_rows, pairs) in [16, 32, 64]
+                .map(|n| [2048, 3072, 64_128].map(|p| (n, p)))
+                .concat()
+            {
+                let shared = Batch::new(pairs, n_rows).grid(dtype).shared;
+                assert!(fit(shared) > 0, "{dtype:?}, {n_rows} rows: {shared}");
+            }
         }
-        assert_eq!(
-            most, 99_328,
-            "below 99 KiB, and rows that need it are there"
+        let (large, small) = (
+            |n: u32| WHOLE[0] / (n + 1024),
+            |n: u32| WHOLE[2] / (n + 1024),
         );
-        assert!(prepares(Dtype::Int4, 2, 28_672) && !prepares(Dtype::Int4, 1, 28_672));
-        assert!(prepares(Dtype::Bf16, 1, 60_000) && !prepares(Dtype::F32, 8, 60_000));
+        assert!(
+            !prepares(Dtype::Int4, 1, 28_672, large) && prepares(Dtype::Int4, 1, 14_336, small)
+        );
+        assert!(!prepares(Dtype::Int4, 1, 4096, small) && !prepares(Dtype::F32, 8, 60_000, small));
+        assert!(!prepares(Dtype::Bf16, 4, 4096, large) && prepares(Dtype::Bf16, 5, 4096, large));
     }
 
     #[test]
-    fn a_multiprocessor_has_two_blocks_where_they_fit() {
-        // Beside the sums of eight tiles, each block stages a row.
-        for (whole, k, each) in [
-            (100, 8192, 2),
-            (100, 8256, 1),
-            (164, 24_576, 2),
-            (164, 24_640, 1),
-            (228, 32_768, 2),
+    fn formats_without_a_ring_have_two_blocks_where_they_fit() {
+        for (whole, dtype, k, each) in [
+            (WHOLE[2], Dtype::K4, 8192, 2),
+            (WHOLE[2], Dtype::K4, 8448, 1),
+            (WHOLE[0], Dtype::K4, 32_768, 2),
+            (WHOLE[0], Dtype::Int4, 4096, 1),
         ] {
-            let fit = |shared: u32| (whole << 10) / (shared + 1024);
-            let grid = few(Dtype::Bf16, [64_128, k, 1], true, 132, fit);
-            assert_eq!(grid.blocks, [132 * each, 1, 1], "{whole} KiB, {k} columns");
+            let fit = |shared: u32| whole / (shared + 1024);
+            let grid = few(dtype, [64_128, k, 1], true, 132, fit);
+            assert_eq!(
+                grid.blocks,
+                [132 * each, 1, 1],
+                "{whole} bytes, {k} columns"
+            );
         }
     }
 

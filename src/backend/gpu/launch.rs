@@ -153,7 +153,8 @@ impl Decode {
     ) -> Result<()> {
         let batch = Batch::new(self.pairs, n_rows);
         let params = &params(batch.splits());
-        if prepares(dtype, n_rows, self.k) {
+        let fit = |shared| d.blocks_that_fit(shared);
+        if prepares(dtype, n_rows, self.k, fit) {
             return run_dependent(d, self.batch.of(dtype)?, batch.grid(dtype), params);
         }
         let grid = match dtype {
@@ -166,7 +167,7 @@ impl Decode {
                 [self.pairs, self.k, n_rows],
                 self.rounds,
                 d.multiprocessors(),
-                |shared| d.blocks_that_fit(shared),
+                fit,
             ),
         };
         run_dependent(d, self.few.of(dtype)?, grid, params)

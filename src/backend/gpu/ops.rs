@@ -87,7 +87,8 @@ impl<D: Device> Gpu<D> {
         norm: Norm,
         rows: Rows,
     ) -> Result<Input> {
-        if prepares(w.dtype, rows.n, w.cols as u32) {
+        let fit = |shared| self.device.blocks_that_fit(shared);
+        if prepares(w.dtype, rows.n, w.cols as u32, fit) {
             return self.prepare(done, w, x, norm, rows, false);
         }
         Ok(Input {
