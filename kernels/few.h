@@ -361,7 +361,7 @@ template <class L> struct StagedRows {
 // Lines on their way are copies to a ring in shared memory, because a warp waits for a copy by its
 // place in the order of copies. A load to registers is waited for by a counter (of which a warp has
 // six), and nvcc gave all loads of this loop the same one: a warp that waited for a line waited for
-// those behind it, too. On an H100 the ring made a step of one row of 8B 1.19 (bf16) to 1.32 times
+// those behind it, too. On an H100 the ring made a step of one row of 8B 1.18 (bf16) to 1.27 times
 // (int8) as fast. The K types have no ring; they ask for two lines at once and wait for both.
 template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *ring,
     const uint32_t *table, const void *w, uint32_t stride, const StagedRows<Line<W>> &x,

@@ -66,6 +66,9 @@ unsafe impl Device for Cuda {
     }
 
     fn blocks_that_fit(&self, shared: u32) -> u32 {
+        if shared > self.modules.shared {
+            return 0;
+        }
         let [whole, reserved] = self.shared;
         whole / shared.saturating_add(reserved).max(1)
     }

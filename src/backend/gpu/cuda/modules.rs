@@ -31,6 +31,9 @@ pub(super) struct Modules {
     pub programmatic: bool,
     /// Whether the kernels that may start early prefer the same carve-out.
     pub carved: bool,
+    /// Bytes of dynamic shared memory that a block of any kernel may have, but for those for
+    /// compute capability 9.0.
+    pub shared: u32,
     _modules: Vec<Owned<CUmod_st>>,
 }
 
@@ -57,7 +60,11 @@ impl Modules {
         let shared = context
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let find = |kernel| function(context, &modules, kernel, shared);
-        let functions = Kernel::all().map(find).collect::<Result<Vec<_>>>()?;
+        let found = Kernel::all().map(find).collect::<Result<Vec<_>>>()?;
+        let of_all = found.iter().zip(Kernel::all());
+        let allowed = of_all.filter_map(|(f, kernel)| f.filter(|_| !kernel.is_hopper()));
+        let allowed = allowed.map(|(_, shared)| shared).min().unwrap_or(0);
+        let functions: Vec<_> = found.iter().map(|f| f.map(|(f, _)| f)).collect();
         let early: Vec<_> = functions
             .iter()
             .zip(Kernel::all())
@@ -69,6 +76,7 @@ impl Modules {
             ptx,
             programmatic: ptx >= 90,
             carved,
+            shared: allowed.max(0) as u32,
             hopper: functions.iter().all(Option::is_some),
             functions,
             _modules: modules.into_iter().map(|(_, module)| module).collect(),
@@ -185,8 +193,8 @@ fn prefer_shared(context: &Context, functions: &[CUfunction]) -> Result<bool> {
     Ok(true)
 }
 
-/// The most dynamic shared memory that a kernel takes: the oldest devices (8.6) have no more for a
-/// block, and kernels for 9.0 state theirs.
+/// The dynamic shared memory that a kernel cannot do without: kernels for 9.0 state theirs, and
+/// others run on 8.6, which has no more for a block.
 fn most_needed(kernel: Kernel) -> c_int {
     match kernel.is_hopper() {
         true => GPU_HOPPER_SHARED as c_int,
@@ -196,19 +204,19 @@ fn most_needed(kernel: Kernel) -> c_int {
 
 /// Looks a kernel up, and allows it as much dynamic shared memory as the device has beside the
 /// kernel's own (`shared` is both). Some drivers may keep more for themselves than they say, so
-/// when this is refused, the kernel gets what it needs. Returns `None` if the kernel exists for
-/// other GPUs only, or takes more than there is here.
+/// when this is refused, the kernel gets what it needs. Returns the function and these bytes; `None`
+/// if the kernel exists for other GPUs only, or takes more than there is here.
 fn function(
     context: &Context,
     modules: &[(&str, Owned<CUmod_st>)],
     kernel: Kernel,
     shared: c_int,
-) -> Result<Option<CUfunction>> {
+) -> Result<Option<(CUfunction, c_int)>> {
     let name = kernel.name();
     let c_name = CString::new(name).unwrap_or_default();
     let driver = &context.driver;
-    // A kernel lies in the file whose name its own begins with, or nearly always does. Asked in another
-    // order, the driver would refuse a thousand calls, which fill the reports of compute-sanitizer.
+    // Most kernels lie in the file whose name theirs begins with. In another order, the driver would
+    // refuse more than a thousand calls, which fill the reports of compute-sanitizer.
     let mut likely: Vec<_> = modules.iter().collect();
     likely.sort_by_key(|(file, _)| match name.starts_with(file) {
         true => usize::MAX - file.len(),
@@ -232,15 +240,15 @@ fn function(
         }
         // SAFETY: as above.
         let set = |bytes| unsafe { driver.cuFuncSetAttribute(function, most, bytes) };
-        match set(left) {
+        let allowed = match set(left) {
             Err(failed)
                 if failed.code == CUresult::CUDA_ERROR_INVALID_VALUE as u32 && needed < left =>
             {
-                set(needed)?
+                set(needed).map(|()| needed)
             }
-            outcome => outcome?,
-        }
-        return Ok(Some(function));
+            outcome => outcome.map(|()| left),
+        };
+        return Ok(Some((function, allowed?)));
     }
     if kernel.is_hopper() {
         return Ok(None);
