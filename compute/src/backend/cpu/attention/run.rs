@@ -198,7 +198,7 @@ impl Plan {
                         Out::Partial(_) => chunks,
                     };
                     for (i, row) in rows.enumerate() {
-                        if out.has_nan(i) {
+                        if out.has_nan(i, self.head_dim) {
                             let row = Rows::Consecutive(row..row + 1);
                             let out = out.part(i..i + 1);
                             tier.run(plain!(row, i, chunks.clone(), None, &mut scratch, out));
