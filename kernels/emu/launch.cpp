@@ -81,6 +81,8 @@ static int launch(const char *name, const void *params, size_t params_size, cons
             m.fibers.emplace_back();
             m.fibers.back().stack = (char *)stack;
         }
+        // Before TSan's fibers begin, because it watches the memset of new ones.
+        m.warps.resize(threads / 32);
         raw[i] = allocate(shared_bytes);
         if (m.fibers.size() < threads || !raw[i]) {
             for (unsigned char *p : raw) free(p);
@@ -134,7 +136,6 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         m.exited = 0;
         m.shared_bytes = shared_bytes;
         hopper_begins(shared_bytes);
-        m.warps.resize(threads / 32);
         for (Warp &w : m.warps) {
             w.barrier = Barrier();
             w.exited = 0;
