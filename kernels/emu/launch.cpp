@@ -31,7 +31,8 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         return report(error, error_len, "%s: no GPU takes a grid of (%u, %u, %u)", name, grid[0],
             grid[1], grid[2]);
     const bool hopper = strstr(name, "_hopper_") != nullptr;
-    // The host asks whether a product of few rows fits (geometry.rs); it has the matrix and the type.
+    // Products of few rows, whose names are a matrix and a type, are launched only where they fit
+    // (geometry.rs).
     const bool few = kernel->threads == 256 && !strstr(name, "_batch_") &&
                      !strstr(name, "_prefill_") && !strstr(name, "_epilogue") &&
                      (!strncmp(name, "qkv_", 4) || !strncmp(name, "matmul_add_", 11) ||

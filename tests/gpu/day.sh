@@ -157,9 +157,9 @@ tell() {
   ((rc == 0))
 }
 # beside NAME LIMIT LOG COMMAND...: the same as gpu, but with --jobs up to that many run at a time,
-# each on processors of its own. `settle` waits for them and adds their rows. Only for steps that
-# measure nothing.
-running=() waiting=()
+# each on processors of its own. Only for steps that measure nothing. `collect` adds the rows of those
+# that have ended, `settle` waits for the others.
+running=() waiting=() begun=0
 beside() {
   local job share
   if ((jobs == 1 || !usable)); then
@@ -171,22 +171,29 @@ beside() {
     for ((job = 0; job < jobs; job++)); do
       [[ -n ${running[job]:-} ]] && kill -0 "${running[job]}" 2>/dev/null || break 2
     done
+    collect
     sleep 0.1
   done
-  local file=$work/beside.${#waiting[@]} first=$((job * share % $(nproc)))
+  local file=$work/beside.$begun first=$((job * share % $(nproc)))
   local processors=$first-$((first + share > $(nproc) ? $(nproc) - 1 : first + share - 1))
   attempt "$file" "$2" taskset -c "$processors" "${@:4}" &
   running[job]=$!
   waiting+=("$1"$'\t'"$3"$'\t'"$file"$'\t'"${*:4}")
+  ((begun += 1))
 }
-settle() {
-  local each name log file command
-  for ((job = 0; job < ${#running[@]}; job++)); do wait "${running[job]}"; done
+collect() {
+  local each name log file command left=()
   for each in "${waiting[@]}"; do
     IFS=$'\t' read -r name log file command <<<"$each"
-    short=yes tell "$name" "$log" "$file" "$command"
+    if [[ -s $file.end ]]; then short=yes tell "$name" "$log" "$file" "$command"; else left+=("$each"); fi
   done
-  running=() waiting=()
+  waiting=("${left[@]}")
+}
+settle() {
+  local job
+  for job in "${running[@]}"; do wait "$job"; done
+  running=()
+  collect
 }
 # After the first step that has failed: a short case as it is and under each switch, which tells
 # what to look at, then memcheck. These rows count as others do. Where the short case fails and a
@@ -234,8 +241,10 @@ wanted() { [[ ,$steps, == *,$1,* ]]; }
 # still get their rows.
 short=no
 gpu() {
-  local short=yes
-  if ((usable)); then run "$@"; else row "$1" FAILED 0 "not run: the library does not run on CUDA"; return 1; fi
+  local short=yes rc=0
+  if ((usable)); then run "$@" || rc=$?; else row "$1" FAILED 0 "not run: the library does not run on CUDA"; rc=1; fi
+  collect
+  return "$rc"
 }
 
 describe() {
@@ -319,7 +328,7 @@ if wanted sanitizer; then
     if [[ -n $tiny ]]; then
       skip "sanitizer: $tool" "the stand-in driver has no device for compute-sanitizer"
     elif has compute-sanitizer; then
-      # The library asks for some functions that a driver may lack.
+      # The library asks for functions that a driver, and for kernels that a file, may lack.
       flags=()
       if [[ $tool == memcheck ]]; then flags=(--report-api-errors no); fi
       beside "sanitizer: $tool" 150 sanitizer compute-sanitizer --tool $tool "${flags[@]}" --print-limit 20 --error-exitcode 9 python3 "$here/parity.py" short

@@ -7,8 +7,8 @@ product of 8192^3. Then it measures decode, prefill and start. A decode step has
 time which that takes at the limit over the time that was taken. Predictions are those of
 benches/gpu_cost.py with the limits just measured. Medians of three, in order of importance, until
 SECONDS are over. switches measures a few points of eight layers of the 8b shape with each way to run
-kernels turned off, the first and the last as they are. RECORD gets a line of JSON for each number. DAY_TINY=1: a few points of a tiny
-shape, to see that all of this works.
+kernels turned off, the first and the last as they are. RECORD gets a line of JSON for each number.
+DAY_TINY=1: a few points of a tiny shape, to see that all of this works.
 """
 
 import json

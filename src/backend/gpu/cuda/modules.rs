@@ -14,6 +14,7 @@ use crate::backend::gpu::params::GPU_HOPPER_SHARED;
 use crate::backend::gpu::preflight::{Found, MIN_ARCH};
 use crate::backend::gpu::reason::Reason;
 use crate::{Error, Result};
+use std::cmp::Reverse;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -218,10 +219,7 @@ fn function(
     // Most kernels lie in the file whose name theirs begins with. In another order, the driver would
     // refuse more than a thousand calls, which fill the reports of compute-sanitizer.
     let mut likely: Vec<_> = modules.iter().collect();
-    likely.sort_by_key(|(file, _)| match name.starts_with(file) {
-        true => usize::MAX - file.len(),
-        false => usize::MAX,
-    });
+    likely.sort_by_key(|(file, _)| Reverse(name.starts_with(file).then_some(file.len())));
     for (_, module) in likely {
         let mut function = ptr::null_mut();
         // SAFETY: the module is loaded, the name NUL-terminated.
