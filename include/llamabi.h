@@ -257,8 +257,9 @@ const char *llama_status_string(llama_status s);
 /// Details of every request.
 #define LLAMA_LOG_DEBUG 4
 
-/// `LLAMA_PRECISION_FULL`; but if `max_batch_size` is above 8, generated rows are multiplied as
-/// those of prompts are, which is faster for many sequences.
+/// `LLAMA_PRECISION_FULL`; but if `max_batch_size` is above 8, or above 12 for quantised weights on
+/// a processor with AMX, generated rows are multiplied as those of prompts are, which is faster for
+/// many sequences.
 #define LLAMA_PRECISION_AUTO 0
 
 /// Activations are rounded so little that it does not show beside the rounding of the weights, and

@@ -28,7 +28,8 @@ type Precision int32
 
 // The precisions. Full rounds activations so little that it does not show; fast has the fastest
 // arithmetic of the processor, for many sequences. PrecisionAuto: full, but if more than eight
-// sequences may run at the same time, generated rows are multiplied as those of prompts are.
+// sequences may run at the same time (twelve for quantised weights with AMX), generated rows are
+// multiplied as those of prompts are.
 const (
 	PrecisionAuto Precision = C.LLAMA_PRECISION_AUTO
 	PrecisionFull Precision = C.LLAMA_PRECISION_FULL

@@ -26,8 +26,7 @@ pub enum Device {
 /// a handle: results do not depend on how many sequences run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// [`cpu::Precision::Full`]; but [`cpu::Precision::AsPrompts`] if more than eight sequences may
-    /// run at the same time.
+    /// [`cpu::Precision::Auto`].
     #[default]
     Auto,
     /// [`cpu::Precision::Full`].
@@ -37,14 +36,11 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The most sequences with which [`Precision::Auto`] is [`Precision::Full`].
-    pub const MOST_FULL: usize = 8;
-
     /// The backend's, in a handle that runs so many sequences.
     pub fn of_cpu(self, max_batch_size: usize) -> cpu::Precision {
         match self {
-            Precision::Auto if max_batch_size > Self::MOST_FULL => cpu::Precision::AsPrompts,
-            Precision::Auto | Precision::Full => cpu::Precision::Full,
+            Precision::Auto => cpu::Precision::Auto(max_batch_size),
+            Precision::Full => cpu::Precision::Full,
             Precision::Fast => cpu::Precision::Fast,
         }
     }

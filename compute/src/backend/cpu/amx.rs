@@ -204,6 +204,30 @@ impl<'a, T> Ahead<'a, T> {
     }
 }
 
+/// What a product prefetches: of both strips of B, and of A.
+pub struct Prefetch<'a, T> {
+    b: [Ahead<'a, T>; 2],
+    a: Ahead<'a, u16>,
+}
+
+impl<'a, T> Prefetch<'a, T> {
+    /// In so many equal shares.
+    #[inline(always)]
+    pub fn new(([b, c], a): ([&'a [T]; 2], &'a [Half]), shares: usize) -> Self {
+        Self {
+            b: [Ahead::new(b, shares), Ahead::new(c, shares)],
+            a: Ahead::new(a.as_flattened(), shares),
+        }
+    }
+
+    #[inline(always)]
+    fn fetch(&mut self) {
+        self.b[0].fetch();
+        self.b[1].fetch();
+        self.a.fetch();
+    }
+}
+
 // SAFETY of every block below: `Tiles` exists, so eight full tiles are configured; a tile is 1 KiB,
 // rows 64 bytes apart, read from and written to references to arrays of that size.
 impl Tiles {
@@ -220,82 +244,82 @@ impl Tiles {
     }
 
     /// `c = a b`, or `c += a b` after the first block of k: 32 rows by 32 columns, with `c` as
-    /// `[half of the rows][half of the columns]`. Prefetches `ahead` in the meantime.
+    /// `[half of the rows][half of the columns]`; or if they are not `WHOLE`, the first 16 rows
+    /// only. Prefetches `ahead` in the meantime.
     #[inline(always)]
-    pub fn square<T>(
+    pub fn square<T, const WHOLE: bool>(
         &self,
         a: &[[Half; 2]],
         b: [&[Half]; 2],
         c: &mut [Sums; 4],
         first: bool,
-        ahead: (&[T], &[Half]),
+        ahead: ([&[T]; 2], &[Half]),
     ) {
-        let (b0, b1) = (&b[0][..a.len()], &b[1][..a.len()]);
-        let mut next_b = Ahead::new(ahead.0, a.len());
-        let mut next_a = Ahead::new(ahead.1.as_flattened(), a.len());
+        let mut ahead = Prefetch::new(ahead, a.len());
+        self.begin_square::<WHOLE>(c, first);
+        self.square_steps::<T, WHOLE>(a, b, &mut ahead);
+        self.end_square::<WHOLE>(c);
+    }
+
+    /// The beginning of a [`Tiles::square`]: its sums so far. Nothing else may use the tiles until
+    /// its end.
+    #[inline(always)]
+    pub fn begin_square<const WHOLE: bool>(&self, c: &[Sums; 4], first: bool) {
         unsafe {
             if first {
                 zero!("0");
                 zero!("1");
-                zero!("2");
-                zero!("3");
+                if WHOLE {
+                    zero!("2");
+                    zero!("3");
+                }
             } else {
                 load!("0", &c[0]);
                 load!("1", &c[1]);
-                load!("2", &c[2]);
-                load!("3", &c[3]);
+                if WHOLE {
+                    load!("2", &c[2]);
+                    load!("3", &c[3]);
+                }
             }
-            for (k, a) in a.iter().enumerate() {
-                load_past_l1!("4", &a[0]);
-                load!("6", &b0[k]);
-                multiply!("0", "4", "6");
-                load!("7", &b1[k]);
-                multiply!("1", "4", "7");
-                load_past_l1!("5", &a[1]);
-                multiply!("2", "5", "6");
-                multiply!("3", "5", "7");
-                next_b.fetch();
-                next_a.fetch();
-            }
-            store!("0", &mut c[0]);
-            store!("1", &mut c[1]);
-            store!("2", &mut c[2]);
-            store!("3", &mut c[3]);
         }
     }
 
-    /// As [`Tiles::square`], for the first 16 rows only.
+    /// Some tiles of k of a [`Tiles::square`].
     #[inline(always)]
-    pub fn half_square<T>(
+    pub fn square_steps<T, const WHOLE: bool>(
         &self,
         a: &[[Half; 2]],
         b: [&[Half]; 2],
-        c: &mut [Sums; 4],
-        first: bool,
-        ahead: (&[T], &[Half]),
+        ahead: &mut Prefetch<'_, T>,
     ) {
         let (b0, b1) = (&b[0][..a.len()], &b[1][..a.len()]);
-        let mut next_b = Ahead::new(ahead.0, a.len());
-        let mut next_a = Ahead::new(ahead.1.as_flattened(), a.len());
         unsafe {
-            if first {
-                zero!("0");
-                zero!("1");
-            } else {
-                load!("0", &c[0]);
-                load!("1", &c[1]);
-            }
             for (k, a) in a.iter().enumerate() {
                 load_past_l1!("4", &a[0]);
                 load!("6", &b0[k]);
                 multiply!("0", "4", "6");
                 load!("7", &b1[k]);
                 multiply!("1", "4", "7");
-                next_b.fetch();
-                next_a.fetch();
+                if WHOLE {
+                    load_past_l1!("5", &a[1]);
+                    multiply!("2", "5", "6");
+                    multiply!("3", "5", "7");
+                }
+                ahead.fetch();
             }
+        }
+    }
+
+    /// The end of a [`Tiles::square`].
+    #[inline(always)]
+    pub fn end_square<const WHOLE: bool>(&self, c: &mut [Sums; 4]) {
+        unsafe {
             store!("0", &mut c[0]);
             store!("1", &mut c[1]);
+            if WHOLE {
+                store!("2", &mut c[2]);
+                store!("3", &mut c[3]);
+            }
         }
     }
 

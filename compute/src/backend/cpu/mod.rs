@@ -16,7 +16,7 @@
 //! | `lora` | what adapters of requests add to products |
 //! | `strips` | how products are cut into tasks, and what happens to their sums |
 //! | [`amx`] | products of bfloat16 tiles (U) |
-//! | `panels_amx`, `product_amx` | prompt rows as tiles; matrix products with them |
+//! | `panels_amx`, `weights_amx`, `product_amx` | prompt rows as tiles; weights as tiles; matrix products with them |
 //! | `words` | packed activations of integers and of bfloat16 |
 //! | `integers` | matrix products with quantised weights as integers |
 //! | `product_bf16` | matrix products of bfloat16 without tiles |
@@ -57,6 +57,8 @@ mod rows;
 mod run;
 mod step;
 mod strips;
+#[cfg(target_arch = "x86_64")]
+mod weights_amx;
 mod words;
 
 pub use exchange::CpuExchange;
@@ -67,7 +69,7 @@ pub use multiply::Precision;
 
 use super::{RopeTable, Shape};
 use crate::quant::Quant;
-use crate::{Error, Result};
+use crate::{Dtype, Error, Result};
 use buf::Mem;
 use detect::Tier;
 use multiply::Rows;
@@ -327,9 +329,11 @@ impl Cpu {
             self.tier.name(),
             if n == 1 { "" } else { "s" },
             match self.precision {
-                Precision::Full => "",
-                Precision::AsPrompts => ", generated rows like prompts",
                 Precision::Fast => ", fast precision",
+                _ if self.precision.is_full(self.tier, Dtype::Bf16) => "",
+                _ if self.precision.is_full(self.tier, Dtype::Int8) =>
+                    ", generated rows like prompts if weights are not quantised",
+                _ => ", generated rows like prompts",
             }
         )
     }

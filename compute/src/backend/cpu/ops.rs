@@ -11,8 +11,8 @@ use super::product_amx;
 use super::rows::{Norm, Normalise};
 use super::step::ALL;
 use super::{
-    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Precision, Rows, Workers, attention, kv, lora, mat,
-    qkv_width, quantise, rows, scratch_len, simd, threads, tiles_len, widest, words,
+    Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, qkv_width, quantise,
+    rows, scratch_len, simd, threads, tiles_len, widest, words,
 };
 use crate::backend::{
     Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Rotation, Shape, Step,
@@ -193,7 +193,8 @@ impl Backend for Cpu {
         let bf16 = |dtype| attends_in_bf16(*tier, dtype, *precision);
         let in_bf16 = match layer.wqkv.all(bf16) && kv.dtype != Dtype::F32 {
             false => InBf16::Nothing,
-            true if tier.has_bf16() && *precision != Precision::Full => InBf16::All,
+            // (Without tiles, all formats have one bound.)
+            true if tier.has_bf16() && !precision.is_full(*tier, Dtype::Bf16) => InBf16::All,
             true => InBf16::Prompts,
         };
         let (q, y) = (&q.data, &mut y.data);

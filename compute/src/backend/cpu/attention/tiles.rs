@@ -172,8 +172,8 @@ fn square<S: Simd>(
     half: bool,
 ) {
     match tiles {
-        Some(tiles) if half => tiles.half_square::<u16>(a, b, c, true, (&[], &[])),
-        Some(tiles) => tiles.square::<u16>(a, b, c, true, (&[], &[])),
+        Some(tiles) if half => tiles.square::<u16, false>(a, b, c, true, ([&[]; 2], &[])),
+        Some(tiles) => tiles.square::<u16, true>(a, b, c, true, ([&[]; 2], &[])),
         None => {
             let c = c.as_chunks_mut::<2>().0;
             for (side, c) in c.iter_mut().take(if half { 1 } else { 2 }).enumerate() {

@@ -46,17 +46,33 @@ fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut to: impl Pairs<S>) {
         let lines = Q::LINES / Q::SPANS;
         let common = Q::common(s, block);
         for i in 0..Q::GROUPS * Q::SPANS {
-            let scale = Q::scale(s, block, common, i);
+            let scale = Q::quiet(s, Q::scale(s, block, common, i));
             for j in i * lines..(i + 1) * lines {
-                let values = Q::values(s, table, Q::line(block, j));
-                for i in 0..each {
-                    let (even, odd) = (values[2 * i], values[2 * i + 1]);
-                    let both = [Q::weight(s, scale, even), Q::weight(s, scale, odd)];
-                    to.put((Q::GROUPS * Q::LINES * b + j) * each + i, both);
+                let weights = Q::weights(s, table, Q::line(block, j), scale);
+                let pairs = weights.as_chunks().0.iter();
+                for (i, both) in pairs.take(each).enumerate() {
+                    to.put((Q::GROUPS * Q::LINES * b + j) * each + i, *both);
                 }
             }
         }
     }
+}
+
+/// Values of codes as weights.
+#[inline(always)]
+pub(super) fn scaled<Q: Blocks, S: Simd>(
+    s: S,
+    scale: Q::Scale<S>,
+    mut values: [S::F; 8],
+) -> [S::F; 8] {
+    let [scale, minimum] = Q::factors(s, scale);
+    for value in &mut values {
+        *value = s.mul(scale, *value);
+        if Q::MINIMA {
+            *value = s.sub(*value, minimum);
+        }
+    }
+    values
 }
 
 /// [`Quant::Int8`].
@@ -132,8 +148,8 @@ macro_rules! scaled {
             [scale, s.splat(0.0)]
         }
         #[inline(always)]
-        fn weight<S: Simd>(s: S, scale: S::F, value: S::F) -> S::F {
-            s.mul(value, scale)
+        fn quiet<S: Simd>(s: S, scale: S::F) -> S::F {
+            s.quiet(scale)
         }
     };
 }
@@ -203,19 +219,6 @@ macro_rules! eight_bits {
         }
         #[inline(always)]
         fn table_of_values<S: Simd>(_: S) {}
-        #[inline(always)]
-        fn values<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::F; 8] {
-            let v = s.load_i16(line);
-            let all = [
-                s.byte_f32::<0>(v),
-                s.byte_f32::<1>(v),
-                s.byte_f32::<2>(v),
-                s.byte_f32::<3>(v),
-            ];
-            [
-                all[0], all[1], all[2], all[3], all[0], all[1], all[2], all[3],
-            ]
-        }
     };
 }
 pub(super) use eight_bits;
@@ -225,6 +228,19 @@ impl Blocks for Int8 {
     shaped!(Quant::Int8);
     scaled!(Quant::Int8);
     eight_bits!();
+    #[inline(always)]
+    fn weights<S: Simd>(s: S, (): (), line: &[u16; LINE], scale: S::F) -> [S::F; 8] {
+        let v = s.load_i16(line);
+        let all = [
+            s.scaled_byte::<0>(v, scale),
+            s.scaled_byte::<1>(v, scale),
+            s.scaled_byte::<2>(v, scale),
+            s.scaled_byte::<3>(v, scale),
+        ];
+        [
+            all[0], all[1], all[2], all[3], all[0], all[1], all[2], all[3],
+        ]
+    }
 }
 
 /// The codebook as multiples of [`Blocks::UNIT`].
@@ -267,9 +283,14 @@ macro_rules! four_bits {
             s.table_f32(&TABLE)
         }
         #[inline(always)]
-        fn values<S: Simd>(s: S, table: S::Floats, line: &[u16; LINE]) -> [S::F; 8] {
+        fn weights<S: Simd>(
+            s: S,
+            table: S::Floats,
+            line: &[u16; LINE],
+            scale: Self::Scale<S>,
+        ) -> [S::F; 8] {
             let v = s.load_i16(line);
-            [
+            let values = [
                 s.look_up_f32::<0>(v, table),
                 s.look_up_f32::<8>(v, table),
                 s.look_up_f32::<16>(v, table),
@@ -278,7 +299,8 @@ macro_rules! four_bits {
                 s.look_up_f32::<12>(v, table),
                 s.look_up_f32::<20>(v, table),
                 s.look_up_f32::<28>(v, table),
-            ]
+            ];
+            scaled::<Self, S>(s, scale, values)
         }
     };
 }

@@ -2,7 +2,8 @@
 
 use super::super::simd::Simd;
 use super::formats::{
-    byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, multiples, shaped, sum,
+    byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, multiples, scaled, shaped,
+    sum,
 };
 use super::{
     Blocks, GROUP_K, LINE, MAX_SPANS, Offsets, WORDS, block_len, codes_len, lines_len, pair_words,
@@ -94,8 +95,8 @@ macro_rules! minima {
             factors
         }
         #[inline(always)]
-        fn weight<S: Simd>(s: S, [scale, minimum]: [S::F; 2], value: S::F) -> S::F {
-            s.sub(s.mul(scale, value), minimum)
+        fn quiet<S: Simd>(s: S, [scale, minimum]: [S::F; 2]) -> [S::F; 2] {
+            [s.quiet(scale), s.quiet(minimum)]
         }
     };
 }
@@ -144,8 +145,8 @@ macro_rules! sixteens {
             [scale, s.splat(0.0)]
         }
         #[inline(always)]
-        fn weight<S: Simd>(s: S, scale: S::F, value: S::F) -> S::F {
-            s.mul(scale, value)
+        fn quiet<S: Simd>(s: S, scale: S::F) -> S::F {
+            s.quiet(scale)
         }
     };
 }
@@ -256,10 +257,10 @@ macro_rules! in_planes {
         #[inline(always)]
         fn table_of_values<S: Simd>(_: S) {}
         #[inline(always)]
-        fn values<S: Simd>(s: S, (): (), line: Planed<'_>) -> [S::F; 8] {
+        fn weights<S: Simd>(s: S, (): (), line: Planed<'_>, scale: Self::Scale<S>) -> [S::F; 8] {
             let [a, b] = line.quads::<$bits, S>(s);
             let [a, b] = [s.sub_bytes(a, $zero), s.sub_bytes(b, $zero)];
-            [
+            let values = [
                 s.byte_f32::<0>(a),
                 s.byte_f32::<1>(a),
                 s.byte_f32::<2>(a),
@@ -268,7 +269,8 @@ macro_rules! in_planes {
                 s.byte_f32::<1>(b),
                 s.byte_f32::<2>(b),
                 s.byte_f32::<3>(b),
-            ]
+            ];
+            scaled::<Self, S>(s, scale, values)
         }
     };
 }
@@ -303,6 +305,23 @@ impl Blocks for K8 {
     shaped!(Quant::K8);
     eight_bits!();
     sixteens!();
+    #[inline(always)]
+    fn weights<S: Simd>(s: S, (): (), line: &[u16; LINE], scale: S::F) -> [S::F; 8] {
+        let v = s.load_i16(line);
+        let all = [
+            s.byte_f32::<0>(v),
+            s.byte_f32::<1>(v),
+            s.byte_f32::<2>(v),
+            s.byte_f32::<3>(v),
+        ];
+        scaled::<Self, S>(
+            s,
+            scale,
+            [
+                all[0], all[1], all[2], all[3], all[0], all[1], all[2], all[3],
+            ],
+        )
+    }
     type Planed = K6;
     const HAS_PLANED: bool = true;
 }

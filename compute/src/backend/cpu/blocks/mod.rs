@@ -289,12 +289,17 @@ pub trait Blocks: 'static {
     /// The sum of a group, exactly.
     fn total<S: Simd>(s: S, sum: Self::Sum<S>, offset: i32) -> S::I;
 
-    /// The lookup table of [`Blocks::values`].
+    /// The lookup table of [`Blocks::weights`].
     type Values<S: Simd>: Copy;
     /// Builds the table.
     fn table_of_values<S: Simd>(s: S) -> Self::Values<S>;
-    /// The weights of a line before scaling, in the order of k: the first four, or all eight.
-    fn values<S: Simd>(s: S, table: Self::Values<S>, line: Self::Line<'_>) -> [S::F; 8];
+    /// The weights of a line, in the order of k: the first four, or all eight.
+    fn weights<S: Simd>(
+        s: S,
+        table: Self::Values<S>,
+        line: Self::Line<'_>,
+        scale: Self::Scale<S>,
+    ) -> [S::F; 8];
 
     /// An array of [`Blocks::LEN`] words.
     type Block: 'static;
@@ -339,8 +344,8 @@ pub trait Blocks: 'static {
         unit: f32,
         sum: S::F,
     ) -> S::F;
-    /// A weight, from its [`Blocks::values`].
-    fn weight<S: Simd>(s: S, scale: Self::Scale<S>, value: S::F) -> S::F;
+    /// The scale, with [`Simd::quiet`] instead of any NaN.
+    fn quiet<S: Simd>(s: S, scale: Self::Scale<S>) -> Self::Scale<S>;
 }
 
 /// Most spans of a group, in any format.

@@ -344,6 +344,29 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
             _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
         }
     }
+    /// Rounds by adding half of the last place, halves away from zero. With `vcvtne2ps2bf16` and the
+    /// permutation that puts pairs in order, to decode 512 weights of int8 takes 105 cycles instead
+    /// of 84 (Emerald Rapids).
+    #[inline(always)]
+    fn weight_pairs(self, a: [__m512; 2], to: &mut [u16; 2 * LANES]) {
+        // SAFETY: see the impl. Both types are 64 bytes.
+        unsafe {
+            let half = _mm512_set1_epi32(0x8000);
+            let [even, odd] = a.map(|a| _mm512_add_epi32(_mm512_castps_si512(a), half));
+            let top = _mm512_set1_epi32(0xffff_0000u32 as i32);
+            // (odd & top) | even >> 16
+            let pairs = _mm512_ternarylogic_epi32::<0xea>(odd, top, _mm512_srli_epi32::<16>(even));
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
+        }
+    }
+    #[inline(always)]
+    fn quiet(self, a: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe {
+            let odd = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
+            _mm512_mask_mov_ps(a, odd, _mm512_set1_ps(f32::NAN))
+        }
+    }
 
     type I = __m512i;
     /// The table twice, so that the fifth bit of an index does not matter.
@@ -492,6 +515,27 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         unsafe {
             let top = _mm512_sll_epi32(a, _mm_cvtsi32_si128(24 - 8 * BYTE as i32));
             _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(top))
+        }
+    }
+    /// The byte, plus 128, becomes part of a float32, `1 + (byte + 128) / 2^15`. One multiply-add takes
+    /// the rest away and scales: all of it is exact, since `less` has 20 bits. To
+    /// decode 512 weights takes 105 cycles instead of 130 (Emerald Rapids).
+    #[inline(always)]
+    fn scaled_byte<const BYTE: usize>(self, a: __m512i, scale: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe {
+            let placed = match BYTE {
+                0 => _mm512_slli_epi32::<8>(a),
+                1 => a,
+                2 => _mm512_srli_epi32::<8>(a),
+                _ => _mm512_srli_epi32::<16>(a),
+            };
+            // (placed & 0xff00) ^ (1.0 with the byte's sign bit)
+            let (mask, one) = (_mm512_set1_epi32(0xff00), _mm512_set1_epi32(0x3f80_8000));
+            let x = _mm512_castsi512_ps(_mm512_ternarylogic_epi32::<0x6a>(placed, mask, one));
+            let times = _mm512_mul_ps(scale, _mm512_set1_ps(32768.0));
+            let less = _mm512_mul_ps(scale, _mm512_set1_ps(-32768.0 - 128.0));
+            _mm512_fmadd_ps(x, times, less)
         }
     }
     #[inline(always)]

@@ -1,0 +1,85 @@
+//! Weights as the tiles of bfloat16 that [`super::product_amx`] multiplies.
+
+use super::amx::{Half, SIDE};
+use super::blocks::{Int4, Int8, K4, K5, K6, K8, Nf4};
+use super::element::{Bf16, F16, Pairs, Weights};
+use super::simd::{LANES, Simd};
+use std::marker::PhantomData;
+
+/// A storage format that is multiplied as tiles of bfloat16.
+pub(super) trait AsTiles: Weights {
+    /// Whether its strips are tiles already.
+    const TILES: bool = false;
+    /// Tiles of k that are unpacked at a time.
+    const UNIT: usize = 2;
+    /// Whether halves are rounded to even. Every eighth number of f16 is one; of weights that have
+    /// been scaled, few are ([`Simd::weight_pairs`]).
+    const TO_EVEN: bool = false;
+    /// The tiles of a strip, if its strips are tiles.
+    fn tiles(_: &[Self::Bits]) -> &[Half] {
+        unreachable!("no tiles")
+    }
+}
+
+impl AsTiles for Bf16 {
+    const TILES: bool = true;
+    #[inline(always)]
+    fn tiles(strip: &[u16]) -> &[Half] {
+        strip.as_chunks().0
+    }
+}
+
+impl AsTiles for F16 {
+    const TO_EVEN: bool = true;
+}
+impl AsTiles for Int8 {}
+impl AsTiles for Int4 {}
+/// A unit is a block of the format.
+macro_rules! units {
+    ($($type:ty: $unit:literal),*) => {
+        $(impl AsTiles for $type {
+            const UNIT: usize = $unit;
+        })*
+    };
+}
+units!(Nf4: 4, K4: 8, K5: 8, K6: 8, K8: 8);
+
+/// Converts a block of k of a strip to tiles; the last tile is filled up with zeros.
+#[inline(always)]
+pub(super) fn unpack<E: AsTiles, S: Simd>(s: S, from: &[E::Bits], to: &mut [Half]) {
+    let to = to.as_flattened_mut().as_chunks_mut::<{ 2 * LANES }>().0;
+    let mut end = 0;
+    E::unpack(
+        s,
+        from,
+        OfTiles::<S, E> {
+            s,
+            to,
+            end: &mut end,
+            weights: PhantomData,
+        },
+    );
+    to[end..end.next_multiple_of(SIDE)]
+        .as_flattened_mut()
+        .fill(0);
+}
+
+/// Pairs of columns in the layout of tiles.
+struct OfTiles<'a, S, E> {
+    s: S,
+    to: &'a mut [[u16; 2 * LANES]],
+    /// How many there are now.
+    end: &'a mut usize,
+    weights: PhantomData<E>,
+}
+
+impl<S: Simd, E: AsTiles> Pairs<S> for OfTiles<'_, S, E> {
+    #[inline(always)]
+    fn put(&mut self, pair: usize, both: [S::F; 2]) {
+        match E::TO_EVEN {
+            true => self.s.tile_pairs(both, &mut self.to[pair]),
+            false => self.s.weight_pairs(both, &mut self.to[pair]),
+        }
+        *self.end = pair + 1;
+    }
+}
