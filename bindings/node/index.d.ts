@@ -85,7 +85,8 @@ export interface OpenOptions {
   /**
    * How exactly the CPU multiplies. 'full' rounds activations so little that it does not show;
    * 'fast' has the fastest arithmetic of the processor, for many sequences. 'auto': 'full', but if
-   * maxBatchSize is above 8, generated rows are multiplied as those of prompts are.
+   * maxBatchSize is above 8 (12 for quantised weights with AMX), generated rows are multiplied as
+   * those of prompts are.
    */
   precision?: 'auto' | 'full' | 'fast';
   /** Seeds the generator that gives a seed to calls whose own is 0. 1. */

@@ -1,4 +1,5 @@
-//! Matrix products of prompt rows on AMX: activations and weights as bfloat16, sums in float32.
+//! Matrix products on AMX, of prompt rows and, where the handle's precision says so, of generated
+//! ones: activations and weights as bfloat16, sums in float32.
 //!
 //! Every output is one chain over ascending k from zero, one tile of 32 k at a time ([`super::amx`]
 //! says in which order within a tile). So neither the number of rows, nor the way k, rows and
@@ -8,8 +9,9 @@
 //! after another passes over it. Between blocks of k, partial sums wait in scratch, also in L2.
 //! After the last block the sums are written at once, square by square, while the next square is
 //! multiplied. A separate pass over all sums cost 15 % at K = 2048, most of it waiting for the
-//! lines that it wrote to. Sixteen rows or fewer are bound by memory: all of k at once, [`MAX_ROW`]
-//! strips side by side.
+//! lines that it wrote to. Weights that are tiles already are read from memory once for sixteen
+//! rows or fewer: all of k at once, [`MAX_ROW`] strips side by side. Others are unpacked first, which
+//! takes longer than to read them.
 //!
 //! Measured with 512 rows, N = 11264 and K = 2048 on two cores of a Sapphire Rapids, in TFLOP/s:
 //! - blocks of 256 k, sums written in a separate pass: 2.11
