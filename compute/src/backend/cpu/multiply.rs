@@ -164,8 +164,8 @@ impl Cpu {
 /// How exactly rows are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// [`Precision::Full`]; but [`Precision::AsPrompts`] if so many sequences may run at the same
-    /// time that it is faster.
+    /// Of a handle in which up to so many sequences run: [`Precision::Full`] for few, and
+    /// [`Precision::AsPrompts`] from where that is faster ([`most_full`]).
     Auto(usize),
     /// Prompts have the fastest arithmetic whose rounding is small beside that of the weights, and
     /// generated rows one that rounds so little that reading weights takes longer.
@@ -190,9 +190,10 @@ impl Precision {
 }
 
 /// The most sequences with which [`Precision::Auto`] is [`Precision::Full`]. For tiles, quantised
-/// weights have to be decoded: on an Emerald Rapids, one stream of int8 or int4 is two to three times
-/// as fast without them, eight are 1.2 to 1.6 times, sixteen 0.7 to 0.9 times.
-pub(super) fn most_full(tier: Tier, dtype: Dtype) -> usize {
+/// weights have to be decoded: on an Emerald Rapids, one stream of int8 or int4 is two to three
+/// times as fast without them, eight are 1.0 to 1.6 times, sixteen 0.7 to 0.9 times. (Other formats
+/// have not been measured in full precision there.)
+fn most_full(tier: Tier, dtype: Dtype) -> usize {
     match tier.has_tiles() && dtype.quant().is_some() {
         true => 12,
         false => 8,

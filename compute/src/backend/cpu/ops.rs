@@ -191,10 +191,10 @@ impl Backend for Cpu {
         };
         // Numbers of a float32 cache would be rounded once more.
         let bf16 = |dtype| attends_in_bf16(*tier, dtype, *precision);
+        let full = |dtype| precision.is_full(*tier, dtype);
         let in_bf16 = match layer.wqkv.all(bf16) && kv.dtype != Dtype::F32 {
             false => InBf16::Nothing,
-            // (Without tiles, all formats have one bound.)
-            true if tier.has_bf16() && !precision.is_full(*tier, Dtype::Bf16) => InBf16::All,
+            true if tier.has_bf16() && !layer.wqkv.all(full) => InBf16::All,
             true => InBf16::Prompts,
         };
         let (q, y) = (&q.data, &mut y.data);

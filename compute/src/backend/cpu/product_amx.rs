@@ -10,8 +10,8 @@
 //! After the last block the sums are written at once, square by square, while the next square is
 //! multiplied. A separate pass over all sums cost 15 % at K = 2048, most of it waiting for the
 //! lines that it wrote to. Weights that are tiles already are read from memory once for sixteen
-//! rows or fewer: all of k at once, [`MAX_ROW`] strips side by side. Others are unpacked first, which
-//! takes longer than to read them.
+//! rows or fewer: all of k at once, [`MAX_ROW`] strips side by side. Others are unpacked while the
+//! first rows are multiplied, which takes longer than to read them.
 //!
 //! Measured with 512 rows, N = 11264 and K = 2048 on two cores of a Sapphire Rapids, in TFLOP/s:
 //! - blocks of 256 k, sums written in a separate pass: 2.11
@@ -446,7 +446,7 @@ impl Write<'_> {
 
 /// Unpacks a block of k of both strips of a pair while they are multiplied by the first group: the
 /// tiles of a unit are multiplied after the next unit has been unpacked. Where all were unpacked
-/// first, nothing overlapped, and 16 rows of int8 took 1.4 times as long (Emerald Rapids, data in L2).
+/// first, nothing overlapped, and 16 rows of int8 took 1.4 times as long (Emerald Rapids, in L2).
 /// Units of eight tiles, which the K types need, gain less than units of two.
 #[allow(clippy::too_many_arguments)] // one caller has them all
 #[inline(always)]
@@ -460,19 +460,28 @@ fn first_square<E: AsTiles, S: Simd, const WHOLE: bool>(
     first: bool,
     ahead: &mut Prefetch<'_, E::Bits>,
 ) {
+    const { assert!(BLOCK.is_multiple_of(E::UNIT_TILES), "units of a block") };
     tiles.begin_square::<WHOLE>(sums, first);
-    let len = E::BLOCK * E::UNIT / (K_BLOCK / TILE_K);
-    let units = a.len().div_ceil(E::UNIT);
+    let len = E::BLOCK * E::UNIT_TILES / (K_BLOCK / TILE_K);
+    let units = a.len().div_ceil(E::UNIT_TILES);
     for unit in 0..=units {
-        let at = unit * E::UNIT;
+        let at = unit * E::UNIT_TILES;
         if unit < units {
             let from = unit * len..(unit + 1) * len;
             let of = |strip: &[E::Bits]| from.start.min(strip.len())..from.end.min(strip.len());
-            unpack::<E, S>(s, &stored[0][of(stored[0])], &mut b0[at..at + E::UNIT]);
-            unpack::<E, S>(s, &stored[1][of(stored[1])], &mut b1[at..at + E::UNIT]);
+            unpack::<E, S>(
+                s,
+                &stored[0][of(stored[0])],
+                &mut b0[at..at + E::UNIT_TILES],
+            );
+            unpack::<E, S>(
+                s,
+                &stored[1][of(stored[1])],
+                &mut b1[at..at + E::UNIT_TILES],
+            );
         }
         if unit > 0 {
-            let of_last = at - E::UNIT..at.min(a.len());
+            let of_last = at - E::UNIT_TILES..at.min(a.len());
             let b = [&b0[of_last.clone()], &b1[of_last.clone()]];
             tiles.square_steps::<_, WHOLE>(&a[of_last], b, ahead);
         }

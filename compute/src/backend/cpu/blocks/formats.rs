@@ -60,7 +60,7 @@ fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut to: impl Pairs<S>) {
 
 /// Values of codes as weights.
 #[inline(always)]
-pub(super) fn scaled<Q: Blocks, S: Simd>(
+pub(super) fn times_scale<Q: Blocks, S: Simd>(
     s: S,
     scale: Q::Scale<S>,
     mut values: [S::F; 8],
@@ -300,7 +300,7 @@ macro_rules! four_bits {
                 s.look_up_f32::<20>(v, table),
                 s.look_up_f32::<28>(v, table),
             ];
-            scaled::<Self, S>(s, scale, values)
+            times_scale::<Self, S>(s, scale, values)
         }
     };
 }

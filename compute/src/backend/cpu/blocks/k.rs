@@ -2,8 +2,8 @@
 
 use super::super::simd::Simd;
 use super::formats::{
-    byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, multiples, scaled, shaped,
-    sum,
+    byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, multiples, shaped, sum,
+    times_scale,
 };
 use super::{
     Blocks, GROUP_K, LINE, MAX_SPANS, Offsets, WORDS, block_len, codes_len, lines_len, pair_words,
@@ -270,7 +270,7 @@ macro_rules! in_planes {
                 s.byte_f32::<2>(b),
                 s.byte_f32::<3>(b),
             ];
-            scaled::<Self, S>(s, scale, values)
+            times_scale::<Self, S>(s, scale, values)
         }
     };
 }
@@ -305,6 +305,7 @@ impl Blocks for K8 {
     shaped!(Quant::K8);
     eight_bits!();
     sixteens!();
+    /// ([`Simd::scaled_byte`] would not be exact: the scale is a product of up to 18 bits.)
     #[inline(always)]
     fn weights<S: Simd>(s: S, (): (), line: &[u16; LINE], scale: S::F) -> [S::F; 8] {
         let v = s.load_i16(line);
@@ -314,7 +315,7 @@ impl Blocks for K8 {
             s.byte_f32::<2>(v),
             s.byte_f32::<3>(v),
         ];
-        scaled::<Self, S>(
+        times_scale::<Self, S>(
             s,
             scale,
             [

@@ -97,7 +97,8 @@ const KINDS: [(RowKind, Precision); 5] = [
 fn arithmetic(kind: RowKind, precision: Precision) -> RowKind {
     match precision {
         Precision::Full => kind,
-        _ => RowKind::Prefill,
+        Precision::AsPrompts | Precision::Fast => RowKind::Prefill,
+        Precision::Auto(_) => unreachable!("one of the others"),
     }
 }
 
@@ -171,6 +172,7 @@ macro_rules! for_each_check {
             weights_of_a_softmax_are_right
             every_half_number_survives
             narrowing_rounds_to_nearest_even
+            weights_are_decoded_as_they_are
             transposing_moves_every_lane
             packing_places_every_number
             products_match

@@ -187,6 +187,76 @@ pub fn narrowing_rounds_to_nearest_even(tier: Tier) {
     }
 }
 
+/// Bytes 0 to 3 of every word, times a scale, in two ways; and the pairs of bytes 0 and 1 in bfloat16.
+struct Decode<'a>(&'a [u16; 2 * LANES], f32);
+
+impl Kernel for Decode<'_> {
+    type Output = ([[[f32; LANES]; 4]; 2], [u16; 2 * LANES]);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Self::Output {
+        let (bytes, scale) = (s.load_i16(self.0), s.quiet(s.splat(self.1)));
+        let scaled = [
+            s.scaled_byte::<0>(bytes, scale),
+            s.scaled_byte::<1>(bytes, scale),
+            s.scaled_byte::<2>(bytes, scale),
+            s.scaled_byte::<3>(bytes, scale),
+        ];
+        let whole = [
+            s.mul(s.byte_f32::<0>(bytes), scale),
+            s.mul(s.byte_f32::<1>(bytes), scale),
+            s.mul(s.byte_f32::<2>(bytes), scale),
+            s.mul(s.byte_f32::<3>(bytes), scale),
+        ];
+        let (mut out, mut pairs) = ([[[0.0; LANES]; 4]; 2], [0; 2 * LANES]);
+        for i in 0..4 {
+            s.store(scaled[i], &mut out[0][i]);
+            s.store(whole[i], &mut out[1][i]);
+        }
+        s.weight_pairs([whole[0], whole[1]], &mut pairs);
+        (out, pairs)
+    }
+}
+
+/// All codes of eight bits with scales of every exponent; weights in bfloat16 are the nearest, either
+/// of two.
+pub fn weights_are_decoded_as_they_are(tier: Tier) {
+    let scales = (0..=u16::MAX)
+        .step_by(37)
+        .chain([1, 0x7bff, 0xfbff, 0x7e00, u16::MAX]);
+    for (i, bits) in scales.enumerate() {
+        let scale = half::f16::from_bits(bits).to_f32();
+        if scale.is_infinite() {
+            continue;
+        }
+        let codes = std::array::from_fn(|lane| {
+            let first = (64 * i + 2 * lane) as u8;
+            u16::from_le_bytes([first, first.wrapping_add(1)])
+        });
+        let ([scaled, whole], pairs) = tier.run(Decode(&codes, scale));
+        if scale.is_nan() {
+            assert!(
+                pairs.iter().all(|&x| rounded_bits_are_nan(Dtype::Bf16, x)),
+                "{bits:x}"
+            );
+            continue;
+        }
+        assert!(scaled == whole, "scale {bits:x}");
+        for lane in 0..LANES {
+            for (byte, got) in pairs[2 * lane..][..2].iter().enumerate() {
+                let x = whole[byte][lane];
+                let even = half::bf16::from_f32(x).to_bits();
+                let up = ((x.to_bits() + 0x8000) >> 16) as u16;
+                let halfway = x.to_bits() & 0xffff == 0x8000;
+                assert!(
+                    *got == even || halfway && *got == up,
+                    "{bits:x} {x}: {got:x}"
+                );
+            }
+        }
+    }
+}
+
 pub fn transposing_moves_every_lane(tier: Tier) {
     let mut a = [[0.0; LANES]; LANES];
     for (i, row) in a.iter_mut().enumerate() {

@@ -22,7 +22,7 @@ fn hard(rng: &mut Rng, n: usize, k: usize) -> Dense {
     dense
 }
 
-const SHAPES: [(usize, usize); 9] = [
+const SHAPES: [(usize, usize); 10] = [
     (1, 1),
     (15, 2),
     (16, 31),
@@ -32,10 +32,18 @@ const SHAPES: [(usize, usize); 9] = [
     (130, 192),
     (20, 700),
     (200, 320),
+    (200, 704),
 ];
 
 /// For the formats whose rows are whole blocks of 256.
-const K_SHAPES: [(usize, usize); 5] = [(1, 256), (15, 256), (16, 512), (17, 768), (130, 256)];
+const K_SHAPES: [(usize, usize); 6] = [
+    (1, 256),
+    (15, 256),
+    (16, 512),
+    (17, 768),
+    (130, 256),
+    (130, 768),
+];
 
 /// Every format with every shape that it takes.
 fn cases() -> impl Iterator<Item = (usize, usize, Quant)> {

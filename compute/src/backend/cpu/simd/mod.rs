@@ -80,13 +80,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.narrow_bf16_pairs(a, to);
     }
 
-    /// As [`Simd::tile_pairs`], for weights that are decoded: numbers in the middle between two may
-    /// be rounded either way, and NaN has to be [`Simd::quiet`].
+    /// As [`Simd::tile_pairs`], for weights that are decoded: numbers halfway between two may be
+    /// rounded either way, and NaN has to come from [`Simd::quiet`].
     #[inline(always)]
     fn weight_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]) {
         self.tile_pairs(a, to);
     }
-    /// The same, with one and the same NaN instead of any.
+    /// `a`, with the NaN that [`Simd::weight_pairs`] keeps instead of any; `a` itself where it keeps
+    /// all.
     #[inline(always)]
     fn quiet(self, a: Self::F) -> Self::F {
         a
@@ -178,13 +179,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn high_bytes(self, a: Self::I) -> Self::I;
     /// Byte `BYTE` of every i32 lane, signed.
     fn byte_f32<const BYTE: usize>(self, a: Self::I) -> Self::F;
-    /// [`Simd::byte_f32`] times a scale that was a binary16, exactly.
+    /// The same for a byte that is not known before.
+    fn signed_byte(self, a: Self::I, byte: u32) -> Self::F;
+    /// [`Simd::byte_f32`] times a scale that was a finite binary16, exactly.
     #[inline(always)]
     fn scaled_byte<const BYTE: usize>(self, a: Self::I, scale: Self::F) -> Self::F {
         self.mul(self.byte_f32::<BYTE>(a), scale)
     }
-    /// The same for a byte that is not known before.
-    fn signed_byte(self, a: Self::I, byte: u32) -> Self::F;
     /// A table for [`Simd::look_up_i16`].
     fn table_i16(self, table: &[i16; 16]) -> Self::Words;
     /// In every i16 lane, the entry for its four bits from bit `SHIFT` (0, 4, 8, 12) on.
