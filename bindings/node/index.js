@@ -52,6 +52,8 @@ async function traced(promise) {
   }
 }
 
+const isAborted = (signal) => signal instanceof AbortSignal && signal.aborted;
+
 // Runs `stop` when the signal is aborted; returns what undoes that.
 function onAbort(signal, stop) {
   if (signal === undefined) return () => {};
@@ -149,7 +151,7 @@ class Model {
     if (typeof ckptDir === 'string') all = isObject(options ?? {}) ? { ...options, ckptDir } : options;
     if (!isObject(all)) throw new TypeError('Model.open needs a checkpoint directory or options');
     const { signal, onProgress, onLog, ...rest } = all;
-    const call = native.open(rest, onProgress, onLog);
+    const call = native.open(rest, onProgress, onLog, isAborted(signal));
     const settled = native.promise(call);
     const off = onAbort(signal, () => native.stop(call));
     try {
@@ -167,7 +169,7 @@ class Model {
   #start(input, options, streaming) {
     const { signal, shouldStop, ...rest } = options ?? {};
     if (rest.grammar !== undefined) rest.grammar = sourceOf(rest.grammar);
-    const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {}, shouldStop);
+    const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {}, shouldStop, isAborted(signal));
     const off = onAbort(signal, () => native.stop(call));
     return { call, off };
   }
@@ -210,7 +212,7 @@ class Model {
   }
 
   async compress(segments, { signal, ...options } = {}) {
-    const call = native.compress(this.#handle, segments, options);
+    const call = native.compress(this.#handle, segments, options, isAborted(signal));
     const settled = native.promise(call);
     const off = onAbort(signal, () => native.stop(call));
     try {

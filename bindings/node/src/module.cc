@@ -46,15 +46,21 @@ static std::shared_ptr<Awaited> call_of(napi_env env, napi_value value) {
   return *static_cast<std::shared_ptr<Awaited> *>(data);
 }
 
-static napi_value started(napi_env env, std::shared_ptr<Awaited> call) {
+// `aborted`: whether the call is stopped before it begins. A short one could end before a stop that
+// comes after.
+static napi_value started(
+    napi_env env, std::shared_ptr<Awaited> call, napi_value aborted = nullptr) {
   napi_value value = wrap(env, call);
+  bool stop = false;
+  if (aborted != nullptr && napi_get_value_bool(env, aborted, &stop) == napi_ok && stop)
+    call->stop();
   call->env->start(call);
   return value;
 }
 
-// open(options, onProgress, onLog) -> call, whose promise gives a handle
+// open(options, onProgress, onLog, aborted) -> call, whose promise gives a handle
 static napi_value open(napi_env env, const Arguments &a) {
-  return started(env, std::make_shared<Open>(env, Env::of(env), a[0], a[1], a[2]));
+  return started(env, std::make_shared<Open>(env, Env::of(env), a[0], a[1], a[2]), a[3]);
 }
 
 // close(handle) -> call
@@ -62,12 +68,13 @@ static napi_value close(napi_env env, const Arguments &a) {
   return started(env, std::make_shared<Close>(Env::of(env), handle_of(env, a[0])));
 }
 
-// generate(handle, kind, input, options, streaming, chat, shouldStop) -> call; its promise gives the
-// sequences
+// generate(handle, kind, input, options, streaming, chat, shouldStop, aborted) -> call; its promise
+// gives the sequences
 static napi_value generate(napi_env env, const Arguments &a) {
   return started(env,
       std::make_shared<Generation>(env, Env::of(env), handle_of(env, a[0]),
-          to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming"), a[5], a[6]));
+          to_text(env, a[1], "kind"), a[2], a[3], to_bool(env, a[4], "streaming"), a[5], a[6]),
+      a[7]);
 }
 
 // addAdapter(handle, dir, scale) -> call; its promise gives the id
@@ -76,10 +83,10 @@ static napi_value add_adapter(napi_env env, const Arguments &a) {
       env, std::make_shared<AddAdapter>(env, Env::of(env), handle_of(env, a[0]), a[1], a[2]));
 }
 
-// compress(handle, segments, options) -> call; its promise gives the sequences
+// compress(handle, segments, options, aborted) -> call; its promise gives the sequences
 static napi_value compress(napi_env env, const Arguments &a) {
   return started(
-      env, std::make_shared<Compress>(env, Env::of(env), handle_of(env, a[0]), a[1], a[2]));
+      env, std::make_shared<Compress>(env, Env::of(env), handle_of(env, a[0]), a[1], a[2]), a[3]);
 }
 
 static uint32_t encode_flags(napi_env env, napi_value bos, napi_value eos, napi_value special) {
