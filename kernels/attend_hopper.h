@@ -276,7 +276,8 @@ template <class T, uint32_t B> struct HopperAttention {
             for (int32_t i = 0; i < (int32_t)KEYS / 2; i++)
                 if (i / 4 * 8 + i % 2 >= sees + beyond + i / 2 % 2 * 8) s[i] = -INFINITY_F;
         }
-        // So is that of the window, where the last row of the warp does not see all of them.
+        // The mask of the window is needed only if the last row of the warp does not see all of these
+        // keys.
         if (first_key(position + own / 16 * 16 + 16, window) > key) {
             UNROLL
             for (uint32_t i = 0; i < KEYS / 2; i++)

@@ -268,8 +268,8 @@ DEVICE void gather(Scratch *s, const Row &row, Has has, const In &in, float leas
         }
         UNROLL_BY(1)
         for (uint32_t from = first + 4 * (t % 32); from < end; from += 128) {
-            // Two comparisons decide for almost all tokens. They are false for NaN, so that a bound
-            // that is none keeps nothing out.
+            // Two comparisons decide for almost all tokens. They are false for NaN, so a bound of
+            // NaN excludes no token.
             bool maybe = seen[0] != 0;
             UNROLL
             for (int j = 0; j < 4; j++)

@@ -190,7 +190,7 @@ DEVICE Words2 load_shared8(const void *p) {
 DEVICE float load_const_float(const float *p) { return __ldg(p); }
 DEVICE void store16(void *p, Words4 v) { *(uint4 *)p = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
 DEVICE void store8(void *p, Words2 v) { *(uint2 *)p = make_uint2(v.w[0], v.w[1]); }
-// threadIdx.x, read anew: what is computed from this needs no register before.
+// Reads threadIdx.x again, so that values computed from it hold no register until here.
 DEVICE uint32_t thread_again() {
     uint32_t t;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));

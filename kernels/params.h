@@ -144,7 +144,7 @@ enum {
     GPU_BATCH_SHARED_CODES = 8192,  // the same for K types, if R < 64
     GPU_BATCH_LEVEL = 4096,         // one level of waiting sums, for every 8 activation rows
     GPU_SPLIT_BELOW = 96,           // a product with fewer blocks is split along K
-    GPU_MAX_RANK = 256,             // most ranks of an adapter
+    GPU_MAX_RANK = 256,             // the largest rank of an adapter
     GPU_THIN = 768,          // numbers that adapt_in leaves for a row: GPU_MAX_RANK of each part
     GPU_ADAPT_ROWS = 8,      // rows of a block of adapt_*_prefill
     GPU_ADAPT_SHARED = 1280, // shared memory of adapt_in
@@ -499,8 +499,8 @@ typedef struct {
 // 1024), n_rows), block 256, shared 0.
 
 // What an adapter adds to one part of a matrix: B (scale * A x). The numbers have the kernel's type:
-// f32 beside weights in float32, otherwise bf16. Where they lie, nothing changes while an adapter is
-// in use.
+// f32 beside weights in float32, otherwise bf16. The memory at a and b is not written while an
+// adapter is in use.
 typedef struct {
     const void *a; // [rank, pad32(columns of the matrix)], with zeros in the padding
     const void *b; // [rows of the part, rank]

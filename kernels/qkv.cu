@@ -13,8 +13,9 @@ struct Columns {
     // wide: they are stored as float32. last: of a head in the cache, so behind them is padding.
     bool is_q, turns, wide, last;
 };
-// What a row is to all of its columns: the number of the row; that of its slot, or again of the row
-// where K and V are not stored in the cache yet; and the first of its angles. NONE: there is none.
+// What all columns of a row have in common. of_q: the number of the row. of_kv: the number of its
+// slot, or of the row if K and V are not stored in the cache yet. angle: the number of its first
+// angle. NONE: the row has none.
 struct Row {
     uint32_t of_q, of_kv, angle;
 };

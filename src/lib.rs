@@ -23,8 +23,8 @@
 //! own, because the kernels take longest to compile.
 //!
 //! Dependencies point one way: `capi -> llama -> engine -> {kv, grammar -> tokenizer}`, `llama ->
-//! chat -> tokenizer` and `llama -> checkpoint -> {format -> quant, model -> backend -> quant}`. A
-//! backend knows nothing above [`backend::Step`]; the engine knows a model only as
+//! chat -> tokenizer`, `llama -> ranks -> backend` and `llama -> checkpoint -> {format -> quant, model
+//! -> backend -> quant}`. A backend knows nothing above [`backend::Step`]; the engine knows a model only as
 //! [`backend::Run`].
 //!
 //! `docs/glossary.md` defines the words that recur: row, slot, span, page, chunk, tile, strip, ...
@@ -68,11 +68,13 @@ pub mod model;
 #[cfg(llamabi_planted)]
 #[path = "../tests/sanitizers/planted.rs"]
 pub mod planted;
+mod precision;
 pub mod ranks;
 mod thread;
 pub mod tokenizer;
 
 pub use cancel::Cancel;
-pub use llama::{BuildOptions, Device, Llama, Precision};
+pub use llama::{BuildOptions, Device, Llama};
 pub use llamabi_compute::{Dtype, Error, Result, Token, dtype, error, quant};
 use llamabi_compute::{process, reserve, sentence};
+pub use precision::Precision;

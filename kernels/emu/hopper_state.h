@@ -115,7 +115,7 @@ struct Own {
     size_t shared_bytes = 0;
     std::unique_ptr<Block> block;
 };
-// That of the block that runs.
+// The Own of the running block.
 extern __thread Own *own_now;
 #define own (*own_now)
 
@@ -143,7 +143,7 @@ struct Quiet {
 
 // The state of the running block. It is made when a kernel first uses a function of hopper.h.
 Block &block();
-// That of a block of its cluster.
+// The state of another block of its cluster.
 Block &block_of(unsigned rank, int line);
 
 // Sleeps until somebody opens the barrier. It tells TSan nothing: the phases of barriers release

@@ -1,7 +1,7 @@
 //! Checkpoints: reads what was downloaded, in whichever form, as the weights of one model.
 //!
 //! Every form has a file of its own, which implements [`Checkpoint`]. A new form needs a new file
-//! here and a line in [`open`]; no other code asks which form a checkpoint has.
+//! here and a line in [`open`]. Other code asks the trait, never which form a checkpoint has.
 //!
 //! | file | what it knows |
 //! |---|---|
@@ -21,11 +21,13 @@
 //! | [`weights`] | tensors to a backend's matrices, slab by slab |
 //! | `quantised` | those that are kept as codes |
 //! | `cut` | the part of a plan that one rank of several holds |
+//! | `columns` | some columns of whole rows |
 //! | `slabs` | the slabs: how they are read |
 //! | `finite` | refuses weights that are not finite |
 //! | [`fingerprint()`] | whether two processes have opened the same checkpoint |
 
 pub mod adapter;
+mod columns;
 mod cut;
 pub mod files;
 mod fingerprint;

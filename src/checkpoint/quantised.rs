@@ -1,6 +1,6 @@
 //! Parts of matrices that are kept as codes: stored so, or quantised on the way.
 
-use super::cut::{code_columns, cut_rows, scale_columns};
+use super::columns::{code_columns, cut_rows, scale_columns};
 use super::finite;
 use super::plan::PartPlan;
 use super::slabs::{PIECES, on_threads, slab_rows, to_f16};

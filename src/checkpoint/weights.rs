@@ -4,7 +4,7 @@
 //! Then a `Loader` reads each tensor once, front to back, slab by slab, and checks its numbers on
 //! the way (`finite.rs`).
 
-use super::cut::cut_rows;
+use super::columns::cut_rows;
 use super::files::Source;
 use super::finite;
 use super::plan::{MatPlan, NormPlan, PartPlan, Plan};

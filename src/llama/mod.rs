@@ -37,7 +37,7 @@ mod shorten;
 
 pub use completion::{Completion, Sequence};
 pub use compress::{CompressOptions, Segment};
-pub use options::{BuildOptions, Device, Info, Precision, RankInfo};
+pub use options::{BuildOptions, Device, Info, RankInfo};
 pub use shorten::SegmentKind;
 
 use adapters::Adapters;

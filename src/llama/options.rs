@@ -1,11 +1,10 @@
 //! What a handle is built with, and what it then says of itself.
 
-use crate::backend::cpu;
 use crate::backend::gpu::device::GroupId;
 use crate::log::Log;
 use crate::model::Config;
 use crate::ranks::processes::handshake::Hello;
-use crate::{Cancel, Dtype, Token};
+use crate::{Cancel, Dtype, Precision, Token};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,30 +19,6 @@ pub enum Device {
     Cpu = 1,
     /// An NVIDIA GPU.
     Cuda = 2,
-}
-
-/// How exactly the CPU multiplies activations with weights. Each is one arithmetic for all steps of
-/// a handle: results do not depend on how many sequences run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// [`cpu::Precision::Auto`].
-    #[default]
-    Auto,
-    /// [`cpu::Precision::Full`].
-    Full,
-    /// [`cpu::Precision::Fast`].
-    Fast,
-}
-
-impl Precision {
-    /// The backend's, in a handle that runs so many sequences.
-    pub fn of_cpu(self, max_batch_size: usize) -> cpu::Precision {
-        match self {
-            Precision::Auto => cpu::Precision::Auto(max_batch_size),
-            Precision::Full => cpu::Precision::Full,
-            Precision::Fast => cpu::Precision::Fast,
-        }
-    }
 }
 
 /// Options of [`Llama::build`](crate::Llama::build).

@@ -77,9 +77,9 @@ impl<D: Device> Backend for Gpu<D> {
             limits.max_rows.saturating_mul(pad32(shape.dim) + padding),
             limits.max_wanted.saturating_mul(31),
             partial_len(shape, limits),
-            // Not known here: whether a layer has norms of heads, which need it with any cache.
+            // Only layers with norms of heads need it with every cache, and only layers without
+            // rotation need the next one. This function does not know the layers, so it counts both.
             fresh_len(shape, limits),
-            // Nor whether a layer does not rotate.
             still_bytes(shape, limits) / 4,
             attend_counters(shape, limits),
             step::bytes(limits) / 4,

@@ -352,7 +352,8 @@ mod tests {
         };
         assert_eq!(of(Dtype::Bf16, 6144, 2048, 132), ([16, 24, 1], 2));
         assert_eq!(of(Dtype::Bf16, 6144, 2050, 132), ([18, 24, 1], 2));
-        // Four blocks would be a round more than three. One has no other.
+        // A fourth block would need a second round, so there is no pair. A single block has no
+        // partner.
         assert_eq!(of(Dtype::Bf16, 256, 300, 3), ([3, 1, 1], 1));
         assert_eq!(of(Dtype::Bf16, 6144, 64, 132), ([1, 48, 1], 1));
     }

@@ -1,8 +1,8 @@
 //! What Medusa heads need on a GPU besides their weights, and their operations.
 
 use super::device::{Device, Memory};
-use super::ops::Norm;
 use super::params::{PrepareParams, SiluAddParams, activations_code};
+use super::rows::Norm;
 use super::{Gpu, GpuBuf, GpuMat, launch, pad32};
 use crate::backend::Limits;
 use crate::{Dtype, Error, Result};

@@ -13,6 +13,7 @@
 //! | `graph` | steps that are recorded once and repeated |
 //! | `library` | products of prompts that a vendor's library does |
 //! | `step`, `mat`, `quantised` | a step and weights on the device |
+//! | `rows` | what kernels read besides weights |
 //! | `medusa` | what Medusa heads need beside their weights, and their operations |
 //! | `adapters` | adapters of requests: their memory, and the rows of a step that have them |
 //! | `exchange` | what several ranks of a model exchange |
@@ -50,6 +51,7 @@ mod ops;
 mod params;
 mod peers;
 mod quantised;
+mod rows;
 mod sample;
 mod step;
 

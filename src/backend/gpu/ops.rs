@@ -6,29 +6,10 @@ use super::device::Device;
 use super::geometry::prepares;
 use super::mat::WeightRows;
 use super::params::*;
+use super::rows::{Input, Norm, Rows};
 use super::{ATTEND_ROWS, Gpu, GpuBuf, GpuKv, GpuMat, head_stride, launch, rounded};
 use crate::backend::{Layer, Rotation, RowKind};
 use crate::{Dtype, Result};
-
-/// A list of row numbers on the device.
-#[derive(Clone, Copy)]
-pub(super) struct Rows {
-    pub at: u64,
-    pub n: u32,
-}
-
-/// The RMSNorm of rows, or none.
-#[derive(Clone, Copy)]
-pub(super) struct Norm {
-    pub weight: u64,
-    pub eps: f32,
-}
-
-/// The input of a product of normed rows.
-pub(super) struct Input {
-    pub at: u64,
-    pub stride: u32,
-}
 
 impl<D: Device> Gpu<D> {
     /// The norm with this weight.

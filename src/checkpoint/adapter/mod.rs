@@ -11,7 +11,7 @@
 mod merged;
 
 use self::merged::{Merged, Pair, vector};
-use super::cut::cut_rows;
+use super::columns::cut_rows;
 use super::files::{Files, Finder};
 use super::fingerprint::Fnv;
 use super::hugging_face::part_name;

@@ -4,9 +4,8 @@
 use super::link::Link;
 use super::message::{Kind, Message, Reader, Writer};
 use crate::backend::gpu::device::GroupId;
-use crate::llama::Precision;
 use crate::ranks::nodes::{self, Processors};
-use crate::{Dtype, Error, Result};
+use crate::{Dtype, Error, Precision, Result};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

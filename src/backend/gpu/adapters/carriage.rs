@@ -84,7 +84,7 @@ impl Sizes {
     }
 }
 
-/// Bytes of `n` numbers of `size` bytes, of which number `i` is number `from(i)` of these, or zero.
+/// Returns `bytes` bytes: number `i` is a copy of number `from(i)`, or zero if that is `None`.
 fn rearranged(
     numbers: &Numbers,
     bytes: usize,

@@ -5,8 +5,8 @@ use crate::backend::RowKind;
 use crate::backend::adapter::MAX_PARTS;
 use crate::backend::gpu::device::Device;
 use crate::backend::gpu::mat::WeightRows;
-use crate::backend::gpu::ops::{Input, Rows};
 use crate::backend::gpu::params::*;
+use crate::backend::gpu::rows::{Input, Rows};
 use crate::backend::gpu::{Gpu, GpuBuf, GpuMat, launch, pad32, rounded};
 use crate::{Dtype, Error, Result};
 
