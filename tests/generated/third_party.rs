@@ -21,6 +21,12 @@ The C++ standard library (libstdc++ of GCC) is linked statically under the GCC R
 Exception 3.1, which permits it in works under any licence. The library that `make dist` packs has
 LLVM's libc++ in its place (Apache License 2.0 with LLVM Exceptions).
 
+In the repository, and in no library: `tests/data/llama2` and `tests/data/tokenizers/real.json` hold the
+numbers that tokenizers of others give to our texts, `tests/data/reference` and `tests/data/smollm2` what
+models and programs of others compute, and `kernels/emu/cuda/types.h` the names and numbers of NVIDIA's
+driver interface that the stand-in driver has to have. No tokenizer, template, weight or header of others
+is among them; tests fetch what they need of these (`tests/*/requirements.txt`, `package-lock.json`, `go.sum`).
+
 ";
 
 fn cargo(args: &[&str]) -> Vec<u8> {

@@ -77,16 +77,16 @@ def train():
 
 
 TEXTS = [
-    "I believe the meaning of life is", "Simply put, the theory of relativity states that ", "", "a", " leading", "trailing ", " two  spaces",
+    "The lighthouse keeper counts the ships that", "To begin with, a proof by induction needs ", "", "a", " leading", "trailing ", " two  spaces",
     "\n", "\ttab\n\nlines", "Hello, 世界! 🦙", "naïve café — “quotes”", "emoji 👩‍👩‍👧‍👦 zwj", "0123456789 3.14159", "def f(x):\n    return x  # ok\n",
     "for (int i = 0; i < n; ++i) {}", "ΑΒΓ Привет мир", "\u2581 \u2581x", "\0 NUL", "<s> </s> <unk> <0x41>", "Once upon a time there was a little fox.",
     "wordswithoutspacesareonepiece", "ÅÄÖ åäö ßẞ", "\u200b\ufeff", "....----====", "the the the",
 ]
 
 DIALOGS = [
-    [("user", "what is the recipe of mayonnaise?")],
-    [("user", "I am going to Paris, what should I see?"), ("assistant", "Paris is known for its architecture."), ("user", "What is so great about #1?")],
-    [("system", "Always answer with Haiku"), ("user", "I am going to Paris, what should I see?")],
+    [("user", "how long does a pot of lentils have to simmer?")],
+    [("user", "My train stops in Ghent for three hours, where do I go?"), ("assistant", "Ghent has canals and a castle in the middle of the town."), ("user", "Is the #2 far from the station?")],
+    [("system", "Reply in one rhyming couplet"), ("user", "My train stops in Ghent for three hours, where do I go?")],
     [("system", " Be brief. "), ("user", " Hi "), ("assistant", " Hello\n"), ("user", "Bye")],
     [("system", ""), ("user", "世界 🦙")],
     [("user", "\x1c a \x1f"), ("assistant", ""), ("user", ""), ("assistant", "x"), ("user", "y")],
