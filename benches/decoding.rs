@@ -150,15 +150,13 @@ impl Run for Scripted {
                         3 + (token + 1) % 31_000
                     }
                 }),
-                logit: 0.0,
-                max: 0.0,
-                total: 0,
-                top: 0..0,
+                ..Pick::default()
             });
         }
         Ok(Answer::Picks {
             picks: &self.picks,
             top: &[],
+            logits: &[],
         })
     }
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {

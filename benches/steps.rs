@@ -31,7 +31,7 @@ impl AtOnce {
             logit: 1.0,
             max: 1.0,
             total: 1,
-            top: 0..0,
+            ..Pick::default()
         };
         let positions = STEPS + 2 * PAGE;
         Self {
@@ -65,6 +65,7 @@ impl Run for AtOnce {
             None => Answer::Picks {
                 picks: &self.picks[..self.n],
                 top: &[],
+                logits: &[],
             },
         })
     }

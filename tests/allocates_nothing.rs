@@ -145,7 +145,7 @@ fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) {
     for step in &steps {
         answered += match runner.run(step).unwrap() {
             Answer::Logits(logits) => logits.len() / SHAPE.vocab_size,
-            Answer::Picks { picks, top } => {
+            Answer::Picks { picks, top, .. } => {
                 assert_eq!(top.len(), 5 * picks.len());
                 picks.len()
             }

@@ -4,7 +4,7 @@ use super::lock::lock;
 use super::plan::Plan;
 use super::scheduler::Scheduler;
 use super::shared::Shared;
-use crate::backend::{Answer, Run};
+use crate::backend::Run;
 use crate::error::panic_text;
 use crate::log::Level;
 use crate::{Error, Result};
@@ -90,13 +90,9 @@ fn serve(
         let end = Instant::now();
         let seconds = (end - std::mem::replace(&mut start, end)).as_secs_f64();
         let rows = now.step.wanted.len();
-        let (got, what, want) = match answer {
-            Answer::Logits(logits) => (logits.len(), "logits", rows * vocab_size),
-            Answer::Picks { picks, .. } => (picks.len(), "tokens", rows),
-        };
-        if got != want {
+        if let Err(words) = answer.complete(rows, vocab_size) {
             return Err(Error::Internal(format!(
-                "the model gave {got} {what} for {rows} rows of {vocab_size}"
+                "the model's answer for {rows} rows of {vocab_size} logits: {words}"
             )));
         }
         scheduler.collect_masks(&mut now);

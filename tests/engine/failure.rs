@@ -242,7 +242,7 @@ impl Drop for Broken {
 
 #[test]
 fn a_broken_model_takes_nobody_down() {
-    for (short, text) in [(true, "7 logits for 1 rows of 300"), (false, "bad state")] {
+    for (short, text) in [(true, "7 logits in place of 300"), (false, "bad state")] {
         let dropped = Arc::new(AtomicBool::new(false));
         let host = Setup::default().start_run(Box::new(Broken {
             short,

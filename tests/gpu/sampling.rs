@@ -3,7 +3,7 @@
 
 use crate::common::reference;
 use crate::emu::{Emu, real};
-use llamabi::backend::choice::{Search, Strategy};
+use llamabi::backend::choice::{RowAnswer, Search, Strategy};
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::gpu::device::Device;
 use llamabi::backend::*;
@@ -152,21 +152,40 @@ fn random_choice(random: &mut Random, vocab_size: usize, history: &mut Vec<Token
         history: first..history.len(),
         edits: 0..0,
         mask: None,
-        to_host: false,
+        to_host: random.below(8) == 0,
         logprob: random.below(2) == 0,
-        top: random.of(&[0, 0, 1, 5, 128]).min(vocab_size),
+        top: random.of(&[0, 0, 1, 5, 128, 129]).min(vocab_size),
         search: Search::Off,
     }
 }
 
-fn picks(runner: &mut dyn Run, step: &Step) -> Vec<Option<(Token, Score)>> {
-    let Answer::Picks { picks, top } = runner.run(step).unwrap() else {
-        panic!("the device was to choose");
-    };
-    let pairs = step.choices.iter().zip(picks);
-    pairs
-        .map(|(choice, pick)| picked(choice, pick, top).unwrap())
-        .collect()
+/// What is chosen for each row: by the device, or from the logits that it leaves to the host, which
+/// must be `logits`.
+fn picks(runner: &mut dyn Run, step: &Step, logits: &[Vec<f32>]) -> Vec<Option<(Token, Score)>> {
+    let answer = runner.run(step).unwrap();
+    answer
+        .complete(step.choices.len(), logits[0].len())
+        .unwrap();
+    let rows = step.choices.iter().enumerate();
+    rows.map(|(at, choice)| match answer.row(at, logits[at].len()) {
+        RowAnswer::Pick(pick, top) => {
+            assert!(!for_host(choice), "{choice:?}");
+            picked(choice, pick, top).unwrap()
+        }
+        RowAnswer::Logits(given) => {
+            assert!(for_host(choice), "{choice:?}");
+            let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(given), bits(&logits[at]), "row {at}");
+            let mut sampler = Sampler::new(choice.n_tokens);
+            sampler.load(given);
+            sampler.choose(choice, step).unwrap()
+        }
+    })
+    .collect()
+}
+
+fn for_host(choice: &Choice) -> bool {
+    choice.is_for_host() || choice.top > 128
 }
 
 type Bits = Option<(Token, u32, Vec<(Token, u32)>)>;
@@ -182,7 +201,7 @@ fn bits(got: &Option<(Token, Score)>) -> Bits {
 #[test]
 fn the_device_chooses_what_the_host_chooses() {
     let mut random = Random(1);
-    let (mut drawn, mut impossible) = (0, 0);
+    let (mut drawn, mut impossible, mut left) = (0, 0, 0);
     for vocab_size in [1, 2, 33, 512, 1001, 20_000] {
         for kind in 0..6 {
             if vocab_size > 5000 && kind > 1 {
@@ -221,7 +240,8 @@ fn the_device_chooses_what_the_host_chooses() {
                     let choice = random_choice(&mut random, vocab_size, &mut chosen.history);
                     chosen.choices.push(choice);
                 }
-                let got = picks(&mut *runner, &chosen);
+                let got = picks(&mut *runner, &chosen, &logits);
+                left += chosen.choices.iter().filter(|c| for_host(c)).count();
                 for (at, choice) in chosen.choices.iter().enumerate() {
                     let mut sampler = Sampler::new(choice.n_tokens);
                     sampler.load(&logits[at]);
@@ -239,24 +259,35 @@ fn the_device_chooses_what_the_host_chooses() {
                 let mut alone = step(1);
                 alone.choices = vec![chosen.choices[at].clone()];
                 alone.history = chosen.history;
-                assert_eq!(bits(&picks(&mut *runner, &alone)[0]), bits(&got[at]));
+                let alone = picks(&mut *runner, &alone, &logits[at..]);
+                assert_eq!(bits(&alone[0]), bits(&got[at]));
             }
         }
     }
     assert!(drawn > 350 && impossible > 20, "{drawn} {impossible}");
+    assert!(left > 50, "{left}");
 }
 
-/// If a row wants more than the kernel has room for, the whole step gives logits.
+/// A row that wants more than the kernel has room for is left to the host; if all do, the step
+/// gives logits.
 #[test]
 fn more_alternatives_than_the_device_finds_come_from_the_host() {
     let mut runner = model(&[1.0; 300]);
     let mut chosen = step(2);
     let mut choice = random_choice(&mut Random(7), 300, &mut chosen.history);
+    choice.given = None;
+    choice.to_host = false;
     choice.top = 128;
     chosen.choices = vec![choice.clone(), choice];
-    assert!(
-        matches!(runner.run(&chosen).unwrap(), Answer::Picks { picks, .. } if picks.len() == 2)
-    );
+    let left = |runner: &mut dyn Run, chosen: &Step| match runner.run(chosen).unwrap() {
+        Answer::Picks { picks, logits, .. } => {
+            (picks.iter().map(|pick| pick.logits).collect(), logits.len())
+        }
+        Answer::Logits(_) => (Vec::new(), 0),
+    };
+    assert_eq!(left(&mut *runner, &chosen), (vec![None, None], 0));
+    chosen.choices[0].top = 129;
+    assert_eq!(left(&mut *runner, &chosen), (vec![Some(0), None], 300));
     chosen.choices[1].top = 129;
     assert!(matches!(runner.run(&chosen).unwrap(), Answer::Logits(l) if l.len() == 600));
 }

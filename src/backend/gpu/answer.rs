@@ -2,7 +2,7 @@
 //! ended, and that of the step which follows it and may run while the first answer is read.
 
 use super::device::{Device, Landing, Memory};
-use super::sample;
+use super::sample::{self, Asked};
 use crate::backend::Limits;
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
@@ -12,8 +12,17 @@ pub(super) struct Outcome<D: Device> {
     pub landing: Landing<D>,
     /// Number of words from one row to the next if tokens were chosen; 0 if the answer is logits.
     pub stride: usize,
-    /// For each row with a choice: whether it is scored, and how many alternatives it wants.
-    pub asked: Vec<(bool, usize)>,
+    /// For each row with a choice, what it asked for.
+    pub asked: Vec<Asked>,
+}
+
+/// The logits of a step on the device.
+pub(super) struct LogitRows<'a, D: Device> {
+    pub memory: &'a Memory<D>,
+    /// Floats from one row to the next.
+    pub stride: usize,
+    /// Floats of a row.
+    pub width: usize,
 }
 
 /// The answers that have been fetched but not read yet: at most two.
@@ -39,8 +48,10 @@ impl<D: Device> Answers<D> {
             })
         };
         let chosen = sample::out_len();
+        // Rows of one step may be chosen on the device and on the host.
+        let mixed = limits.vocab_size.saturating_add(chosen);
         Ok(Answers {
-            outcomes: [outcome(limits.vocab_size.max(chosen))?, outcome(chosen)?],
+            outcomes: [outcome(mixed)?, outcome(chosen)?],
             oldest: 0,
             under_way: 0,
         })
@@ -52,13 +63,15 @@ impl<D: Device> Answers<D> {
     }
 
     /// Begins to fetch `n` floats. Takes the list `asked` and leaves in its place one that is no
-    /// longer needed, so that nothing is allocated.
+    /// longer needed, so that nothing is allocated. `logits` has the rows that are left to the host;
+    /// they come behind the `n` floats.
     pub fn fetch(
         &mut self,
         from: &Memory<D>,
         n: usize,
         stride: usize,
-        asked: &mut Vec<(bool, usize)>,
+        asked: &mut Vec<Asked>,
+        logits: Option<LogitRows<'_, D>>,
     ) -> Result<()> {
         let at = match self.under_way {
             0 => 0,
@@ -67,6 +80,15 @@ impl<D: Device> Answers<D> {
         };
         let outcome = &mut self.outcomes[at];
         outcome.landing.fetch(from, n)?;
+        if let Some(logits) = logits {
+            for (row, _) in (asked.iter().enumerate()).filter(|(_, asked)| **asked == Asked::Logits)
+            {
+                let first = row * logits.stride;
+                outcome
+                    .landing
+                    .fetch_more(logits.memory, first, logits.width)?;
+            }
+        }
         outcome.stride = stride;
         std::mem::swap(&mut outcome.asked, asked);
         if self.under_way == 0 {

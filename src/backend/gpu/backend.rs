@@ -2,6 +2,7 @@
 //! and the end of a step, and the pages of the cache. `ops` has the operations of a step.
 
 use super::adapters::Carriage;
+use super::answer::LogitRows;
 use super::device::{Device, Memory};
 use super::{
     Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_counters, fresh_len, geometry, head_of_page,
@@ -30,10 +31,46 @@ impl<D: Device> Gpu<D> {
         self.chooser.load(step, self.step.choices_mut())?;
         self.step.copy(step.follows)?;
         // A step may follow if every row is a decode row whose token is chosen on the device.
-        if self.runs_ahead && self.step.n_prefill == 0 && self.chooser.n_rows == rows {
+        let all_here = self.chooser.n_rows == rows && !self.chooser.is_mixed();
+        if self.runs_ahead && self.step.n_prefill == 0 && all_here {
             self.follow = rows;
         }
         Ok(())
+    }
+}
+
+impl<D: Device> Gpu<D> {
+    /// Begins to fetch what the step's rows asked for: tokens, and the logits of the rows that are
+    /// left to the host.
+    fn fetch_answer(&mut self, out: &GpuBuf<D>) -> Result<()> {
+        let logits = LogitRows {
+            memory: &out.memory,
+            stride: self.logits_stride(out),
+            width: self.shape.vocab_size,
+        };
+        // The rank 0 of another process reads the logits.
+        let is_reader = self.gather.is_none_or(|gather| gather.rank == 0);
+        let Gpu {
+            answers, chooser, ..
+        } = self;
+        match chooser.n_rows {
+            0 => {
+                let rows = if is_reader { self.step.n_wanted } else { 0 };
+                let n = rows * logits.width;
+                answers.fetch(logits.memory, n, 0, &mut chooser.asked, None)
+            }
+            rows => {
+                let stride = chooser.out_stride;
+                let logits = is_reader.then_some(logits);
+                answers.fetch(
+                    &chooser.out,
+                    rows * stride,
+                    stride,
+                    &mut chooser.asked,
+                    logits,
+                )
+            }
+        }
     }
 }
 
@@ -233,24 +270,7 @@ impl<D: Device> Backend for Gpu<D> {
         if let Some(gather) = self.gather {
             self.run(|this| gather.logits(this, out));
         }
-        let Gpu {
-            answers, chooser, ..
-        } = self;
-        let fetched = match chooser.n_rows {
-            0 => {
-                // Rank 0 of another process reads them.
-                let n = match self.gather {
-                    Some(gather) if gather.rank > 0 => 0,
-                    _ => self.step.n_wanted * self.shape.vocab_size,
-                };
-                answers.fetch(&out.memory, n, 0, &mut chooser.asked)
-            }
-            rows => {
-                let stride = chooser.out_stride;
-                answers.fetch(&chooser.out, rows * stride, stride, &mut chooser.asked)
-            }
-        };
-        if let Err(error) = fetched {
+        if let Err(error) = self.fetch_answer(out) {
             self.run(|_| Err(error));
         }
     }
@@ -277,10 +297,12 @@ impl<D: Device> Backend for Gpu<D> {
         if outcome.stride == 0 {
             return Ok(Answer::Logits(read));
         }
-        chooser.take(read, outcome.stride, &outcome.asked);
+        let (words, logits) = read.split_at(outcome.asked.len() * outcome.stride);
+        chooser.take(words, outcome.stride, &outcome.asked);
         Ok(Answer::Picks {
             picks: &chooser.picks,
             top: &chooser.top,
+            logits,
         })
     }
 

@@ -156,12 +156,12 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// The rows lie inside one live allocation; `to.len()` is a multiple of `from.width`.
     unsafe fn read(&self, from: Rows, to: &mut [u8]) -> Result<()>;
 
-    /// Begins to copy floats to the host.
+    /// Begins to copy `n` floats to the host, where float number `at` and the next ones are.
     ///
     /// # Safety
-    /// The bytes lie inside one live allocation; `n` is at most the length of `to`; nobody reads
-    /// `to` before [`Device::wait`].
-    unsafe fn fetch(&self, to: &mut Self::Host, from: u64, n: usize) -> Result<()>;
+    /// The bytes lie inside one live allocation; `at + n` is at most the length of `to`; nobody
+    /// reads `to` before [`Device::wait`].
+    unsafe fn fetch(&self, to: &mut Self::Host, at: usize, from: u64, n: usize) -> Result<()>;
 
     /// Waits for the last copy that was begun into `host`, and so for everything before it, but not
     /// for anything after it.
@@ -514,7 +514,7 @@ impl<D: Device> Drop for Memory<D> {
 pub struct Landing<D: Device> {
     device: Arc<D>,
     host: D::Host,
-    /// The capacity in floats; below, the number of floats of the last fetch.
+    /// The capacity in floats; below, the number of floats that were fetched.
     room: usize,
     n: usize,
 }
@@ -532,19 +532,28 @@ impl<D: Device> Landing<D> {
 
     /// Begins to copy the first `n` floats of `from`, which must belong to the same device.
     pub fn fetch(&mut self, from: &Memory<D>, n: usize) -> Result<()> {
-        if n > self.room || n.saturating_mul(4) > from.bytes {
+        self.n = 0;
+        self.fetch_more(from, 0, n)
+    }
+
+    /// The same for `n` floats from float `first` on, which come behind those fetched before.
+    pub fn fetch_more(&mut self, from: &Memory<D>, first: usize, n: usize) -> Result<()> {
+        let end = first.saturating_add(n).saturating_mul(4);
+        if n > self.room - self.n || end > from.bytes {
             return Err(Error::Internal(format!(
-                "{n} floats from {} bytes on the device to {} on the host",
-                from.bytes, self.room
+                "floats {first} to {first} + {n} from {} bytes on the device to {} on the host, \
+                 behind {}",
+                from.bytes, self.room, self.n
             )));
         }
+        let from = from.at + 4 * first as u64;
         // SAFETY: just compared with both lengths; whoever reads `host` waits first.
-        unsafe { self.device.fetch(&mut self.host, from.at, n) }?;
-        self.n = n;
+        unsafe { self.device.fetch(&mut self.host, self.n, from, n) }?;
+        self.n += n;
         Ok(())
     }
 
-    /// Waits for the last fetch and returns its floats.
+    /// Waits for the last fetch and returns the floats of all since [`Landing::fetch`].
     pub fn wait(&mut self) -> Result<&[f32]> {
         self.device.wait(&mut self.host)?;
         Ok(&self.host[..self.n])

@@ -10,12 +10,21 @@ use crate::backend::{Limits, Step};
 use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
 
-/// The largest number of alternatives that the kernel finds. A step that asks for more gets logits
-/// instead, and so does a step with a choice that only the host can make.
+/// The largest number of alternatives that the kernel finds. A row that asks for more gets logits
+/// instead, and so does a row with a choice that only the host can make.
 const MAX_TOP: usize = GPU_MAX_TOP as usize;
 
 /// Words of a row's answer before its alternatives.
 const OUT: usize = size_of::<SampleOut>() / 4;
+
+/// What a row of a step asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Asked {
+    /// A token: whether it is scored, and how many alternatives it wants.
+    Token { scored: bool, n_top: usize },
+    /// Its logits, because only the host can choose.
+    Logits,
+}
 
 /// Words of a history: a bit for each token id.
 fn history_len(vocab_size: usize) -> usize {
@@ -54,7 +63,7 @@ pub(super) struct Chooser<D: Device> {
     /// same.
     history_of: Vec<u32>,
     vocab_size: usize,
-    /// Number of rows with a choice in the loaded step; 0 if the step wants logits.
+    /// Number of rows with a choice in the loaded step; 0 if all are left to the host.
     pub n_rows: usize,
     /// The same with padding.
     n_padded: usize,
@@ -62,8 +71,8 @@ pub(super) struct Chooser<D: Device> {
     pub draws: bool,
     /// Number of words from one row's answer to the next row's.
     pub out_stride: usize,
-    /// For each row: whether it is scored, and how many alternatives it wants.
-    pub asked: Vec<(bool, usize)>,
+    /// For each row, what it asks for.
+    pub asked: Vec<Asked>,
     /// The tokens that [`Chooser::take`] has read; below, their alternatives.
     pub picks: Vec<Pick>,
     pub top: Vec<(Token, f32)>,
@@ -106,10 +115,8 @@ impl<D: Device> Chooser<D> {
         self.draws = false;
         let n_top = |choice: &Choice| choice.top.min(self.vocab_size);
         let beyond = |choice: &Choice| n_top(choice) > MAX_TOP || choice.is_for_host();
-        if step.choices.is_empty()
-            || step.choices.iter().any(beyond)
-            || slices(self.vocab_size) > GPU_MOST_SLICES as usize
-        {
+        // A step without choices wants logits, too.
+        if step.choices.iter().all(beyond) || slices(self.vocab_size) > GPU_MOST_SLICES as usize {
             return Ok(());
         }
         let known = |token: Token| (token as usize) < self.vocab_size;
@@ -135,6 +142,18 @@ impl<D: Device> Chooser<D> {
             to.zip(row.words()).for_each(|(to, word)| *to = word);
         };
         for (at, choice) in step.choices.iter().enumerate() {
+            if beyond(choice) {
+                if step.follows {
+                    return Err(Error::Internal(format!(
+                        "row {at} of a step that follows another is left to the host"
+                    )));
+                }
+                // The kernel takes it for padding.
+                put(&no_row());
+                self.history_of.push(GPU_NO_HISTORY);
+                self.asked.push(Asked::Logits);
+                continue;
+            }
             let history = match choice.strategy.penalty == 1.0 || choice.given.is_some() {
                 true => GPU_NO_HISTORY,
                 false => {
@@ -174,7 +193,10 @@ impl<D: Device> Chooser<D> {
             };
             put(&row);
             self.draws |= choice.scored() || choice.given.is_none() && row.halvings != 0.0;
-            self.asked.push((choice.scored(), n_top));
+            self.asked.push(Asked::Token {
+                scored: choice.scored(),
+                n_top,
+            });
             if n_top > 0 {
                 // This is room for the largest number of alternatives rather than for `n_top`, so
                 // that launches have few different forms.
@@ -182,12 +204,8 @@ impl<D: Device> Chooser<D> {
             }
         }
         (self.n_rows, self.n_padded) = (step.choices.len(), n_padded);
-        let padding = SampleRow {
-            given: GPU_NO_ROW,
-            ..SampleRow::default()
-        };
         for _ in self.n_rows..n_padded {
-            put(&padding);
+            put(&no_row());
         }
         self.histories.write_numbers(0, &self.host_histories)
     }
@@ -226,12 +244,23 @@ impl<D: Device> Chooser<D> {
         launch::sample(device, &params, self.draws)
     }
 
+    /// Whether the loaded step leaves a row to the host.
+    pub fn is_mixed(&self) -> bool {
+        self.n_rows > 0 && self.asked.contains(&Asked::Logits)
+    }
+
     /// Decodes the answer: 32-bit words, given as floats of the same bits, `stride` words a row.
     /// `asked` says what each row asked for.
-    pub fn take(&mut self, words: &[f32], stride: usize, asked: &[(bool, usize)]) {
+    pub fn take(&mut self, words: &[f32], stride: usize, asked: &[Asked]) {
         self.picks.clear();
         self.top.clear();
-        for (words, &(scored, n_top)) in words.chunks_exact(stride).zip(asked) {
+        let mut n_left = 0;
+        for (words, &asked) in words.chunks_exact(stride).zip(asked) {
+            let Asked::Token { scored, n_top } = asked else {
+                self.picks.push(Pick::left_to_host(n_left));
+                n_left += 1;
+                continue;
+            };
             let token = words[0].to_bits() as Token;
             let first = self.top.len();
             let pairs = words[OUT..][..2 * n_top].chunks_exact(2);
@@ -247,8 +276,17 @@ impl<D: Device> Chooser<D> {
                 max: number(2),
                 total: u64::from(number(4).to_bits()) << 32 | u64::from(number(3).to_bits()),
                 top: first..self.top.len(),
+                logits: None,
             });
         }
+    }
+}
+
+/// A row that the kernel does not look at.
+fn no_row() -> SampleRow {
+    SampleRow {
+        given: GPU_NO_ROW,
+        ..SampleRow::default()
     }
 }
 

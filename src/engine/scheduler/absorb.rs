@@ -3,7 +3,7 @@
 
 use super::Scheduler;
 use crate::Error;
-use crate::backend::choice::Search;
+use crate::backend::choice::{RowAnswer, Search};
 use crate::backend::{Answer, RowKind, Step};
 use crate::engine::draft::{Guesser, draft_after};
 use crate::engine::event::FinishReason;
@@ -65,9 +65,9 @@ impl Scheduler {
                     let branch = sequence.branch_mut(*branch_at);
                     branch.computed = branch.computed.max(position + 1);
                 }
-                if let Answer::Logits(logits) = answer {
-                    let n = self.limits.vocab_size;
-                    self.sampler.load(&logits[row * n..][..n]);
+                let answer = answer.row(row, self.limits.vocab_size);
+                if let RowAnswer::Logits(logits) = answer {
+                    self.sampler.load(logits);
                     let amateur = self.draft_model.as_ref().and_then(|m| m.logits_of(row));
                     if let Some(amateur) = amateur {
                         let contrast = self.running[at].call().options.contrast();
@@ -77,8 +77,8 @@ impl Scheduler {
                 if choice.search != Search::Off {
                     let sequence = &mut self.running[at];
                     let row = match answer {
-                        Answer::Logits(_) => Row::Logits(&mut self.sampler),
-                        Answer::Picks { picks, top } => Row::Pick(&picks[row], top),
+                        RowAnswer::Logits(_) => Row::Logits(&mut self.sampler),
+                        RowAnswer::Pick(pick, top) => Row::Pick(pick, top),
                     };
                     let (pool, copies) = (&mut self.pool, &mut self.copies);
                     if sequence.end.is_none()
@@ -107,7 +107,7 @@ impl Scheduler {
                         }
                     }
                     let got = match answer {
-                        Answer::Logits(_) => match self.sampler.choose(choice, step) {
+                        RowAnswer::Logits(_) => match self.sampler.choose(choice, step) {
                             // No token that the model holds possible is left, and the grammar does
                             // not let the text end here.
                             Ok(None) if self.sampler.has_possible() && !sequence.may_end() => {
@@ -118,7 +118,7 @@ impl Scheduler {
                             }
                             got => got,
                         },
-                        Answer::Picks { picks, top } => picked(choice, &picks[row], top),
+                        RowAnswer::Pick(pick, top) => picked(choice, pick, top),
                     };
                     sequence.last_row = Some(step.wanted[row]);
                     let told =

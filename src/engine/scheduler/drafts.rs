@@ -2,6 +2,7 @@
 
 use super::Scheduler;
 use crate::Result;
+use crate::backend::choice::RowAnswer;
 use crate::backend::{Answer, Run};
 use crate::engine::draft::{Askers, Guesser, IN_ANY_CASE};
 use crate::engine::guide::Work;
@@ -143,13 +144,13 @@ impl Scheduler {
         vocab_size: usize,
     ) -> Result<()> {
         for (row, (id, choice)) in plan.whose.iter().zip(&plan.step.choices).enumerate() {
-            let token = match answer {
-                Answer::Logits(logits) => {
-                    self.sampler.load(&logits[row * vocab_size..][..vocab_size]);
+            let token = match answer.row(row, vocab_size) {
+                RowAnswer::Logits(logits) => {
+                    self.sampler.load(logits);
                     let chosen = self.sampler.choose(choice, &plan.step)?;
                     chosen.map(|(token, _)| token)
                 }
-                Answer::Picks { picks, .. } => picks[row].token,
+                RowAnswer::Pick(pick, _) => pick.token,
             };
             // What would end the text is no draft.
             let token = token.filter(|token| !self.eos_ids.contains(token));

@@ -4,7 +4,7 @@
 use super::PATIENCE;
 use super::toy::{EOS, IDS, VOCAB};
 use llamabi::backend::choice::{Scale, Search, mass};
-use llamabi::backend::{Answer, Limits, Pick, RowKind, Run, Step};
+use llamabi::backend::{Answer, Choice, Limits, Pick, RowKind, Run, Step};
 use llamabi::engine::sampler::Sampler;
 use llamabi::{Error, Result, Token};
 use std::collections::{HashSet, VecDeque};
@@ -44,7 +44,10 @@ struct Given {
     logits: Vec<f32>,
     picks: Vec<Pick>,
     top: Vec<(Token, f32)>,
-    /// No device goes on with a beam whose row is changed, or gives a row that is for the host.
+    /// The logits of the rows that a device leaves to the host: it goes on with no beam whose row
+    /// is changed, and chooses from no row that the host wants to see.
+    left: Vec<f32>,
+    /// All rows are such.
     for_host: bool,
 }
 
@@ -216,6 +219,7 @@ impl Model {
             max,
             total: logits.iter().map(|&l| mass(scale.share(l, max))).sum(),
             top: first..top.len(),
+            logits: None,
         }
     }
 
@@ -372,11 +376,18 @@ impl Run for Model {
             }
         }
         self.chosen = None;
-        let choices = &mut step.choices.iter();
-        given.for_host = choices.any(|choice| choice.needs_logits() || choice.to_host);
-        given.for_host |= step.choices.is_empty();
+        let for_host = |choice: &Choice| choice.needs_logits() || choice.to_host;
+        // Of a step without choices, too.
+        given.for_host = step.choices.iter().all(for_host);
         if self.ahead && !given.for_host {
             for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
+                if for_host(&step.choices[at]) {
+                    assert!(!step.follows);
+                    let number = given.left.len() / VOCAB;
+                    given.picks.push(Pick::left_to_host(number as u32));
+                    given.left.extend(logits);
+                    continue;
+                }
                 if step.follows && step.choices[at].strategy.penalty != 1.0 {
                     // A device has them from the steps before.
                     assert!(step.choices[at].history.is_empty());
@@ -391,7 +402,8 @@ impl Run for Model {
             }
             let mut spans = step.spans.iter();
             let decodes = spans.all(|span| span.kind == RowKind::Decode && span.rows.len() == 1);
-            self.chosen = decodes.then(|| given.picks.iter().map(|pick| pick.token).collect());
+            self.chosen = (decodes && given.left.is_empty())
+                .then(|| given.picks.iter().map(|pick| pick.token).collect());
         }
         self.answers.push_back(given);
         Ok(())
@@ -404,10 +416,15 @@ impl Run for Model {
             logits,
             picks,
             top,
+            left,
             for_host,
         } = &self.given;
         Ok(match self.ahead && !for_host {
-            true => Answer::Picks { picks, top },
+            true => Answer::Picks {
+                picks,
+                top,
+                logits: left,
+            },
             false => Answer::Logits(logits),
         })
     }
@@ -449,6 +466,7 @@ impl Run for Model {
             true => Answer::Picks {
                 picks: &self.given.picks,
                 top: &self.given.top,
+                logits: &[],
             },
             false => Answer::Logits(&self.given.logits),
         })

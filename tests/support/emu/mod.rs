@@ -364,8 +364,9 @@ unsafe impl Device for Emu {
         Ok(())
     }
 
-    unsafe fn fetch(&self, to: &mut Vec<f32>, from: u64, floats: usize) -> Result<()> {
+    unsafe fn fetch(&self, to: &mut Vec<f32>, at: usize, from: u64, floats: usize) -> Result<()> {
         self.work("a copy to the host")?;
+        let to = &mut to[at..][..floats];
         // SAFETY: the emulator checks both ends; `e` has `n` bytes.
         Self::call("a copy to the host", |e, n| unsafe {
             (self.library.to_host)(to.as_mut_ptr().cast(), from, 4 * floats, e, n)

@@ -197,12 +197,13 @@ unsafe impl Device for Cuda {
         Ok(idle?)
     }
 
-    unsafe fn fetch(&self, to: &mut Floats, from: u64, n: usize) -> Result<()> {
+    unsafe fn fetch(&self, to: &mut Floats, at: usize, from: u64, n: usize) -> Result<()> {
         let _current = self.context.enter()?;
-        let (at, stream) = (to.memory.at.cast(), self.stream.raw);
-        // SAFETY: both sizes are right by this function's contract, and nobody reads `to`, which
+        let stream = self.stream.raw;
+        // SAFETY: the sizes are right by this function's contract, and nobody reads `to`, which
         // waits for the copy before it is dropped.
         unsafe {
+            let at = to.memory.at.cast::<f32>().add(at).cast();
             self.driver()
                 .cuMemcpyDtoHAsync_v2(at, from, 4 * n, stream)?;
             let recorded = self.driver().cuEventRecord(to.done.raw, stream);
