@@ -91,6 +91,8 @@ impl Pre {
             "smollm" | "starcoder" | "refact" => (&[r"\p{N}", split::GPT2], false, false),
             "tekken" => (&[split::TEKKEN], true, false),
             "gpt-4o" => (&[split::GPT4O], false, false),
+            "seed-coder" => (&[split::SEED], false, false),
+            "hunyuan-dense" => (&split::DEEPSEEK_V3, false, false),
             "deepseek-llm" => (&split::DEEPSEEK_LLM, false, false),
             "deepseek-coder" => (&split::DEEPSEEK_CODER, false, false),
             _ => return None,

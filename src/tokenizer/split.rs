@@ -34,7 +34,16 @@ pub(super) const QWEN2: &str = concat!(
     r"\s+(?!\S)|",
     r"\s+",
 );
-
+/// Seed's: Qwen2's, but punctuation does not take the line feeds behind it.
+pub(super) const SEED: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
+    r"[^\r\n\p{L}\p{N}]?\p{L}+|",
+    r"\p{N}|",
+    r" ?[^\s\p{L}\p{N}]+|",
+    r"\s*[\r\n]+|",
+    r"\s+(?!\S)|",
+    r"\s+",
+);
 /// Qwen3.5's: marks are letters.
 pub(super) const QWEN35: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
@@ -72,6 +81,19 @@ pub(super) const DEEPSEEK_CODER: [&str; 5] = [
     r"\s?\p{P}+",
     "[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+",
     r"\p{N}",
+];
+/// DeepSeek V3's, one after the other. Hunyuan's dense models have the same.
+pub(super) const DEEPSEEK_V3: [&str; 3] = [
+    r"\p{N}{1,3}",
+    "[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+",
+    concat!(
+        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"##,
+        r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|",
+        r" ?[\p{P}\p{S}]+[\r\n]*|",
+        r"\s*[\r\n]+|",
+        r"\s+(?!\S)|",
+        r"\s+",
+    ),
 ];
 /// DeepSeek-LLM's, whose letters are those of scripts with upper and lower case.
 pub(super) const DEEPSEEK_LLM: [&str; 6] = [
@@ -399,7 +421,7 @@ mod tests {
 
     #[test]
     fn all_that_is_known_compiles_and_covers() {
-        for text in [GPT2, LLAMA3, QWEN2, QWEN35, GPT4O, TEKKEN] {
+        for text in [GPT2, LLAMA3, QWEN2, QWEN35, SEED, GPT4O, TEKKEN] {
             let regex = Expression::regex(text).unwrap();
             assert!(regex.covers_all(), "{text}");
         }

@@ -64,6 +64,8 @@ fn the_same_out_of_a_gguf() {
         ("smollm", "smollm"),
         ("gpt4o", "gpt-4o"),
         ("deepseek-coder", "deepseek-coder"),
+        ("hunyuan", "hunyuan-dense"),
+        ("seed", "seed-coder"),
     ] {
         agree(
             &gguf(name, pre).tokenizer(Path::new("a.gguf")).unwrap(),

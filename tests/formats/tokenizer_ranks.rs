@@ -136,12 +136,14 @@ pub fn agree(tokenizer: &Arc<dyn Tokenizer>, name: &str) {
     }
 }
 
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 9] = [
     "llama3",
     "qwen2",
     "smollm",
     "gpt4o",
     "deepseek-coder",
+    "hunyuan",
+    "seed",
     "spm-prepend",
     "spm-metaspace",
 ];

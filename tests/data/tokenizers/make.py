@@ -13,6 +13,9 @@ rnd=random.Random(1)
 LLAMA3=r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2=r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 GPT4O=r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Hunyuan's dense models (as DeepSeek V3): three splits, one after the other; Seed's, whose line feeds are never part of punctuation
+HUNYUAN=[r"\p{N}{1,3}","[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",r'''[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+''']
+SEED=r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 # ---- a corpus made here: words by random draws, so that nothing of anybody's is in it
 SYL='an en in on un ar er or al el ta te ti to ra re ri ro la le li lo ma me mo na ne no sa se so da de do ka ke ko pa pe po st th sh ch ing ion ed ly'.split()
 ZH='的一是不了人我在有他这中大来上个国和也子时道说出而要于就下得可你年生自会那后能对着事其里所去行过家十用发天如然作方成者多日都三小军二无同'
@@ -35,7 +38,7 @@ def train(pre,vocab,norm=None,ignore=False):
     t=Tokenizer(models.BPE(ignore_merges=ignore)); t.pre_tokenizer=pre; t.decoder=D.ByteLevel()
     if norm: t.normalizer=norm
     t.train_from_iterator(CORPUS,trainers.BpeTrainer(vocab_size=vocab,initial_alphabet=P.ByteLevel.alphabet(),show_progress=False,special_tokens=[])); return t
-def split(rx): return P.Sequence([P.Split(Regex(rx),'isolated',False),P.ByteLevel(add_prefix_space=False,trim_offsets=True,use_regex=False)])
+def split(*rx): return P.Sequence([P.Split(Regex(x),'isolated',False) for x in rx]+[P.ByteLevel(add_prefix_space=False,trim_offsets=True,use_regex=False)])
 T={}
 t3=train(split(LLAMA3),420,ignore=True)
 L3=['<|begin_of_text|>','<|end_of_text|>','<|reserved_special_token_0|>','<|reserved_special_token_1|>','<|finetune_right_pad_id|>','<|step_id|>','<|start_header_id|>','<|end_header_id|>','<|eom_id|>','<|eot_id|>','<|python_tag|>','<|image|>']
@@ -69,9 +72,11 @@ for name,first in (('spm-prepend',False),('spm-metaspace',True)):
     t.add_special_tokens([AddedToken(x,special=True,normalized=False) for x in ('<unk>','<s>','</s>')])
     t.post_processor=processors.TemplateProcessing(single='<s>:0 $A:0',pair='<s>:0 $A:0 <s>:1 $B:1',special_tokens=[('<s>',1)])
     t.save(str(OUT/f'{name}.json'),pretty=False); T[name]=t
+T['hunyuan']=finish(train(split(*HUNYUAN),400),'hunyuan',[('<|begin|>',True),('<|end|>',True)])
+T['seed']=finish(train(split(SEED),400),'seed',[('<|begin|>',True),('<|end|>',True)])
 # ---- cases
 FIXED=['','a',' ','  ','\n',' \n','a\n\nb','a  b','   a',"I'll don't WE'RE it'S","'s","''s",'1','12','123','1234','12345 67','3.14159','a1b22c333','\r\n\r\n x','x \r\n','\t\tif x:\n\t\t\treturn\n','    four\n        eight','e\u0301 = é','ﬁ ½ Å','中文，标点。','中文 abc中文','ab\u3000cd','\u00a0\u00a0x\u00a0','\u200b\u200d','👋🏽','👨‍👩‍👧','\ufeffbom','\x00\x01','ÀÉÎÕÜ straße',' \t \n \t x','!!!???...',' !a','#$%','http://a.b/c?d=e&f=g#h','CamelCaseWORD','ΑΒΓ αβγ','привет','مرحبا','नमस्ते','한국어','x'*100,' '*70,'ab'*60,'\n'*20,'a'+' '*9+'b','…—“”','∑∫√','0x1F','١٢٣','Ⅷ','²³','\U0001F600\U0001F601']
-SPECIAL={'llama3':['<|begin_of_text|>','a<|eot_id|>b','<|start_header_id|>system<|end_header_id|>\n\nhi<|eot_id|>','<|eot_id','<<|eot_id|>>',' <|eot_id|> x','<|reserved_special_token_7|>'],'qwen2':['<|im_start|>user\nhi<|im_end|>\n','<think>\nno</think>x','a<tool_call>{"a": 1}</tool_call>','<|im_start|','<|endoftext|><|endoftext|>','e\u0301<|im_end|>e\u0301'],'smollm':['<|im_start|>a 12<|im_end|>'],'gpt4o':['<|user|>Hi<|end|><|assistant|>'],'deepseek-coder':['<｜begin▁of▁sentence｜>x<|EOT|>'],'spm-prepend':['<s>hi</s>','<s> hi </s> x','a</s>b','<unk>'],'spm-metaspace':['<s>hi</s>','<s> hi </s> x','a</s>b','<unk>']}
+SPECIAL={'llama3':['<|begin_of_text|>','a<|eot_id|>b','<|start_header_id|>system<|end_header_id|>\n\nhi<|eot_id|>','<|eot_id','<<|eot_id|>>',' <|eot_id|> x','<|reserved_special_token_7|>'],'qwen2':['<|im_start|>user\nhi<|im_end|>\n','<think>\nno</think>x','a<tool_call>{"a": 1}</tool_call>','<|im_start|','<|endoftext|><|endoftext|>','e\u0301<|im_end|>e\u0301'],'smollm':['<|im_start|>a 12<|im_end|>'],'gpt4o':['<|user|>Hi<|end|><|assistant|>'],'deepseek-coder':['<｜begin▁of▁sentence｜>x<|EOT|>'],'spm-prepend':['<s>hi</s>','<s> hi </s> x','a</s>b','<unk>'],'spm-metaspace':['<s>hi</s>','<s> hi </s> x','a</s>b','<unk>'],'hunyuan':['a<|end|>b','12<|begin|>345'],'seed':['a<|end|>b','.\n<|begin|>\n']}
 POOL=[chr(c) for c in range(32,127)]+list(' \n\t\r')*8+list('éüßñøÀ中文字的是привет한국日本語あア١٢½²№€—“”\u0301\u0308\u00a0\u2003\u200b\u3000😀🎉👍🏽\u200d')
 def rand(): 
     k=rnd.random()
