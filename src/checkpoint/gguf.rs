@@ -168,6 +168,11 @@ impl Checkpoint for GgufCheckpoint {
         config::config(&self.hyper(), &self.set, self.family, tokenizer_vocab)
     }
 
+    fn trained_context(&self) -> Option<u64> {
+        let key = self.hyper().key("context_length");
+        self.set.first().u64(&key).ok()?
+    }
+
     fn tokenizer(&self) -> TokenizerSource<'_> {
         TokenizerSource::Gguf(self.set.first())
     }

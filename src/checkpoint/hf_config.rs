@@ -38,10 +38,6 @@ pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
         let expected = format!("[\"{}\"]", family.architecture);
         return Err(keys.wrong("architectures", expected));
     }
-    if keys.get("compression_config").is_some() {
-        let expected = "no such key: compressed checkpoints are not supported";
-        return Err(keys.wrong("compression_config", expected));
-    }
     keys.optional_name("hidden_act", &["silu"])?;
     for key in ["dtype", "torch_dtype"] {
         keys.optional_name(key, &["float32", "float16", "bfloat16"])?;

@@ -59,6 +59,10 @@ impl Checkpoint for HuggingFace {
         hf_config::config(&self.keys, generation.as_ref())
     }
 
+    fn trained_context(&self) -> Option<u64> {
+        self.keys.get("max_position_embeddings")?.as_u64()
+    }
+
     fn tokenizer(&self) -> TokenizerSource<'_> {
         TokenizerSource::Directory(&self.dir)
     }

@@ -144,6 +144,10 @@ impl<F: Checkpoint> Checkpoint for Llamabi<F> {
         self.floats.config(tokenizer_vocab)
     }
 
+    fn trained_context(&self) -> Option<u64> {
+        self.floats.trained_context()
+    }
+
     fn tokenizer(&self) -> TokenizerSource<'_> {
         self.floats.tokenizer()
     }

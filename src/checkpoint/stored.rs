@@ -39,6 +39,16 @@ pub trait Checkpoint: std::fmt::Debug {
     /// Unknown keys are ignored, except those that mean a computation that we do not have.
     fn config(&self, tokenizer_vocab: usize) -> Result<Config>;
 
+    /// The longest context that the model was trained for, if the configuration says it.
+    fn trained_context(&self) -> Option<u64> {
+        None
+    }
+
+    /// What the files say and this library leaves out, in sentences for the log.
+    fn left_out(&self, _files: &Files) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// Where the checkpoint's tokenizer is.
     fn tokenizer(&self) -> TokenizerSource<'_>;
 

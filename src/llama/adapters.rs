@@ -3,11 +3,12 @@
 use super::Llama;
 use crate::backend::cpu::available_bytes;
 use crate::backend::{Adapter, Carrier};
+use crate::log::{Level, Log};
 use crate::model::{Config, Cuts};
 use crate::ranks::adapters::whole;
 use crate::ranks::of_rank;
 use crate::ranks::processes::adapters::Orders;
-use crate::{Dtype, Error, Result, checkpoint};
+use crate::{Dtype, Error, Result, checkpoint, sentence};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,12 +30,13 @@ pub(super) struct Loader {
 impl Loader {
     /// What each of these ranks has of an adapter, and what tells it from others
     /// ([`checkpoint::Adapter::load`]).
-    pub fn load(&self, dir: &Path, scale: f32) -> Result<(Vec<Adapter>, u64)> {
+    pub fn load(&self, dir: &Path, scale: f32, log: &Log) -> Result<(Vec<Adapter>, u64)> {
         self.allowed.clone()?;
         if !scale.is_finite() {
             return Err(Error::invalid("scale", "a finite number", scale));
         }
         let stored = checkpoint::Adapter::open(dir, scale, None)?;
+        say_base(&stored, log);
         let ranks = self.first..self.first + self.carriers.len();
         let available = available_bytes();
         let own = (&self.cuts, ranks.clone());
@@ -52,7 +54,7 @@ impl Loader {
 
     /// The same for a rank that is alone in its process.
     pub fn load_own(&self, dir: &Path, scale: f32) -> Result<(Adapter, u64)> {
-        let (mut parts, print) = self.load(dir, scale)?;
+        let (mut parts, print) = self.load(dir, scale, &Log::default())?;
         match parts.pop() {
             Some(part) if parts.is_empty() => Ok((part, print)),
             _ => Err(Error::Internal("a process of several ranks".into())),
@@ -60,9 +62,23 @@ impl Loader {
     }
 }
 
+/// Logs which model an adapter says that it was trained for.
+pub(super) fn say_base(adapter: &checkpoint::Adapter, log: &Log) {
+    if let Some(base) = adapter.base() {
+        log.write(Level::Info, || {
+            let (path, base) = (sentence::path(adapter.path()), sentence::name(base));
+            format!(
+                "{path}: an adapter for `{base}`; the shapes of its tensors are checked, the name \
+                 is not"
+            )
+        });
+    }
+}
+
 /// Adapters by their numbers.
 pub(super) struct Adapters {
     loader: Loader,
+    log: Arc<Log>,
     /// What has ranks of other processes load them, if there are any.
     orders: Option<Orders>,
     /// Held while they do, so that two adapters do not get the same number.
@@ -86,9 +102,10 @@ impl Known {
 }
 
 impl Adapters {
-    pub fn new(loader: Loader, orders: Option<Orders>) -> Adapters {
+    pub fn new(loader: Loader, orders: Option<Orders>, log: Arc<Log>) -> Adapters {
         Adapters {
             loader,
+            log,
             orders,
             ordering: Mutex::default(),
             known: Mutex::default(),
@@ -131,7 +148,7 @@ impl Llama {
     /// [`Error::NoMemory`], [`Error::DeviceMemory`]; those of reading it. Those of ranks in other
     /// processes, in their words; [`Error::Peer`].
     pub fn add_adapter(&self, dir: &Path, scale: f32) -> Result<u32> {
-        let (parts, print) = self.adapters.loader.load(dir, scale)?;
+        let (parts, print) = self.adapters.loader.load(dir, scale, &self.adapters.log)?;
         let ordering = &self.adapters.ordering;
         let _ordering = ordering.lock().unwrap_or_else(|e| e.into_inner());
         let id = self.adapters.known().next()?;

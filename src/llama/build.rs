@@ -1,6 +1,6 @@
 //! From a checkpoint to a handle: which device, whether it fits, and the loading.
 
-use super::adapters::{Adapters, Loader};
+use super::adapters::{Adapters, Loader, say_base};
 use super::plan::Place;
 use super::setting::Setting;
 use super::{BuildOptions, Device, Info, Llama, RankInfo};
@@ -277,6 +277,10 @@ impl<'a> Build<'a> {
                 opened.config.shape.n_layers
             )
         });
+        for left_out in opened.checkpoint.left_out(&opened.files) {
+            let line = || format!("{}: {left_out}", sentence::path(&opened.dir));
+            self.options.log.write(Level::Info, line);
+        }
     }
 
     /// Makes the handle of a model that is loaded.
@@ -320,7 +324,7 @@ impl<'a> Build<'a> {
         };
         let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
         Ok(Llama {
-            adapters: Adapters::new(loaded.adapters, loaded.orders),
+            adapters: Adapters::new(loaded.adapters, loaded.orders, options.log.clone()),
             engine,
             tokenizer,
             chat,
@@ -334,7 +338,11 @@ impl<'a> Build<'a> {
         let cancel = self.options.cancel.as_ref();
         let adapters = self.options.adapters.iter();
         let open = |(dir, scale): &(PathBuf, f32)| match scale.is_finite() {
-            true => Adapter::open(dir, *scale, cancel),
+            true => {
+                let adapter = Adapter::open(dir, *scale, cancel)?;
+                say_base(&adapter, &self.options.log);
+                Ok(adapter)
+            }
             false => Err(Error::invalid("adapter_scales", "finite numbers", scale)),
         };
         adapters.map(open).collect()
@@ -378,7 +386,11 @@ impl<'a> Build<'a> {
 }
 
 /// Tokens that end a sequence: the configuration's, then the tokenizer's.
-fn eos_ids(ckpt_dir: &Path, config: &Config, tokenizer: &dyn Tokenizer) -> Result<Vec<Token>> {
+pub(super) fn eos_ids(
+    ckpt_dir: &Path,
+    config: &Config,
+    tokenizer: &dyn Tokenizer,
+) -> Result<Vec<Token>> {
     let mut ids = config.eos_ids.clone();
     let own = std::iter::once(tokenizer.eos_id()).chain(tokenizer.stop_ids().iter().copied());
     for id in own.filter(|&id| id >= 0) {

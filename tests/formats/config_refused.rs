@@ -173,7 +173,27 @@ fn what_config_json_may_not_say() {
         ),
         (
             json!({"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": {"a": 1}}}),
-            "`quantization_config.dynamic` is {\"a\":1}, expected no such option: it may change what codes mean",
+            "`quantization_config.dynamic` is {\"a\":1}, expected only patterns that begin with `-:`: all codes have the same options",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 4, "pack_dtype": "int16"}}),
+            "`quantization_config.pack_dtype` is \"int16\", expected \"int32\"",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 4, "format": "marlin"}}),
+            "`quantization_config.format` is \"marlin\", expected one of gptq, gptq_v2",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2", "format": "gptq"}}),
+            "`quantization_config.format` is \"gptq\", expected gptq_v2, as checkpoint_format says",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 4, "method": "gptaq"}}),
+            "`quantization_config.method` is \"gptaq\", expected \"gptq\"",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "awq", "zero_point": true}, "compression_config": {}}),
+            "`compression_config` is {}, expected no such key beside quantization_config",
         ),
         (
             json!({"quantization_config": {"quant_method": "awq", "bits": 4, "zero_point": false}}),

@@ -11,6 +11,7 @@ mod config_refused;
 mod cuts;
 mod files;
 mod fingerprint;
+mod foreign_files;
 mod foreign_slabs;
 mod forms;
 mod fuzz;

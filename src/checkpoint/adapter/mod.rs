@@ -83,6 +83,18 @@ impl Adapter {
         Ok(Adapter { keys, files, scale })
     }
 
+    /// The model that the adapter says it was trained for. Nothing compares the name with the
+    /// model's, because the two are often paths on other machines.
+    pub fn base(&self) -> Option<&str> {
+        let base = self.keys.get("base_model_name_or_path")?.as_str()?;
+        Some(base).filter(|base| !base.is_empty())
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.files.path
+    }
+
     /// Loads the adapter's matrices into memory, for requests that use the adapter: for each of
     /// `ranks` what this rank adds. Where the rank has some rows of a matrix, these are the rows of
     /// B, and A is whole. Where it has some columns, these are the columns of A, and B is whole: the

@@ -35,6 +35,7 @@ use crate::model::Config;
 use crate::model::matrices::{Norm, Part};
 use crate::{Cancel, Dtype, Error, Result, reserve, sentence};
 use half::{bf16, f16};
+use serde_json::Value;
 use std::path::Path;
 
 /// How a program stores quantised matrices.
@@ -55,6 +56,33 @@ trait Method: std::fmt::Debug {
 pub struct Foreign {
     floats: HuggingFace,
     method: Box<dyn Method>,
+    schemes: Schemes,
+}
+
+/// How names of tensors end that hold scales of activations.
+const ACTIVATION_SCALES: [&str; 3] = [".input_scale", ".input_scale_ub", ".output_scale"];
+
+/// How names of tensors end that hold scales of the KV cache.
+const CACHE_SCALES: [&str; 2] = [".k_scale", ".v_scale"];
+
+/// Of what else than weights the options say how it is quantised.
+#[derive(Debug)]
+struct Schemes {
+    activations: bool,
+    cache: bool,
+}
+
+impl Schemes {
+    fn of(options: &Keys) -> Schemes {
+        let groups = options.get("config_groups").and_then(Value::as_object);
+        let of_inputs =
+            |group: &Value| group.get("input_activations").is_some_and(Value::is_object);
+        Schemes {
+            activations: options.get("activation_scheme").is_some()
+                || groups.is_some_and(|groups| groups.values().any(of_inputs)),
+            cache: options.get("kv_cache_scheme").is_some(),
+        }
+    }
 }
 
 impl Foreign {
@@ -64,18 +92,25 @@ impl Foreign {
     /// [`Error::Config`] for an option that is unknown or has an impossible value;
     /// [`Error::Unsupported`] for a method that this library does not read.
     pub(super) fn new(floats: HuggingFace, options: &Keys, name: &str) -> Result<Foreign> {
-        let method = method(options, name)?;
-        Ok(Foreign { floats, method })
+        Ok(Foreign {
+            method: method(options, name)?,
+            schemes: Schemes::of(options),
+            floats,
+        })
     }
 }
 
 /// The options and the method of a quantisation by another program; `None` if there is none.
 pub(super) fn options(dir: &Path, keys: &Keys) -> Result<Option<(Keys, String)>> {
+    const OLDER: &str = "compression_config";
     let old = dir.join("quantize_config.json");
     // Only `quantization_config` always names the method.
     let (options, method) = if let Some(options) = keys.object("quantization_config")? {
+        if keys.get(OLDER).is_some() {
+            return Err(keys.wrong(OLDER, "no such key beside quantization_config"));
+        }
         (options, None)
-    } else if let Some(options) = keys.object("compression_config")? {
+    } else if let Some(options) = keys.object(OLDER)? {
         (options, Some("compressed-tensors"))
     } else if old.symlink_metadata().is_ok() {
         (Keys::read(&old)?, Some("gptq"))
@@ -127,6 +162,27 @@ impl Checkpoint for Foreign {
         self.floats.config(tokenizer_vocab)
     }
 
+    fn trained_context(&self) -> Option<u64> {
+        self.floats.trained_context()
+    }
+
+    fn left_out(&self, files: &Files) -> Vec<&'static str> {
+        let has = |suffixes: &[&str]| {
+            let mut names = files.files.iter().flat_map(|file| file.tensors.keys());
+            names.any(|name| suffixes.iter().any(|suffix| name.ends_with(suffix)))
+        };
+        let activations = self.schemes.activations || has(&ACTIVATION_SCALES);
+        let cache = self.schemes.cache || has(&CACHE_SCALES);
+        let mut sentences = Vec::new();
+        if activations {
+            sentences.push("its scheme and scales of activations are ignored: only weights are quantised as it says");
+        }
+        if cache {
+            sentences.push("its scheme and scales of the KV cache are ignored: kv_dtype says how the cache is kept");
+        }
+        sentences
+    }
+
     fn tokenizer(&self) -> TokenizerSource<'_> {
         self.floats.tokenizer()
     }
@@ -172,16 +228,9 @@ impl Checkpoint for Foreign {
     }
 
     fn ignores(&self, name: &str) -> bool {
-        // Scales of activations and of the KV cache are ignored: here, both have formats of their
-        // own.
-        let scales = [
-            ".input_scale",
-            ".input_scale_ub",
-            ".output_scale",
-            ".k_scale",
-            ".v_scale",
-        ];
-        scales.iter().any(|scale| name.ends_with(scale)) || self.floats.ignores(name)
+        // Here, activations and the KV cache have formats of their own.
+        let mut scales = ACTIVATION_SCALES.iter().chain(&CACHE_SCALES);
+        scales.any(|scale| name.ends_with(scale)) || self.floats.ignores(name)
     }
 }
 
