@@ -179,6 +179,16 @@ tools() { # tools NAME COMMAND...: the three forms at once
     stopped
   done
 }
+real_model() { # real_model COMMAND...: the model of `make chat`, where that has been fetched
+  local model status=0
+  model=$(SETUP=no "$root/scripts/smollm2") || status=$?
+  if ((status == 3)); then
+    echo "SKIPPED: a real model: there is none"
+    return
+  fi
+  ((status == 0))
+  py smollm2 "$model" "$@"
+}
 asked() { # asked NAME COMMAND...
   start "${@:2}" --ckpt_dir "$demo" --model_name m
   py alike ask "$url" "$work/$1.json"
@@ -200,6 +210,7 @@ check() { # check NAME COMMAND...: all but the load; those first that take long
   run operations py operations "$demo" "$endless" "${one[@]}"
   run hostile py hostile "$demo" "$endless" "${one[@]}"
   run tools tools "$name" "${one[@]}"
+  run "real model" real_model "${one[@]}"
   run constrained constrained "${one[@]}"
   run protocol client py protocol "${one[@]}"
   run "client of PyPI" client py client "${one[@]}"
