@@ -8,6 +8,7 @@ import base64
 import collections
 import io
 import json
+import math
 import pathlib
 import pickle
 import shutil
@@ -191,14 +192,16 @@ def quant_configs():
     }
 
 
+def text(s):
+    return struct.pack("<Q", len(s.encode())) + s.encode()
+
+
+def strings(*parts):
+    return struct.pack("<IIQ", 9, 8, len(parts)) + b"".join(map(text, parts))
+
+
 def gguf(version):
     """A model of one layer's worth of names, with a key of every type."""
-    def text(s):
-        return struct.pack("<Q", len(s.encode())) + s.encode()
-
-    def strings(*parts):
-        return struct.pack("<IIQ", 9, 8, len(parts)) + b"".join(map(text, parts))
-
     keys = {
         "general.architecture": struct.pack("<I", 8) + text("llama"),
         "general.alignment": struct.pack("<II", 4, 16),
@@ -215,9 +218,70 @@ def gguf(version):
         "tokenizer.ggml.tokens": strings("<s>", "", "\u2581a"),
         "tokenizer.ggml.scores": struct.pack("<IIQ3f", 9, 6, 3, 0.0, -1.0, -2.0),
     }
-    # Name, sizes innermost first, type, bytes.
     tensors = [("token_embd.weight", [32, 3], 8, 3 * 34), ("output_norm.weight", [32], 0, 128),
                ("blk.0.attn_q.weight", [256, 1], 12, 144), ("rope_freqs.weight", [4, 1, 1, 1], 1, 8)]
+    return gguf_file(version, keys, tensors)
+
+
+def gguf_model(arch, tokenizer, rope):
+    """A model of two layers that loads, as small as one can be: width 4, two heads of 2."""
+    number = lambda n: struct.pack("<II", 4, n)
+    size = lambda x: struct.pack("<If", 6, x)
+    keys = {
+        "general.architecture": struct.pack("<I", 8) + text(arch),
+        "general.alignment": number(16),
+        f"{arch}.block_count": number(2),
+        f"{arch}.context_length": number(64),
+        f"{arch}.embedding_length": number(4),
+        f"{arch}.feed_forward_length": number(4),
+        f"{arch}.attention.head_count": number(2),
+        f"{arch}.attention.head_count_kv": number(1),
+        f"{arch}.attention.layer_norm_rms_epsilon": size(1e-5),
+        f"{arch}.rope.freq_base": size(1e4),
+        **{f"{arch}.rope.{key}": value for key, value in rope.items()},
+        **{f"tokenizer.ggml.{key}": value for key, value in tokenizer.items()},
+        "tokenizer.chat_template": struct.pack("<I", 8) + text("{{ messages[0].content }}"),
+    }
+    n_tokens = struct.unpack_from("<Q", tokenizer["tokens"], 8)[0]
+    norm, square, short = [4], [4, 4], [4, 2]
+    layer = {"attn_norm": norm, "attn_q": square, "attn_k": short, "attn_v": short, "attn_output": square,
+             "ffn_norm": norm, "ffn_gate": square, "ffn_up": square, "ffn_down": square}
+    sizes = {"token_embd": [4, n_tokens], "output_norm": norm}
+    sizes.update({f"blk.{i}.{name}": of for i in range(2) for name, of in layer.items()})
+    if arch == "llama":
+        sizes["rope_freqs"] = [1]
+    else:
+        sizes.update({f"blk.{i}.attn_{name}.bias": [n] for i in range(2) for name, n in (("q", 4), ("k", 2), ("v", 2))})
+    tensors = [(name if name.endswith("bias") else f"{name}.weight", of, 0, 4 * math.prod(of))
+               for name, of in sizes.items()]
+    return gguf_file(3, keys, tensors, struct.pack("<f", 1))
+
+
+def gguf_models():
+    ints = lambda *n: struct.pack(f"<IIQ{len(n)}i", 9, 5, len(n), *n)
+    word = lambda s: struct.pack("<I", 8) + text(s)
+    number = lambda n: struct.pack("<II", 4, n)
+    pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "\u2581a", "\u2581ab"]
+    scores = [0.0, 0.0, 0.0, -4.0, -3.0, -3.0, -1.0, -2.0]
+    yield "sentencepiece", gguf_model("llama", {
+        "model": word("llama"), "pre": word("default"), "tokens": strings(*pieces),
+        "scores": struct.pack(f"<IIQ{len(scores)}f", 9, 6, len(scores), *scores),
+        "token_type": ints(2, 3, 3, 1, 1, 1, 1, 1),
+        "bos_token_id": number(1), "eos_token_id": number(2), "unknown_token_id": number(0),
+    }, {"dimension_count": number(2)})
+    # The alphabet in which GPT-2's vocabulary spells bytes.
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(b) for b in plain] + [chr(256 + i) for i in range(256 - len(plain))]
+    tokens = letters + ["ab", "\u0120a", "<|im_end|>"]
+    yield "byte-level", gguf_model("qwen2", {
+        "model": word("gpt2"), "pre": word("qwen2"), "tokens": strings(*tokens),
+        "token_type": ints(*[1] * (len(tokens) - 1), 3), "merges": strings("a b", "\u0120 a"),
+        "eos_token_id": number(len(tokens) - 1),
+    }, {"scaling.type": word("linear"), "scaling.factor": struct.pack("<If", 6, 2.0)})
+
+
+def gguf_file(version, keys, tensors, number=None):
+    """`tensors`: name, sizes innermost first, type, bytes. They are full of `number`, or of bytes that differ."""
     out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
     out += b"".join(text(key) + value for key, value in keys.items())
     offset = 0
@@ -225,11 +289,12 @@ def gguf(version):
         out += text(name) + struct.pack("<I", len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
         out += struct.pack("<IQ", kind, offset)
         offset += n_bytes + -n_bytes % 16
-    return out + bytes(-len(out) % 16) + bytes(i % 251 for i in range(offset))
+    data = number * (offset // 4) if number else bytes(i % 251 for i in range(offset))
+    return out + bytes(-len(out) % 16) + data
 
 
 def main():
-    for folder in ("pth", "pickle", "safetensors", "config", "index", "tokenizer_json", "tiktoken", "gguf",
+    for folder in ("pth", "pickle", "safetensors", "config", "index", "tokenizer_json", "tiktoken", "gguf", "gguf_model",
                    "quant_config", "adapter", "jinja", "chat_json"):
         shutil.rmtree(HERE / folder, ignore_errors=True)
         (HERE / folder).mkdir()
@@ -307,6 +372,8 @@ def main():
 
     for version in (2, 3):
         (HERE / "gguf" / f"version{version}.gguf").write_bytes(gguf(version))
+    for name, model in gguf_models():
+        (HERE / "gguf_model" / f"{name}.gguf").write_bytes(model)
 
     ranks = [bytes([b]) for b in range(256)] + [b"ab", b"abab", b" a"]
     lines = (f"{base64.b64encode(token).decode()} {i}\n" for i, token in enumerate(ranks))

@@ -11,13 +11,13 @@ use llamabi::backend::cpu::Cpu;
 use llamabi::backend::{Adapter as Requested, Limits, Step};
 use llamabi::chat::jinja::{Fault, Meter, Moment, Template, Value, limits, read_json};
 use llamabi::chat::{Chat, ChatRequest, Sources};
-use llamabi::checkpoint::{self, Adapter, Plan, hugging_face};
+use llamabi::checkpoint::{self, Adapter, Plan, TokenizerSource, hugging_face};
 use llamabi::format::{Encoding, TensorFile, gguf as gg, pickle, pth, safetensors as st};
-use llamabi::model::rope;
+use llamabi::model::{Config, rope};
 use llamabi::ranks::processes::adapters;
 use llamabi::ranks::processes::handshake::{Found, Hello, Offer};
 use llamabi::ranks::processes::message::{Kind, Message};
-use llamabi::tokenizer::{self, Bound, Detokenizer, Run};
+use llamabi::tokenizer::{self, Bound, Detokenizer, Run, Tokenizer};
 use llamabi::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -119,6 +119,29 @@ pub fn gguf(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// A whole model in GGUF: its structure, then everything that is checked before weights are read.
+pub fn gguf_model(data: &[u8]) -> Result<()> {
+    gguf(data)?;
+    let path = SCRATCH.with(|dir| dir.file("model.gguf", data));
+    let checkpoint = checkpoint::open(&path)?;
+    let TokenizerSource::Gguf(file) = checkpoint.tokenizer() else {
+        panic!("a GGUF has its tokenizer in its metadata");
+    };
+    // Both are tried, whatever is wrong with the other.
+    let tokenizer = checkpoint::gguf::vocabulary(file).and_then(|words| words.tokenizer(&path));
+    let n_tokens = tokenizer.as_ref().map_or(0, |t| t.vocab_size());
+    let config = checkpoint.config(n_tokens);
+    try_texts(tokenizer?)?;
+    let config = config?;
+    check_config(&config)?;
+    checkpoint.chat_template()?;
+    checkpoint.trained_context();
+    let files = checkpoint.open(None)?;
+    let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, None, &[])?;
+    assert!(plan.read_bytes() <= data.len() as u64);
+    Ok(())
+}
+
 /// A `config.json` in a line, then the safetensors of its model: everything that is checked before
 /// weights are read.
 pub fn quant_config(data: &[u8]) -> Result<()> {
@@ -170,6 +193,12 @@ pub fn config(data: &[u8]) -> Result<()> {
         }
         checkpoint::open(&dir.0)?.config(512)
     })?;
+    check_config(&config)
+}
+
+/// Whatever a configuration that was accepted says, nothing overflows, and the table of RoPE is of
+/// numbers.
+fn check_config(config: &Config) -> Result<()> {
     let s = &config.shape;
     let sizes = [
         s.dim,
@@ -198,7 +227,7 @@ pub fn config(data: &[u8]) -> Result<()> {
             .all(|&id| (id as usize) < s.vocab_size)
     );
     if s.head_dim <= 256 {
-        let table = rope::table(&config, 3)?;
+        let table = rope::table(config, 3)?;
         assert!(
             // The greatest amplitudes that a configuration may have.
             table.cos.iter().chain(&table.sin).all(|x| x.abs() <= 1e7),
@@ -351,7 +380,11 @@ pub fn rank_message(data: &[u8]) -> Result<()> {
 }
 
 fn try_tokenizer(name: &str, data: &[u8]) -> Result<()> {
-    let tokenizer = tokenizer::from_bytes(Path::new(name), data)?;
+    try_texts(tokenizer::from_bytes(Path::new(name), data)?)
+}
+
+/// Encodes texts, and decodes all ids and some that are none.
+fn try_texts(tokenizer: Arc<dyn Tokenizer>) -> Result<()> {
     let n = tokenizer.vocab_size() as i32;
     for text in [
         "",
