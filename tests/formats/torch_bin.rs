@@ -6,7 +6,8 @@ use crate::checkpoints::write::{Pickled, Tensor, ZipEntry, pickle, pth, pth_entr
 use crate::checkpoints::{Opened, TempDir, reference, sentence};
 use llamabi::Dtype;
 use llamabi::backend::Weights;
-use llamabi::checkpoint::weights::LoadControl;
+use llamabi::checkpoint::weights::{self, LoadControl};
+use llamabi::checkpoint::{Adapter, Plan};
 use safetensors::SafeTensors;
 use std::path::Path;
 
@@ -19,7 +20,12 @@ const MODELS: [&str; 3] = ["mha-f32", "gqa-bf16", "gqa-f16-mp2"];
 fn tensors(name: &str, dir: &TempDir) -> Vec<Tensor> {
     let of = reference(name).join("hf");
     std::fs::copy(of.join(CONFIG), dir.path().join(CONFIG)).unwrap();
-    let bytes = std::fs::read(of.join("model.safetensors")).unwrap();
+    stored(&of.join("model.safetensors"))
+}
+
+/// The tensors of a safetensors file.
+fn stored(path: &Path) -> Vec<Tensor> {
+    let bytes = std::fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let tensor = |(name, view): (String, safetensors::tensor::TensorView<'_>)| Tensor {
         name,
@@ -97,6 +103,42 @@ fn one_file_and_shards_are_the_same_model_as_safetensors() {
         let safetensors = reference(name).join("hf/model.safetensors");
         std::fs::copy(safetensors, dir.path().join("model.safetensors")).unwrap();
         assert_same(&load(dir.path()).unwrap(), &want, name);
+    }
+}
+
+/// An adapter of older peft, whose matrices are in `adapter_model.bin`.
+#[test]
+fn adapters_may_be_pickled() {
+    let of = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/adapters");
+    let base = Opened::new(&of.join("base"), 0).unwrap();
+    let (safe, bin, config) = (
+        "adapter_model.safetensors",
+        "adapter_model.bin",
+        "adapter_config.json",
+    );
+    let merged = |dir: &Path| -> llamabi::Result<_> {
+        let adapters = [Adapter::open(dir, 1.0, None)?];
+        let (checkpoint, asked) = (&*base.checkpoint, Some(Dtype::F32));
+        let plan = Plan::new::<Collect>(checkpoint, &base.files, &base.config, asked, &adapters)?;
+        let mut control = LoadControl {
+            cancel: None,
+            progress: &mut |_| true,
+        };
+        weights::load(&Collect::default(), &plan, &mut control)
+    };
+    for name in ["plain", "rslora-patterns", "with-head"] {
+        let (of, dir) = (of.join(name), TempDir::new());
+        std::fs::copy(of.join(config), dir.path().join(config)).unwrap();
+        dir.file(bin, pth(&stored(&of.join(safe))));
+        let want = merged(&of).unwrap();
+        assert_same(&merged(dir.path()).unwrap(), &want, name);
+        // Safetensors go before it.
+        dir.file(bin, "");
+        std::fs::copy(of.join(safe), dir.path().join(safe)).unwrap();
+        assert_same(&merged(dir.path()).unwrap(), &want, name);
+        std::fs::remove_file(dir.path().join(safe)).unwrap();
+        let text = sentence(merged(dir.path()), dir.path());
+        assert!(text.starts_with(bin), "{text}");
     }
 }
 
