@@ -3,6 +3,8 @@
 //! | question | answer |
 //! |---|---|
 //! | how large is the model, what does it compute? | [`Checkpoint::config`] (its EOS ids too) |
+//! | how long was its training's context? | [`Checkpoint::trained_context`] |
+//! | what is not read of it? | [`Checkpoint::left_out`] |
 //! | which files hold the weights? | [`Checkpoint::open`] |
 //! | where does a part of a matrix lie (name, order of rows, cut)? | [`Checkpoint::part`] |
 //! | in which encoding, if it is not plain floats? | [`Checkpoint::coded`] |

@@ -1,12 +1,15 @@
 //! What a checkpoint is and what it needs, without loading its weights: `llamabi-info`.
 
 use super::BuildOptions;
-use super::build::{check_vocabulary, tokenizer_of};
+use super::build::{check_vocabulary, eos_ids, tokenizer_of};
 use super::setting::cpu_memory;
 use crate::backend::cpu::{Cpu, available_bytes};
-use crate::checkpoint::{self, Plan};
+use crate::chat::Format;
+use crate::checkpoint::{self, Checkpoint, Plan};
 use crate::model::Config;
-use crate::{Dtype, Result, sentence};
+use crate::model::config::RopeScaling;
+use crate::tokenizer::Tokenizer;
+use crate::{Dtype, Result, Token, sentence};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -54,13 +57,19 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         "files",
         format!("{} with {} of weights", files.files.len(), size(bytes)),
     );
+    line("family", config.family.model_type.into());
     line("model", shape(&config));
+    line("rope", rope(&config));
+    line("window", window(&config));
+    let trained = checkpoint.trained_context();
+    line(
+        "trained for",
+        trained.map_or("not said".into(), |n| format!("{n} positions")),
+    );
     line("tokenizer", format!("{n_tokens} tokens"));
-    let template = match checkpoint.chat_template()? {
-        Some(template) => format!("{} bytes", template.default.len()),
-        None => "none".into(),
-    };
-    line("template", template);
+    let opened = tokenizer.as_ref().ok().map(|(_, tokenizer)| &**tokenizer);
+    line("ends with", ends(path, &config, opened)?);
+    line("chat", chat(&*checkpoint, opened));
     let kept: Vec<&str> = plan
         .layer_dtypes()
         .iter()
@@ -108,6 +117,91 @@ fn shape(config: &Config) -> String {
         s.vocab_size,
         if config.tied_embeddings { ", tied" } else { "" }
     )
+}
+
+/// How q and k rotate.
+fn rope(config: &Config) -> String {
+    let mut text = format!("theta {}", config.rope_theta);
+    let scaling = match &config.rope_scaling {
+        RopeScaling::None => String::new(),
+        RopeScaling::Linear { factor } => format!(", linear by {factor}"),
+        RopeScaling::Llama3 {
+            factor,
+            original_context,
+            ..
+        } => format!(", llama3 by {factor} beyond {original_context}"),
+        RopeScaling::Divided { .. } => ", a divisor for each frequency".into(),
+        RopeScaling::Yarn {
+            factor,
+            original_context,
+            ..
+        } => format!(", yarn by {factor} beyond {original_context}"),
+        RopeScaling::Dynamic {
+            factor,
+            original_context,
+        } => format!(", dynamic by {factor} beyond {original_context}"),
+        RopeScaling::LongRope {
+            original_context, ..
+        } => format!(", longrope beyond {original_context}"),
+    };
+    text += &scaling;
+    if config.rotary_dim < config.shape.head_dim {
+        text += &format!(", {} of {}", config.rotary_dim, config.shape.head_dim);
+    }
+    match config.unrotated.iter().filter(|&&layer| layer).count() {
+        0 => text,
+        n => format!("{text}, not in {n} of {} layers", config.unrotated.len()),
+    }
+}
+
+/// Which keys a token sees.
+fn window(config: &Config) -> String {
+    let windows = || config.windows.iter().flatten();
+    match (windows().next(), windows().count(), config.shape.n_layers) {
+        (None, ..) => "none".into(),
+        (Some(keys), n, all) if n == all => format!("{keys} keys"),
+        (Some(keys), n, all) => format!("{keys} keys in {n} of {all} layers"),
+    }
+}
+
+/// The tokens that end a sequence, with their texts if there is a tokenizer.
+fn ends(path: &Path, config: &Config, tokenizer: Option<&dyn Tokenizer>) -> Result<String> {
+    let ids = match tokenizer {
+        Some(tokenizer) => eos_ids(path, config, tokenizer)?,
+        None => config.eos_ids.clone(),
+    };
+    let token = |&id: &Token| {
+        let text = tokenizer.and_then(|tokenizer| tokenizer.special_text(id));
+        text.map_or(id.to_string(), |text| format!("{id} {text:?}"))
+    };
+    let tokens: Vec<String> = ids.iter().map(token).collect();
+    Ok(match tokens.is_empty() {
+        true => "no token".into(),
+        false => tokens.join(", "),
+    })
+}
+
+/// What becomes of messages. A template that cannot be used does not keep a model from being built.
+fn chat(checkpoint: &dyn Checkpoint, tokenizer: Option<&dyn Tokenizer>) -> String {
+    let own = match checkpoint.chat_template() {
+        Ok(Some(template)) => format!("template of {} bytes", template.default.len()),
+        Ok(None) => "no template".into(),
+        Err(_) => "template".into(),
+    };
+    let Some(tokenizer) = tokenizer else {
+        return own;
+    };
+    let chat = super::chat::chat(&BuildOptions::default(), checkpoint, tokenizer);
+    let text = match chat.format() {
+        Format::None => "no format: calls need a chat_template".into(),
+        Format::Llama2 => "Llama 2's format, which is built in".into(),
+        Format::Llama3 => "Llama 3's format, which is built in".into(),
+        Format::Template => own,
+    };
+    match chat.broken() {
+        Some(error) => format!("{text}, which cannot be used: {error}"),
+        None => text,
+    }
 }
 
 /// Bytes as people read them.

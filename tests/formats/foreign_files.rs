@@ -226,8 +226,8 @@ fn scales_of_activations_and_of_the_cache_are_ignored() {
     assert!(text.contains("q_scale"), "{text}");
 }
 
-/// What loading a checkpoint logs, with these adapters merged.
-fn logged(dir: &Path, adapters: &[PathBuf]) -> (Llama, Vec<String>) {
+/// A checkpoint that is loaded with these adapters merged, and its log.
+fn logged(dir: &Path, adapters: &[PathBuf]) -> (Llama, Arc<Log>) {
     let log = Arc::new(Log::new(Some(Level::Info)));
     let options = BuildOptions {
         max_seq_len: 32,
@@ -237,21 +237,19 @@ fn logged(dir: &Path, adapters: &[PathBuf]) -> (Llama, Vec<String>) {
     };
     let tokenizer = case("tokenizer.model");
     let llama = Llama::build(dir, Some(&tokenizer), &options, &mut |_| true).unwrap();
-    (llama, drained(&log))
+    (llama, log)
 }
 
-fn drained(log: &Log) -> Vec<String> {
-    let mut lines = Vec::new();
-    log.drain(|_, line| lines.push(line.to_owned()));
-    lines
+/// How many lines of the log say this. They are gone from it then.
+fn said(log: &Log, words: &str) -> usize {
+    let mut n = 0;
+    log.drain(|_, line| n += usize::from(line.contains(words)));
+    n
 }
 
 #[test]
 fn what_is_ignored_is_logged() {
-    let count = |dir: &Path, words: &str| {
-        let (_, lines) = logged(dir, &[]);
-        lines.iter().filter(|line| line.contains(words)).count()
-    };
+    let count = |dir: &Path, words: &str| said(&logged(dir, &[]).1, words);
     let (activations, cache) = (
         "scales of activations are ignored",
         "scales of the KV cache",
@@ -293,11 +291,14 @@ fn the_base_of_an_adapter_is_logged() {
     let mut config: Value = serde_json::from_slice(&config).unwrap();
     config["base_model_name_or_path"] = "somebody/some-model".into();
     dir.file("adapter_config.json", config.to_string());
-    let is_said = |lines: &[String]| {
-        let said = |line: &&String| line.contains("an adapter for `somebody/some-model`");
-        lines.iter().filter(said).count()
-    };
-    let base = adapters.join("base");
-    assert_eq!(is_said(&logged(&base, &[]).1), 0);
-    assert_eq!(is_said(&logged(&base, &[dir.path().to_owned()]).1), 1);
+    let (base, words) = (
+        adapters.join("base"),
+        "an adapter for `somebody/some-model`",
+    );
+    let (_, log) = logged(&base, &[dir.path().to_owned()]);
+    assert_eq!(said(&log, words), 1);
+    let (llama, log) = logged(&base, &[]);
+    assert_eq!(said(&log, words), 0);
+    llama.add_adapter(dir.path(), 1.0).unwrap();
+    assert_eq!(said(&log, words), 1);
 }

@@ -3,6 +3,7 @@
 
 use crate::checkpoints::{TempDir, reference};
 use llamabi::llama::inspect::report;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 fn data(name: &str) -> PathBuf {
@@ -63,8 +64,14 @@ fn every_checkpoint_is_described() {
         for line in [
             "checkpoint ",
             "form ",
+            "family ",
             "model ",
+            "rope ",
+            "window ",
+            "trained for ",
             "tokenizer ",
+            "ends with ",
+            "chat ",
             "kept as ",
             "auto ",
         ] {
@@ -75,6 +82,97 @@ fn every_checkpoint_is_described() {
         }
         assert!(!text.contains("NaN"), "{text}");
     }
+}
+
+/// The lines of a report, by their names.
+fn lines(path: &Path, tokenizer: Option<&Path>) -> HashMap<String, String> {
+    let mut text = String::new();
+    report(path, tokenizer, &mut text).unwrap();
+    let line = |line: &str| {
+        let (name, value) = line.split_at_checked(13)?;
+        Some((name.trim_end().to_owned(), value.to_owned()))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+#[test]
+fn what_a_model_is() {
+    let of = |name: &str, tokenizer: &str| lines(&data(name), Some(&data(tokenizer)));
+    let family = |name: &str| of(&format!("families/{name}"), "families/tokenizer.model");
+    let gguf = |name: &str| lines(&data(&format!("gguf/{name}")), None);
+
+    let llama2 = lines(&reference("mha-f32/meta"), None);
+    assert_eq!(llama2["family"], "llama");
+    assert_eq!(llama2["rope"], "theta 10000");
+    assert_eq!(llama2["window"], "none");
+    assert_eq!(llama2["trained for"], "not said");
+    assert_eq!(llama2["ends with"], "2 \"</s>\"");
+    assert_eq!(llama2["chat"], "Llama 2's format, which is built in");
+
+    let mistral = family("mistral-window");
+    assert_eq!(mistral["family"], "mistral");
+    assert_eq!(mistral["window"], "16 keys");
+    assert_eq!(mistral["trained for"], "128 positions");
+    assert_eq!(family("qwen2-window")["window"], "16 keys in 1 of 2 layers");
+    let phi = family("phi3-partial");
+    assert!(phi["rope"].ends_with(", 12 of 16"), "{}", phi["rope"]);
+    for (name, words) in [
+        ("llama-yarn", ", yarn by 4 beyond 32"),
+        ("llama-dynamic", ", dynamic by "),
+        ("phi3-longrope", ", longrope beyond "),
+        ("smollm3", ", not in 1 of 4 layers"),
+    ] {
+        let rope = &family(name)["rope"];
+        assert!(rope.contains(words), "{name}: {rope}");
+    }
+    let variant = |name: &str| {
+        lines(
+            &reference(name),
+            Some(&reference("mha-f32/hf/tokenizer.model")),
+        )
+    };
+    let rope = &variant("variants/llama3-rope")["rope"];
+    assert_eq!(rope, "theta 500000, llama3 by 8 beyond 64");
+    let rope = &variant("variants/linear-rope")["rope"];
+    assert_eq!(rope, "theta 10000, linear by 4");
+
+    let llama3 = gguf("q4_0-llama3.gguf");
+    assert_eq!(llama3["chat"], "template of 231 bytes");
+    assert_eq!(
+        llama3["ends with"],
+        r#"1101 "<|end_of_text|>", 1109 "<|eot_id|>", 1108 "<|eom_id|>""#
+    );
+    assert_eq!(llama3["rope"], "theta 500000, a divisor for each frequency");
+    let qwen = gguf("mixed32-qwen2.gguf");
+    assert_eq!(qwen["family"], "qwen2");
+    assert_eq!(qwen["chat"], "no format: calls need a chat_template");
+    // Its tokenizer is too large for this model, which is said behind all the lines.
+    let (model, ranks) = (data("families/llama-yarn"), data("tokenizers/llama3.model"));
+    let mut text = String::new();
+    assert!(report(&model, Some(&ranks), &mut text).is_err());
+    let built_in = "\nchat         Llama 3's format, which is built in\n";
+    assert!(text.contains(built_in), "{text}");
+}
+
+/// A broken template fails the calls that need it, and nothing else.
+#[test]
+fn a_template_that_cannot_be_used_is_said() {
+    let dir = TempDir::new();
+    for name in ["config.json", "model.safetensors", "tokenizer.model"] {
+        std::fs::copy(reference("mha-f32/hf").join(name), dir.path().join(name)).unwrap();
+    }
+    dir.file("chat_template.jinja", "{% for m in messages %}");
+    let chat = &lines(dir.path(), None)["chat"];
+    assert!(
+        chat.starts_with("template of 23 bytes, which cannot be used: "),
+        "{chat}"
+    );
+    dir.file("chat_template.jinja", [0xff]);
+    let chat = &lines(dir.path(), None)["chat"];
+    assert!(
+        chat.starts_with("template, which cannot be used: "),
+        "{chat}"
+    );
 }
 
 /// Of each file of a checkpoint: cut off, and with bytes of its beginning changed. Whatever is

@@ -175,10 +175,16 @@ impl Checkpoint for Foreign {
         let cache = self.schemes.cache || has(&CACHE_SCALES);
         let mut sentences = Vec::new();
         if activations {
-            sentences.push("its scheme and scales of activations are ignored: only weights are quantised as it says");
+            sentences.push(
+                "its scheme and scales of activations are ignored: only weights are quantised \
+                 here",
+            );
         }
         if cache {
-            sentences.push("its scheme and scales of the KV cache are ignored: kv_dtype says how the cache is kept");
+            sentences.push(
+                "its scheme and scales of the KV cache are ignored: kv_dtype says how the cache is \
+                 kept",
+            );
         }
         sentences
     }
