@@ -57,7 +57,7 @@ fn all() -> Vec<(PathBuf, Option<PathBuf>)> {
 #[test]
 fn every_checkpoint_is_described() {
     let all = all();
-    assert_eq!(all.len(), 6 + 6 + 22 + 16 + 1 + 5, "{all:#?}");
+    assert_eq!(all.len(), 6 + 6 + 22 + 23 + 1 + 7, "{all:#?}");
     for (path, tokenizer) in all {
         let mut text = String::new();
         report(&path, tokenizer.as_deref(), &mut text).unwrap_or_else(|e| panic!("{e}"));

@@ -82,8 +82,10 @@ fn check(path: &Path, tokenizer: Option<&Path>, cases: &Value) {
 fn gguf_files_are_what_transformers_computes() {
     let cases = json(&data("gguf/cases.json"));
     for name in [
+        "f32.gguf",
         "q8_0.gguf",
         "q4_0-llama3.gguf",
+        "q4_k_m.gguf",
         "mixed-k.gguf",
         "mixed32-qwen2.gguf",
         "split-00001-of-00003.gguf",
@@ -96,7 +98,7 @@ fn gguf_files_are_what_transformers_computes() {
 fn quantised_checkpoints_are_what_transformers_computes() {
     let cases = json(&data("quantised/cases.json"));
     let cases = cases.as_object().unwrap();
-    assert_eq!(cases.len(), 16);
+    assert_eq!(cases.len(), 23);
     for (name, cases) in cases {
         let dir = data("quantised").join(name);
         check(&dir, Some(&data("quantised/tokenizer.model")), cases);

@@ -79,6 +79,7 @@ if SEED==1:
     res['q4_k_m.gguf']=build('q4_k_m.gguf',tf.LlamaForCausalLM,cfg(tf.LlamaConfig,**dict(K,num_hidden_layers=1)),'llama','spm',q4km,S+4,note='as Q4_K_M: v, down and output Q6_K')
     res['mixed-k.gguf']=build('mixed-k.gguf',tf.LlamaForCausalLM,cfg(tf.LlamaConfig,**dict(K,num_hidden_layers=1,tie_word_embeddings=True)),'llama','spm',cyc([T.Q5_K,T.Q2_K,T.Q3_K,T.Q6_K,T.IQ4_XS,T.Q4_K]),S+5)
     res['split-00001-of-00003.gguf']=build('split.gguf',tf.Qwen3ForCausalLM,cfg(tf.Qwen3Config,vocab_size=512,head_dim=32,num_hidden_layers=1,intermediate_size=64,tie_word_embeddings=True,rope_parameters=r0),'qwen3','spm',every(T.Q8_0),S+6,split=5,note='three files; q and k norms; head_dim 32')
+    res['f32.gguf']=build('f32.gguf',tf.LlamaForCausalLM,cfg(tf.LlamaConfig,vocab_size=512,hidden_size=32,intermediate_size=32,num_hidden_layers=1,num_key_value_heads=1,tie_word_embeddings=True,rope_parameters=r0),'llama','spm',every(T.F32),S+7)
 else:
     K=dict(hidden_size=256,intermediate_size=256,num_attention_heads=8,num_key_value_heads=2,vocab_size=512,rope_parameters=r0,num_hidden_layers=1,tie_word_embeddings=True)
     res['h-q5_k.gguf']=build('h-q5_k.gguf',tf.LlamaForCausalLM,cfg(tf.LlamaConfig,**K),'llama','spm',cyc([T.Q5_K,T.Q6_K,T.Q4_K]),S+1)

@@ -62,7 +62,8 @@ def check(base):
     m=Y.from_linear(L,4,32,scales=s.t().contiguous(),zeros=z.t().contiguous()); assert torch.equal(m.qweight,pack_awq(q.t())) and torch.equal(m.qzeros,pack_awq(z.t())); print('packing equals auto-gptq and autoawq')
 def f8(x): return x.to(torch.float8_e4m3fn)
 res={}
-def make(name,qc,fn,seed,extra=None):
+SMALL=dict(CFG,hidden_size=32,intermediate_size=64,num_hidden_layers=1,num_attention_heads=2,num_key_value_heads=2)
+def make(name,qc,fn,seed,CFG=CFG):
     d=OUT/name; shutil.rmtree(d,ignore_errors=True); d.mkdir(); cfg=tf.LlamaConfig(**CFG); m=init(tf.LlamaForCausalLM(cfg),seed).half().eval(); base=m.state_dict(); r=torch.Generator().manual_seed(seed); out={}; deq={}
     for k,v in base.items():
         mod=k.removesuffix('.weight')
@@ -85,9 +86,12 @@ for i,(n,qc,fn) in enumerate(L): base=make(n,qc,fn,S+i)
 if SEED==1: qc,fn=g(4,32,True,False,True); qc['checkpoint_format']='gptq'; make('gptq-v2-as-v1',qc,fn,S+9)
 make('awq-g32' if SEED==1 else 'h-awq',dict(quant_method='awq',bits=4,group_size=32 if SEED==1 else 64,zero_point=True,version='gemm',modules_to_not_convert=None),lambda w,r,m: awq(w,32 if SEED==1 else 64),S+10)
 import bitsandbytes.functional as BF
-def bnb4(kind,nested):
+def bnb4(kind,nested,size=64):
     def f(w,r,m):
-        q,s=BF.quantize_4bit(w.half(),blocksize=64,compress_statistics=nested,quant_type=kind); t={'weight':q}; t.update({'weight.'+k:v for k,v in s.as_dict(packed=True).items()}); return t,BF.dequantize_4bit(q,s).float()
+        q,s=BF.quantize_4bit(w.half(),blocksize=size,compress_statistics=nested,quant_type=kind); t={'weight':q}; t.update({'weight.'+k:v for k,v in s.as_dict(packed=True).items()})
+        if size<=w.shape[1]: return t,BF.dequantize_4bit(q,s).float()
+        # bitsandbytes 0.50.2 decodes blocks that are longer than a row wrongly on CPUs: by the format's definition, rounded as there
+        c=torch.stack((q.reshape(-1)>>4,q.reshape(-1)&15),1).reshape(-1).long(); return t,(s.code[c].reshape(-1,size)*s.absmax[:,None]).reshape(w.shape).half().float()
     return f
 def bc(kind,nested): return dict(quant_method='bitsandbytes',_load_in_4bit=True,_load_in_8bit=False,load_in_4bit=True,load_in_8bit=False,bnb_4bit_quant_type=kind,bnb_4bit_use_double_quant=nested,bnb_4bit_compute_dtype='bfloat16',bnb_4bit_quant_storage='uint8',llm_int8_enable_fp32_cpu_offload=False,llm_int8_has_fp16_weight=False,llm_int8_skip_modules=None,llm_int8_threshold=6.0)
 make('bnb-nf4' if SEED==1 else 'h-bnb-nf4',bc('nf4',True),bnb4('nf4',True),S+11)
@@ -120,4 +124,12 @@ def blk(w,r,m):
         for j in range(kb): s[i,j]=w[i*B:(i+1)*B,j*B:(j+1)*B].abs().max()/448
     S_=s.repeat_interleave(B,0)[:n].repeat_interleave(B,1)[:,:k]; q=f8((w/S_).clamp(-448,448)); return {'weight':q,'weight_scale_inv':s},q.float()*S_
 make('fp8-blocks' if SEED==1 else 'h-fp8-blocks',dict(quant_method='fp8',fmt='e4m3',activation_scheme='dynamic',weight_block_size=[128,128] if SEED==1 else [32,32],modules_to_not_convert=['lm_head']),blk,S+19)
+if SEED==1: # what is left of docs/quantisation.md's table, as small as it can be
+    for i,(name,*of) in enumerate((('gptq-2bit',2,32,False),('gptq-3bit',3,32,True),('gptq-8bit-asym',8,32,False),('gptq-g16',4,16,True))): make(name,*g(*of),S+20+i,SMALL)
+    def ctpack8(w,r,m):
+        q,s,z=rtn(w,32,8,True); return {'weight_packed':pack_to_int32((q-128).to(torch.int8),8),'weight_scale':s.half(),'weight_shape':torch.tensor(list(w.shape),dtype=torch.int64)},(q-128)*s.repeat_interleave(32,1)
+    make('ct-pack-8bit',ct('pack-quantized',ws(num_bits=8)),ctpack8,S+24,SMALL)
+    make('bnb-nf4-b128',bc('nf4',False),bnb4('nf4',False,128),S+25,SMALL)
+    def whole(w,r,m): s=w.abs().max()/448; q=f8((w/s).clamp(-448,448)); return {'weight':q,'weight_scale':s,'input_scale':torch.tensor(0.02)},q.float()*s
+    make('fp8-tensor',dict(quant_method='fp8',activation_scheme='static',ignored_layers=['lm_head']),whole,S+26,SMALL)
 check(base); dump(OUT/'cases.json',res)
