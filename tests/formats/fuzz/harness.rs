@@ -210,7 +210,7 @@ fn check_config(config: &Config) -> Result<()> {
         s.vocab_size,
     ];
     assert!(sizes.iter().all(|&n| n > 0));
-    assert!(s.n_heads % s.n_kv_heads == 0 && s.head_dim % 2 == 0);
+    assert!(s.n_heads.is_multiple_of(s.n_kv_heads) && s.head_dim.is_multiple_of(2));
     assert!(s.norm_eps > 0.0 && s.norm_eps.is_finite());
     let rows = (s.vocab_size as u64)
         .max(s.ffn_dim as u64)
