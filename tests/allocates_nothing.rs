@@ -1,5 +1,6 @@
-//! Law two: a step allocates nothing, whatever it does: on the CPU, and on a GPU's side of the
-//! driver (a stand-in's). The binary's allocator counts. (U)
+//! Law two: a backend's part of a step allocates nothing, whatever it does: on the CPU, and on a
+//! GPU's side of the driver (a stand-in's). The engine, which plans steps and tells tokens, is not
+//! counted: events have texts of their own. The binary's allocator counts. (U)
 #![allow(unsafe_code)]
 
 #[path = "support/emu/mod.rs"]
