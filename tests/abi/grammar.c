@@ -1,4 +1,4 @@
-/* llama_grammar_*: wrong arguments, lifetimes, and masks from any thread. (tests/formats/grammar.rs
+/* llama_grammar_*: wrong arguments, lifetimes, and masks from any thread. (tests/models/grammar_masks
    asks what the masks are.) */
 #include "abi.h"
 
