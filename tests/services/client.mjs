@@ -13,6 +13,7 @@ const [URL, PID] = process.argv.slice(2);
 const client = new OpenAI({ baseURL: `${URL}/v1`, apiKey: 'none', maxRetries: 0 });
 const model = (await client.models.list()).data[0].id;
 const SKY = [{ role: 'user', content: 'What color is the sky?' }];
+const FOX = [{ role: 'user', content: 'Tell me a story about a fox.' }];
 const STORY = { model, prompt: 'Once upon a time' };
 // mha-f32 repeats itself for ever; nobody waits for the end of LONGER.
 const LONG = { model, prompt: '12345678901234567890', temperature: 0, max_tokens: 600 };
@@ -100,6 +101,47 @@ const checks = {
     assert.equal(await text(0), await text(0));
     assert.equal(await text(9), await text(9));
     assert(new Set(await Promise.all([1, 2, 3, 4, 5].map(text))).size > 1);
+  },
+
+  async several() {
+    const options = { messages: FOX, seed: 5, temperature: 0.9, max_tokens: 20 };
+    const three = (await chat({ ...options, n: 3 })).choices;
+    assert.deepEqual(three.map((c) => c.index), [0, 1, 2]);
+    assert(new Set(three.map((c) => c.message.content)).size > 1, 'all answers are the same');
+    assert.equal((await chat(options)).choices[0].message.content, three[0].message.content);
+    const chunks = await collect(await chat({ ...options, n: 3, stream: true }));
+    for (const { index, message } of three) {
+      const own = chunks.filter((c) => c.choices[0].index === index);
+      assert.equal(own.map((c) => c.choices[0].delta.content ?? '').join(''), message.content);
+    }
+    const texts = (await complete({ ...options, messages: undefined, n: 3 })).choices.map((c) => c.text);
+    assert.equal(new Set(texts).size, 3);
+  },
+
+  async biases() {
+    const options = { temperature: 0, max_tokens: 12 };
+    const plain = (await complete(options)).choices[0].text;
+    const { text } = (await complete({ ...options, logit_bias: { 713: 100 } })).choices[0];
+    assert.notEqual(text, plain);
+    // demo/expected.json: 1, 713, 714, 259, 596 are "Once upon a time"
+    assert(text.startsWith('OnceOnceOnce') || text.startsWith(' Once Once Once'), text);
+    const never = (await chat({ ...options, logit_bias: { 713: -100 } })).choices[0].message.content;
+    assert.equal(never.trim(), 'The sky is blue.');
+    await assert.rejects(complete({ logit_bias: { x: 1 } }), { status: 400, param: 'logit_bias' });
+  },
+
+  async predictions() {
+    const options = { messages: FOX, temperature: 0.9, seed: 3, max_tokens: 40 };
+    const plain = await chat(options);
+    const { content } = plain.choices[0].message;
+    const guessed = await chat({ ...options, prediction: { type: 'content', content } });
+    assert.equal(guessed.choices[0].message.content, content);
+    assert(guessed.usage.completion_tokens_details.accepted_prediction_tokens > 0);
+    const other = await chat({ ...options, prediction: { type: 'content', content: 'Nothing of the kind.' } });
+    assert.equal(other.choices[0].message.content, content);
+    const stream = await collect(await chat({ ...options, prediction: { type: 'content', content }, stream: true, stream_options: { include_usage: true } }));
+    assert.equal(stream.map((c) => c.choices[0]?.delta.content ?? '').join(''), content);
+    assert(stream.at(-1).usage.completion_tokens_details.accepted_prediction_tokens > 0);
   },
 
   async errors() {

@@ -98,6 +98,23 @@ def languages():
     assert cut.finish_reason == "length" and re.fullmatch("[0-9]{1,49}", cut.message.content), cut
 
 
+def predicted():
+    """A prediction in a language: of the same answer its tokens are right, of another one the answer is still the same."""
+    for form in (schema_format(ANIMAL), {"type": "json_object"}):
+        for options in (dict(temperature=0), dict(temperature=1, seed=4, n=2)):
+            options = {"response_format": form, "max_tokens": 60, **options}
+            plain = chat(**options)
+            texts = [c.message.content for c in plain.choices]
+            for content, right in ((texts[0], True), ("Once upon a time there was a fox.", False)):
+                prediction = {"type": "content", "content": content}
+                guessed = chat(prediction=prediction, **options)
+                assert [c.message.content for c in guessed.choices] == texts, content
+                details = guessed.usage.completion_tokens_details
+                assert details.accepted_prediction_tokens > 0 or not right, (form, options, details)
+                chunks = list(chat(prediction=prediction, stream=True, **{**options, "n": 1}))
+                assert "".join(c.choices[0].delta.content or "" for c in chunks) == texts[0], content
+
+
 def as_sent():
     """Keys in their order, which what is read of JSON has lost."""
     schema = '{"type": "object", "properties": {"2": {"const": 1.5}, "10": {"const": 123456789012345}, "1": {"const": "\\ud83d"}}, "required": ["1", "2", "10"],' \
@@ -312,7 +329,7 @@ def tree():
     refused(complete, "stream_options.include_beams", "true or false", stream=True, use_beam_search=True, n=2, stream_options={"include_beams": 1})
 
 
-checks = (languages, as_sent, pydantic, refusals, best_of, beams, tree)
+checks = (languages, predicted, as_sent, pydantic, refusals, best_of, beams, tree)
 for check in checks if len(sys.argv) < 3 else checks[int(sys.argv[2]):]:
     check()
 print("constrained:", ", ".join(check.__name__ for check in checks))
