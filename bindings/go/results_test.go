@@ -5,6 +5,7 @@ package llamabi_test
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -151,6 +152,57 @@ func TestGuessesTold(t *testing.T) {
 	}
 	_, accepted, rejected, _ = told(opts...)
 	equal(t, accepted+rejected, 0)
+}
+
+func TestSamplesScored(t *testing.T) {
+	behaviour(t, "samples_scored")
+	model := open(t, demo)
+	opts := []llamabi.GenerateOption{llamabi.Temperature(0.9), llamabi.Seed(3), llamabi.MaxGenLen(20), llamabi.Logprobs()}
+	prompt := "Once upon a time"
+	samples := must(model.TextCompletion(t.Context(), []string{prompt}, append(opts, llamabi.NumReturnSequences(4))...))(t)
+	prompts := must(model.TextCompletion(t.Context(), []string{prompt, prompt, prompt, prompt}, opts...))(t)
+	equal(t, len(samples), 4)
+	texts := map[string]bool{}
+	for i, sample := range samples {
+		equal(t, sample.Tokens, prompts[i].Tokens)
+		equal(t, sample.Score, prompts[i].Score)
+		sum := float32(0)
+		for _, logprob := range sample.Logprobs {
+			sum += logprob
+		}
+		if math.Abs(float64(sample.Score-sum)) > 1e-3 || sample.SumLogprob != sample.Score || sum == 0 {
+			t.Errorf("score %v, sum %v of %v", sample.Score, sample.SumLogprob, sum)
+		}
+		texts[sample.Text] = true
+	}
+	if len(texts) == 1 {
+		t.Error("all answers are the same")
+	}
+}
+
+func TestForcedWords(t *testing.T) {
+	behaviour(t, "forced_words")
+	model := open(t, demo)
+	word := func(text string) []int32 { return must(model.Encode(text, false, false))(t) }
+	has := func(tokens []int32, phrases ...[]int32) bool {
+		return slices.ContainsFunc(phrases, func(phrase []int32) bool {
+			for i := range tokens {
+				if slices.Equal(tokens[i:min(i+len(phrase), len(tokens))], phrase) {
+					return true
+				}
+			}
+			return false
+		})
+	}
+	pets, place := [][]int32{word("fox"), word("dog")}, word("river")
+	opts := []llamabi.GenerateOption{llamabi.NumBeams(4), llamabi.NumReturnSequences(2), llamabi.MaxGenLen(24)}
+	plain := must(model.TextCompletion(t.Context(), []string{"Once upon a time"}, opts...))(t)
+	equal(t, has(plain[0].Tokens, place), false)
+	for _, r := range must(model.TextCompletion(t.Context(), []string{"Once upon a time"}, append(opts, llamabi.ForceWords(pets, [][]int32{place}))...))(t) {
+		if !has(r.Tokens, pets...) || !has(r.Tokens, place) {
+			t.Errorf("a word is missing: %q", r.Text)
+		}
+	}
 }
 
 func TestBeamsTold(t *testing.T) {

@@ -4,6 +4,7 @@
 #include "test.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -131,6 +132,48 @@ BEHAVIOUR(guesses_told) {
   CHECK(accepted + rejected <= stats.drafted_tokens);
   g.speculation = LLAMA_SPEC_OFF;
   for (const Event &ev : model.stream("Once upon a time", g)) CHECK(ev.draft == LLAMA_DRAFT_NONE);
+}
+
+BEHAVIOUR(samples_scored) {
+  const auto model = test::demo_model();
+  llamabi::GenerateOptions g;
+  g.temperature = 0.9f;
+  g.seed = 3;
+  g.max_gen_len = 20;
+  g.logprobs = true;
+  const std::vector<std::string> one{"Once upon a time"}, four(4, one[0]);
+  const auto prompts = model.text_completion(four, g);
+  g.num_return_sequences = 4;
+  const auto samples = model.text_completion(one, g);
+  CHECK(samples.size() == 4);
+  for (std::size_t i = 0; i < samples.size(); i++) {
+    CHECK(samples[i].tokens == prompts[i].tokens && samples[i].score == prompts[i].score);
+    float sum = 0;
+    for (const float logprob : samples[i].logprobs) sum += logprob;
+    CHECK(sum < 0 && std::abs(samples[i].score - sum) < 1e-3f);
+    CHECK(samples[i].sum_logprob == samples[i].score);
+  }
+  CHECK(samples[0].text != samples[1].text || samples[0].text != samples[2].text);
+}
+
+BEHAVIOUR(forced_words) {
+  const auto model = test::demo_model();
+  const auto has = [](const std::vector<Token> &tokens, const std::vector<Token> &phrase) {
+    return std::search(tokens.begin(), tokens.end(), phrase.begin(), phrase.end()) != tokens.end();
+  };
+  const auto fox = model.encode("fox", false), dog = model.encode("dog", false),
+             river = model.encode("river", false);
+  llamabi::GenerateOptions g;
+  g.num_beams = 4;
+  g.num_return_sequences = 2;
+  g.max_gen_len = 24;
+  const std::vector<std::string> prompts{"Once upon a time"};
+  CHECK(!has(model.text_completion(prompts, g)[0].tokens, river));
+  g.force_words = {{fox, dog}, {river}};
+  for (const Completion &c : model.text_completion(prompts, g)) {
+    CHECK(has(c.tokens, fox) || has(c.tokens, dog));
+    CHECK(has(c.tokens, river));
+  }
 }
 
 BEHAVIOUR(beams_told) {

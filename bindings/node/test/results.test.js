@@ -50,6 +50,35 @@ behaviour('guesses_told', async () => {
   await model.close();
 });
 
+behaviour('samples_scored', async () => {
+  const model = await demo();
+  const options = { temperature: 0.9, seed: 3, maxGenLen: 20, logprobs: true };
+  const samples = await model.textCompletion(['Once upon a time'], { ...options, numReturnSequences: 4 });
+  const prompts = await model.textCompletion(Array(4).fill('Once upon a time'), options);
+  assert.equal(samples.length, 4);
+  samples.forEach((sample, i) => {
+    for (const key of ['text', 'tokens', 'score']) assert.deepEqual(sample[key], prompts[i][key]);
+    const sum = sample.logprobs.reduce((a, b) => a + b, 0);
+    assert(sum < 0 && Math.abs(sample.score - sum) < 1e-3, `score ${sample.score}, sum ${sum}`);
+  });
+  assert(new Set(samples.map((sample) => sample.text)).size > 1, 'all answers are the same');
+  await model.close();
+});
+
+behaviour('forced_words', async () => {
+  const model = await demo();
+  const words = (...texts) => texts.map((text) => model.encode(text, { bos: false }));
+  const has = (result, ...phrases) => phrases.some((phrase) => ` ${result.tokens.join(' ')} `.includes(` ${phrase.join(' ')} `));
+  const [pets, place] = [words('fox', 'dog'), words('river')];
+  const options = { numBeams: 4, numReturnSequences: 2, maxGenLen: 24 };
+  const [plain] = await model.textCompletion(['Once upon a time'], options);
+  assert(!has(plain, ...place));
+  for (const result of await model.textCompletion(['Once upon a time'], { ...options, forceWords: [pets, place] })) {
+    assert(has(result, ...pets) && has(result, ...place), result.text);
+  }
+  await model.close();
+});
+
 behaviour('beams_told', async () => {
   const model = await demo();
   const options = { numBeams: 3, numReturnSequences: 2, maxGenLen: 12, beamEvents: true };
