@@ -225,7 +225,7 @@ fn typical_epsilon_and_eta() {
     for (i, case) in cases("distributions.json").iter().enumerate() {
         let params = &case["params"];
         if !case["history"].is_null() {
-            continue; // penalties of an output: below
+            continue; // penalties of an output: src/engine/edits.rs
         }
         let logits = match case["logits"].is_null() {
             false => floats(&case["logits"]),

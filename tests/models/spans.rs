@@ -1,20 +1,34 @@
 //! [`crate::span_cases`] on the CPU: every tier that this processor has, every format of weights
-//! and of the cache.
+//! and of the cache, and every precision: a handle for many sequences decodes with the arithmetic
+//! of prompts.
 
-use crate::small_model::{LIMITS, SHAPE, rope};
-use crate::span_cases::check;
+use crate::small_model::{LIMITS, rope};
+use crate::span_cases::{check, shape};
 use llamabi::Dtype;
-use llamabi::backend::cpu::Cpu;
 use llamabi::backend::cpu::detect::{TIERS, Tier};
+use llamabi::backend::cpu::{Cpu, Precision};
 
-fn on_every_tier(dtype: Dtype, kv_dtype: Dtype, drafts: usize) {
+/// Each is another arithmetic for quantised weights. To floats the fastest is that of prompts.
+fn precisions(dtype: Dtype) -> &'static [Precision] {
+    let all = &[Precision::Full, Precision::AsPrompts, Precision::Fast];
+    match dtype.is_float() {
+        true => &all[..2],
+        false => all,
+    }
+}
+
+fn on_every_tier(dtype: Dtype, kv_dtype: Dtype, drafts: impl IntoIterator<Item = usize> + Clone) {
     let mut tiers = 0;
     for name in TIERS {
         let Ok(tier) = Tier::named(name) else {
             continue;
         };
-        let cpu = Cpu::with_tier(&SHAPE, rope(), 2, LIMITS.max_rows, tier).unwrap();
-        check(cpu, dtype, kv_dtype, drafts);
+        for precision in precisions(dtype) {
+            let cpu = Cpu::with_tier(&shape(dtype), rope(), 2, LIMITS.max_rows, tier).unwrap();
+            let how = format!("{name}, {precision:?}");
+            let cpu = cpu.precision(*precision);
+            check(cpu, &how, (dtype, kv_dtype), drafts.clone());
+        }
         tiers += 1;
     }
     assert!(tiers > 0);
@@ -22,19 +36,20 @@ fn on_every_tier(dtype: Dtype, kv_dtype: Dtype, drafts: usize) {
 
 #[test]
 fn spans_of_decode_have_the_bits_of_their_rows() {
-    on_every_tier(Dtype::Bf16, Dtype::Bf16, 15);
+    on_every_tier(Dtype::Bf16, Dtype::Bf16, 1..=15);
 }
 
 #[test]
 fn with_every_weight_format() {
-    for dtype in [Dtype::F32, Dtype::F16, Dtype::Int8, Dtype::Int4] {
-        on_every_tier(dtype, Dtype::Bf16, 4);
+    use Dtype::{F16, F32, Int4, Int8, K4, K5, K6, K8, Nf4};
+    for dtype in [F32, F16, Int8, Int4, Nf4, K4, K5, K6, K8] {
+        on_every_tier(dtype, Dtype::Bf16, [3, 15]);
     }
 }
 
 #[test]
 fn with_every_cache_format() {
     for kv_dtype in [Dtype::F32, Dtype::F16, Dtype::Int8] {
-        on_every_tier(Dtype::Bf16, kv_dtype, 4);
+        on_every_tier(Dtype::Bf16, kv_dtype, [3, 15]);
     }
 }

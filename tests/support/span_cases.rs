@@ -1,7 +1,7 @@
 //! A span of several rows of decode is these rows one by one, to the bit: what speculation rests
 //! on.
 
-use crate::small_model::{LIMITS, SHAPE, runner};
+use crate::small_model::{LIMITS, SHAPE, mixed};
 use llamabi::backend::*;
 use llamabi::model::Runner;
 use llamabi::{Dtype, Token};
@@ -73,10 +73,30 @@ fn run<B: Backend>(runner: &mut Runner<B>, parts: &[Part<'_>]) -> Vec<Vec<u32>> 
     logits.chunks(SHAPE.vocab_size).map(bits).collect()
 }
 
-/// Every span of up to `most` drafts, from several positions on, alone and beside others.
-pub fn check<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype, most: usize) {
-    let what = format!("{dtype}, cache {kv_dtype}");
-    let mut runner = runner(backend, dtype, kv_dtype);
+/// The shape of the model that has weights of a format: rows of K types are whole blocks of 256.
+pub fn shape(dtype: Dtype) -> Shape {
+    match dtype.is_of_files() {
+        false => SHAPE.clone(),
+        true => Shape {
+            dim: 256,
+            n_heads: 16,
+            ffn_dim: 512,
+            ..SHAPE.clone()
+        },
+    }
+}
+
+/// Spans of so many drafts, from several positions on, alone and beside others. The backend is of
+/// [`shape`]; `how` says which it is.
+pub fn check<B: Backend>(
+    backend: B,
+    how: &str,
+    (dtype, kv_dtype): (Dtype, Dtype),
+    drafts: impl IntoIterator<Item = usize>,
+) {
+    let what = format!("{how}, {dtype}, cache {kv_dtype}");
+    let layers = [[dtype; 6]; SHAPE.n_layers];
+    let mut runner = mixed(backend, &shape(dtype), &layers, dtype, kv_dtype, false);
     let n_pages = END.div_ceil(PAGE) as u32;
     // Two sequences, whose pages lie between each other's.
     let pages: Vec<Vec<u32>> = (0..2)
@@ -106,7 +126,7 @@ pub fn check<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype, most: usize)
     let differ = want[0].windows(2).all(|pair| pair[0] != pair[1]) && want[0] != want[1];
     assert!(differ, "the rows differ");
 
-    for k in 1..=most {
+    for k in drafts {
         for position in [PROMPT + 1, 256 - k.div_ceil(2), 256] {
             let span = Part::decode(0, position, k + 1, &pages[0]);
             // What rejected drafts have left there.
@@ -156,8 +176,8 @@ pub fn check<B: Backend>(backend: B, dtype: Dtype, kv_dtype: Dtype, most: usize)
             }
             let got = run(&mut runner, &[Part::decode(0, taken, 1, &pages[0])]);
             same(&got, 0, taken, "behind a wrong draft");
-            // The rest of the sequence, for the next round.
-            for p in taken + 1..END {
+            // The rest of what was drafted, for the next round.
+            for p in taken + 1..position + k + 1 {
                 run(&mut runner, &[Part::decode(0, p, 1, &pages[0])]);
             }
         }
