@@ -1271,9 +1271,12 @@ llama_status llama_encode_chat(const llama_t *l,
 /* ==== 10. Grammars: languages that generated text is kept in ==== */
 
 /// The language of the JSON values that a JSON Schema allows.
+/// Between the parts of a value there is at most one space; `whitespace_pattern` or
+/// `whitespace_flexible` of the schema's `x-guidance` says something else.
 #define LLAMA_GRAMMAR_JSON_SCHEMA 1
 
-/// The language of all JSON objects. It takes no source.
+/// The language of all JSON objects, with at most one space between their parts. It takes no
+/// source.
 #define LLAMA_GRAMMAR_JSON 2
 
 /// The language of the texts that a regular expression matches as a whole. The syntax is that of

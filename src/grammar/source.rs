@@ -71,7 +71,9 @@ impl Checked {
         | Source::Lark(text)
         | Source::Choice(text)) = source
         else {
-            return Ok(Checked::Schema(json!({"type": "object"})));
+            let mut schema = json!({"type": "object"});
+            bound_spaces(&mut schema);
+            return Ok(Checked::Schema(schema));
         };
         if text.len() > MAX_SOURCE {
             let expected = format!("at most {MAX_SOURCE} bytes long");
@@ -136,7 +138,29 @@ impl Checked {
 fn readable(text: &str, mut schema: Value) -> Result<Value> {
     numbers::check(text, &schema)?;
     dialect::prepare(&mut schema)?;
+    bound_spaces(&mut schema);
     Ok(schema)
+}
+
+/// Leaves room for one space between the parts of a value, unless the schema says itself what there
+/// may be. The parser's own default is any number of spaces and line feeds, and a model that has
+/// begun to write those may never come to an end.
+fn bound_spaces(schema: &mut Value) {
+    if *schema == Value::Bool(true) {
+        *schema = json!({});
+    }
+    let Value::Object(members) = schema else {
+        return;
+    };
+    let options = members.entry("x-guidance").or_insert_with(|| json!({}));
+    // What is no object the parser refuses.
+    if let Value::Object(options) = options
+        && !["whitespace_flexible", "whitespace_pattern"]
+            .iter()
+            .any(|own| options.contains_key(*own))
+    {
+        options.insert("whitespace_pattern".into(), " ".into());
+    }
 }
 
 /// A Lark grammar, in which the schemas say what the parser reads. What is not JSON there, the
@@ -154,7 +178,13 @@ fn with_readable_schemas(lark: &str) -> Result<String> {
             let mended = readable(text, schema.clone())?;
             match mended == schema {
                 true => readable_lark += text,
-                false => readable_lark += &format!(" {mended}"),
+                // On as many lines: the parser's messages count the caller's own.
+                false => {
+                    let lines = "\n".repeat(text.matches('\n').count());
+                    let mended = mended.to_string();
+                    let (begin, end) = mended.split_at(1);
+                    readable_lark += &format!(" {begin}{lines}{end}");
+                }
             }
             rest = behind;
         }

@@ -56,8 +56,11 @@ pub struct llama_grammar {
 pub type llama_grammar_t = llama_grammar;
 
 /// The language of the JSON values that a JSON Schema allows.
+/// Between the parts of a value there is at most one space; `whitespace_pattern` or
+/// `whitespace_flexible` of the schema's `x-guidance` says something else.
 pub const LLAMA_GRAMMAR_JSON_SCHEMA: i32 = 1;
-/// The language of all JSON objects. It takes no source.
+/// The language of all JSON objects, with at most one space between their parts. It takes no
+/// source.
 pub const LLAMA_GRAMMAR_JSON: i32 = 2;
 /// The language of the texts that a regular expression matches as a whole. The syntax is that of
 /// Rust's regex crate.

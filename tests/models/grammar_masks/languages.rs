@@ -102,3 +102,52 @@ fn every_text_is_of_its_language_whatever_the_tokenizer() {
         }
     }
 }
+
+/// A model that has begun to write spaces may never come to an end: there is one at most, in every
+/// kind of JSON, unless the schema says itself what there may be.
+#[test]
+fn between_the_parts_of_a_value_is_one_space_at_most() {
+    let kit = Kit::open(SMALL, 0);
+    let takes = |source: Source<'_>, text: &str| {
+        let grammar = kit.compile(source).unwrap();
+        mask(&grammar, &kit.tokenizer.encode(text).unwrap()).is_ok()
+    };
+    let of = |options: &str| format!(r#"{{"type":"object"{options}}}"#);
+    let plain = of("");
+    let lenient = of(r#","x-guidance":{"lenient":true}"#);
+    let lark = format!("start: %json {{\n\n{}", &plain[1..]);
+    let (compact, one, two, line) = (
+        "{\"a\":[1,2]}",
+        "{ \"a\": [1, 2] }",
+        "{\"a\":  [1",
+        "{\n\"a\"",
+    );
+    for source in [
+        Source::Json,
+        Source::JsonSchema(&plain),
+        Source::JsonSchema(&lenient),
+        Source::JsonSchema("{}"),
+        Source::JsonSchema("true"),
+        Source::Lark(&lark),
+    ] {
+        assert!(takes(source, compact) && takes(source, one), "{source:?}");
+        assert!(!takes(source, two) && !takes(source, line), "{source:?}");
+    }
+    let any = of(r#","x-guidance":{"whitespace_flexible":true}"#);
+    let any = Source::JsonSchema(&any);
+    assert!(
+        [compact, one, two, line]
+            .iter()
+            .all(|text| takes(any, text))
+    );
+    let none = of(r#","x-guidance":{"whitespace_flexible":false}"#);
+    let none = Source::JsonSchema(&none);
+    assert!(takes(none, compact) && !takes(none, one));
+    let own = of(r#","x-guidance":{"whitespace_pattern":"\\n"}"#);
+    let own = Source::JsonSchema(&own);
+    assert!(takes(own, line) && !takes(own, one));
+    // The lines of a grammar are the caller's.
+    let wrong = format!("{lark}\nb: \"x\" (");
+    let error = kit.refusal(Source::Lark(&wrong));
+    assert!(error.contains('4'), "{error}");
+}

@@ -7,7 +7,7 @@ mod languages;
 use llamabi::grammar::{Cursor, Grammar, Grammars, MAX_SOURCE, Source};
 use llamabi::tokenizer::{self, Tokenizer};
 use llamabi::{Error, Token};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,13 +70,19 @@ fn ids(mask: &[u32]) -> impl Iterator<Item = Token> {
         .map(|t| t as Token)
 }
 
+/// A source as llguidance reads it: there may be any number of spaces in a value.
 fn with_source<T>(case: &Value, then: impl FnOnce(Source<'_>) -> T) -> T {
-    let source = &case["source"];
+    let mut source = case["source"].clone();
+    if case["kind"] == "json" {
+        source = json!({"type": "object"});
+    }
+    if case["kind"].as_str().unwrap().starts_with("json") && source["x-guidance"].is_null() {
+        source["x-guidance"] = json!({"whitespace_flexible": true});
+    }
     let json = source.to_string();
     let text = source.as_str().unwrap_or("");
     then(match case["kind"].as_str().unwrap() {
-        "json_schema" => Source::JsonSchema(&json),
-        "json" => Source::Json,
+        "json_schema" | "json" => Source::JsonSchema(&json),
         "regex" => Source::Regex(text),
         "choice" => Source::Choice(&json),
         "lark" => Source::Lark(text),
