@@ -186,7 +186,11 @@ fn repeats_matter(options: &GenerateOptions) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::choice::{Changes, Strategy};
     use crate::engine::request::Bias;
+    use crate::engine::sampler::Sampler;
+    use serde_json::Value;
+    use std::path::Path;
 
     const NEVER: f32 = f32::NEG_INFINITY;
 
@@ -308,6 +312,64 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What the sampler draws from with the edits of an output: as a plain restatement of the chain
+    /// says (tests/data/decoding/spec.py).
+    #[test]
+    fn penalties_and_biases_give_the_distribution_of_the_reference() {
+        let path = "tests/data/decoding/distributions.json";
+        let text = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+        let all: Value = serde_json::from_slice(&text).unwrap();
+        let tokens = |list: &Value| -> Vec<Token> { serde_json::from_value(list.clone()).unwrap() };
+        let floats = |list: &Value| -> Vec<f32> { serde_json::from_value(list.clone()).unwrap() };
+        let mut seen = 0;
+        for case in all["cases"].as_array().unwrap() {
+            if case["history"].is_null() {
+                continue; // tests/models/decoding.rs has the others
+            }
+            let params = &case["params"];
+            let float = |name: &str, off: f32| params[name].as_f64().map_or(off, |v| v as f32);
+            let biases = params["logit_bias"].as_array();
+            let pair = |pair: &Value| bias(floats(pair)[0] as Token, floats(pair)[1]);
+            let options = GenerateOptions {
+                temperature: float("temperature", 1.0),
+                top_k: params["top_k"].as_i64().unwrap_or(0) as i32,
+                top_p: 1.0,
+                repetition_penalty: float("repetition_penalty", 1.0),
+                presence_penalty: float("presence_penalty", 0.0),
+                frequency_penalty: float("frequency_penalty", 0.0),
+                logit_bias: biases.map_or(vec![], |all| all.iter().map(pair).collect()),
+                ..GenerateOptions::default()
+            };
+            let (logits, want) = (floats(&case["logits"]), floats(&case["probs"]));
+            let output = tokens(&case["history"][1]);
+            let text = [tokens(&case["history"][0]), output.clone()].concat();
+            let mut editor = Editor::new(logits.len(), text.len(), &[2]).unwrap();
+            let mut edits = Vec::new();
+            editor.write(&options, &text, &output, output.len(), &mut edits);
+            let changes = Changes {
+                edits: &edits,
+                ..Changes::after(&text)
+            };
+            let mut sampler = Sampler::new(logits.len());
+            sampler.load(&logits);
+            let kept = sampler.distribution(&Strategy::from(&options), changes);
+            let total: u64 = kept.iter().map(|k| k.mass).sum();
+            let support = tokens(&case["support"]);
+            assert!(kept.iter().all(|k| support.contains(&k.token)), "{params}");
+            for (token, want) in support.iter().zip(want) {
+                // A token whose share is less than the least mass is not kept.
+                let mass = kept
+                    .iter()
+                    .find(|k| k.token == *token)
+                    .map_or(0, |k| k.mass);
+                let got = mass as f32 / total as f32;
+                assert!((got - want).abs() < 1e-5, "{params}: {token} {got} {want}");
+            }
+            seen += 1;
+        }
+        assert_eq!(seen, 8);
     }
 
     /// To compare every run of tokens with the last one took a minute here, for one row.
