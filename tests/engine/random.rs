@@ -4,7 +4,7 @@
 use crate::support::*;
 use llamabi::Cancel;
 use llamabi::engine::request::{Bias, EarlyStopping};
-use llamabi::engine::{FinishReason, GenerateOptions, Prompt};
+use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Prompt, Speculation};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -146,6 +146,72 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
     })
 }
 
+/// Who else has a say about tokens: a grammar, the caller, or both of a call.
+#[derive(Clone, Copy, Debug)]
+struct Say {
+    grammar: Option<usize>,
+    asks: bool,
+    guesses: bool,
+    /// Phrases of a search.
+    phrases: usize,
+}
+
+fn say() -> impl Strategy<Value = Say> {
+    let grammar = prop_oneof![2 => Just(None), 1 => (0..=SHORT_LANGUAGES).prop_map(Some)];
+    let asks = prop_oneof![3 => Just(false), 1 => Just(true)];
+    (grammar, asks, any::<bool>(), 0..3usize).prop_map(|(grammar, asks, guesses, phrases)| Say {
+        grammar,
+        asks,
+        guesses,
+        phrases,
+    })
+}
+
+impl Say {
+    /// The options of a call with these prompts, as far as they may be together.
+    fn of(self, options: GenerateOptions, prompts: &[Vec<i32>], most: usize) -> GenerateOptions {
+        let searches = options.num_beams > 1;
+        if let Some(language) = self.grammar {
+            let auto = self.guesses && !searches;
+            return GenerateOptions {
+                grammar: Some(grammar(language)),
+                ignore_eos: false,
+                // They might leave none of the few tokens that the grammar leaves.
+                no_repeat_ngram_size: 0,
+                bad_words: Vec::new(),
+                // What is forced is guessed at.
+                speculation: if auto {
+                    Speculation::Auto
+                } else {
+                    Speculation::Off
+                },
+                ..options
+            };
+        }
+        if !searches {
+            return GenerateOptions {
+                ask_logits: self.asks,
+                ..options
+            };
+        }
+        let phrases = [vec![vec![40, 41], vec![44]], vec![vec![7, 30, 7]]];
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let room = (most - longest).min(options.max_gen_len.unwrap_or(most));
+        // The shortest have a token, and three.
+        let n = [0, 1, 4].iter().rposition(|least| *least <= room);
+        let phrases = &phrases[..self.phrases.min(n.unwrap_or(0))];
+        GenerateOptions {
+            force_words: phrases.to_vec(),
+            // Where all that is likely ends at one, no text without the phrases goes on.
+            stop: match phrases.is_empty() {
+                true => options.stop,
+                false => Vec::new(),
+            },
+            ..options
+        }
+    }
+}
+
 /// A beam search, or none.
 fn beams(most: usize) -> impl Strategy<Value = GenerateOptions> {
     let early = prop_oneof![
@@ -179,11 +245,11 @@ fn call(
         prop_oneof![3 => Just(None), 1 => (0..12usize).prop_map(Some)],
         any::<bool>(),
         guess(),
+        say(),
     )
         .prop_map(
-            |(prompts, options, samples, beams, cancel_after, by_flag, guess)| Call {
-                prompts,
-                options: GenerateOptions {
+            move |(prompts, options, samples, beams, cancel_after, by_flag, guess, say)| {
+                let options = GenerateOptions {
                     num_return_sequences: match beams.num_beams {
                         1 => samples,
                         beams => samples.min(beams),
@@ -193,10 +259,14 @@ fn call(
                     early_stopping: beams.early_stopping,
                     beam_events: beams.beam_events,
                     ..options
-                },
-                cancel_after,
-                by_flag,
-                guess,
+                };
+                Call {
+                    options: say.of(options, &prompts, max_seq_len),
+                    prompts,
+                    cancel_after,
+                    by_flag,
+                    guess,
+                }
             },
         )
 }
@@ -246,14 +316,15 @@ fn drive(host: &Host, call: &Call) -> Vec<Output> {
     let stream = host.submit(prompts, options).unwrap();
     let n = call.prompts.len() * call.options.num_return_sequences;
     let Some(after) = call.cancel_after else {
-        let (outputs, cancelled) = collect(&stream, n).unwrap();
+        let (outputs, cancelled) = collect_answering(&stream, n, answer).unwrap();
         assert!(!cancelled);
         return outputs;
     };
     let mut first = Vec::new();
     for _ in 0..after {
         match stream.next(None).unwrap() {
-            llamabi::engine::Next::Event(event) => first.push(event),
+            Next::Event(event) => first.push(event),
+            Next::Question(question) => answer(question),
             _ => break,
         }
     }
@@ -264,12 +335,15 @@ fn drive(host: &Host, call: &Call) -> Vec<Output> {
     }
     let mut outputs = vec![Output::default(); n];
     loop {
-        use llamabi::engine::{Event, Next};
         let event = match first.is_empty() {
             false => first.remove(0),
             true => match stream.next(Some(PATIENCE)).unwrap() {
                 Next::Event(event) => event,
-                Next::Question(_) | Next::Timeout => panic!("a cancelled call hangs"),
+                Next::Question(question) => {
+                    answer(question);
+                    continue;
+                }
+                Next::Timeout => panic!("a cancelled call hangs"),
                 Next::Done | Next::Cancelled => return outputs,
             },
         };
@@ -327,8 +401,11 @@ proptest! {
                     prop_assert!(got.iter().all(|out| out.finish.is_some()));
                     // What is there of one that was cut short is not what it would have found.
                     if call.cancel_after.is_none() {
-                        let want =
-                            simulate_beams(&mut hash_think, tokens, &call.options, setup.max_seq_len);
+                        let want = match call.options.force_words.is_empty() {
+                            true => simulate_beams(
+                                &mut hash_think, tokens, &call.options, setup.max_seq_len),
+                            false => alone(setup.max_seq_len, tokens, &call.options),
+                        };
                         got.iter().zip(&want).for_each(|(got, want)| assert_same_beams(got, want));
                     }
                 }

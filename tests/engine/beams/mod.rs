@@ -1,11 +1,13 @@
 //! Beam searches: what a plain search of one prompt finds, whatever pages, chunks and company do.
 
 mod ends;
+mod grammar;
 mod phrases;
 
 use crate::support::*;
 use llamabi::backend::RowKind;
 use llamabi::engine::request::{Bias, EarlyStopping, MAX_BEAM_TOP};
+use llamabi::engine::sampler::Sampler;
 use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Prompt, Request};
 use llamabi::{Cancel, Error};
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //! has it. No pages, no slots, no streams.
 
 use super::Output;
+use super::language::Reading;
 use super::model::Think;
 use super::simulate::{Reader, edits};
 use super::toy::{EOS, IDS, VOCAB};
@@ -145,7 +146,14 @@ fn search(
                 continue;
             };
             let edits = edits(options, &tokens, prompt.len());
+            let reading = read(options, output);
             for token in 0..IDS as Token {
+                if reading
+                    .as_ref()
+                    .is_some_and(|reading| !reading.allows(token))
+                {
+                    continue;
+                }
                 let mut value = sampler.logprob(&softmax, token);
                 if tokens.contains(&token) {
                     value *= options.repetition_penalty;
@@ -172,6 +180,8 @@ fn search(
                 Some(FinishReason::Stop)
             } else if reader.cut(&[prompt, &output[..]].concat(), false).is_some() {
                 Some(FinishReason::StopString)
+            } else if read(options, &output).is_some_and(|reading| !reading.follows().more) {
+                Some(FinishReason::Stop)
             } else {
                 (n == most).then_some(FinishReason::Length)
             };
@@ -206,6 +216,13 @@ fn search(
             }
         }
     }
+}
+
+/// How far an output has come in the language of a call.
+fn read<'a>(options: &'a GenerateOptions, output: &[Token]) -> Option<Reading<'a>> {
+    let mut reading = Reading::new(options)?;
+    output.iter().for_each(|token| reading.take(*token));
+    Some(reading)
 }
 
 /// With scores.

@@ -3,12 +3,14 @@
 
 mod beams;
 mod guess;
+mod language;
 mod model;
 mod simulate;
 mod toy;
 
 pub use beams::*;
 pub use guess::*;
+pub use language::*;
 pub use model::*;
 pub use simulate::*;
 pub use toy::*;
@@ -17,7 +19,7 @@ use llamabi::backend::{Limits, Run};
 use llamabi::engine::request::RequestLimits;
 use llamabi::engine::{
     Alternative, BeamEvent, Drafted, Engine, EngineOptions, Event, FinishReason, GenerateOptions,
-    Next, Prompt, Request, RequestStats, Stream,
+    Next, Prompt, Question, Request, RequestStats, Stream,
 };
 use llamabi::log::Log;
 use llamabi::{Result, Token};
@@ -263,6 +265,17 @@ pub fn long(n: usize) -> GenerateOptions {
     }
 }
 
+/// What a call on one prompt gives on a handle that has nothing else to do.
+pub fn alone(max_seq_len: usize, tokens: &[Token], options: &GenerateOptions) -> Vec<Output> {
+    let setup = Setup {
+        max_seq_len,
+        n_pages: 4 * max_seq_len,
+        ..Setup::default()
+    };
+    let (host, _) = setup.start(hash_think);
+    host.run(vec![Prompt::Tokens(tokens.to_vec())], options.clone())
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Output {
     pub tokens: Vec<Token>,
@@ -329,12 +342,21 @@ pub fn add(outputs: &mut [Output], event: Event) {
 /// All events of a stream, per sequence, and whether it ended as cancelled. Fails the test where it
 /// hangs, or where an event follows the end.
 pub fn collect(stream: &Stream, n: usize) -> Result<(Vec<Output>, bool)> {
+    collect_answering(stream, n, |question| panic!("nobody answers {question:?}"))
+}
+
+/// The same of a call whose caller answers questions.
+pub fn collect_answering(
+    stream: &Stream,
+    n: usize,
+    mut answer: impl FnMut(Question),
+) -> Result<(Vec<Output>, bool)> {
     let mut outputs = vec![Output::default(); n];
     loop {
         match stream.next(Some(PATIENCE))? {
             Next::Event(event) => add(&mut outputs, event),
             Next::Timeout => panic!("nothing within {PATIENCE:?}"),
-            Next::Question(question) => panic!("nobody answers {question:?}"),
+            Next::Question(question) => answer(question),
             end => {
                 assert!(outputs.iter().all(|out| out.finish.is_some()));
                 assert_eq!(stream.next(None).unwrap(), end, "the end is for ever");

@@ -376,7 +376,10 @@ impl Run for Model {
             }
         }
         self.chosen = None;
-        let for_host = |choice: &Choice| choice.needs_logits() || choice.to_host;
+        let for_host = |choice: &Choice| {
+            // A mask is not there yet: it is made while the model computes.
+            choice.needs_logits() || choice.to_host || choice.mask.is_some()
+        };
         // Of a step without choices, too.
         given.for_host = step.choices.iter().all(for_host);
         if self.ahead && !given.for_host {

@@ -1,13 +1,14 @@
 //! What should come out.
 
 use super::Output;
+use super::language::Reading;
 use super::model::Think;
 use super::toy::{EOS, IDS, Toy, VOCAB, decode};
 use llamabi::Token;
 use llamabi::backend::RowKind;
-use llamabi::backend::choice::{Changes, Edit, Strategy};
+use llamabi::backend::choice::{Changes, Edit, Strategy, mask_words};
 use llamabi::engine::sampler::{Sampler, uniform};
-use llamabi::engine::{FinishReason, GenerateOptions};
+use llamabi::engine::{FinishReason, GenerateOptions, Question};
 use llamabi::tokenizer::{Piece, Tokenizer};
 
 /// What is added to the logits of the token after `tokens`, one id at a time, by the definitions of
@@ -43,6 +44,40 @@ pub fn edits(options: &GenerateOptions, tokens: &[Token], prompt_len: usize) -> 
         add: edit(token),
     });
     all.filter(|edit| edit.add != 0.0).collect()
+}
+
+/// What a caller who is asked about logits bans behind some tokens.
+pub fn is_banned_by_caller(tokens: &[Token], token: Token) -> bool {
+    let sum: usize = tokens.iter().map(|token| *token as usize).sum();
+    (sum + token as usize) % 5 == 0
+}
+
+/// What that caller says to a question.
+pub fn answer(mut question: Question) {
+    let tokens = question.tokens().to_vec();
+    for (token, logit) in (0..).zip(question.logits_mut()) {
+        if is_banned_by_caller(&tokens, token) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+    question.answer();
+}
+
+/// The tokens that a grammar and the caller leave, if there is one that has a say.
+fn mask(
+    options: &GenerateOptions,
+    tokens: &[Token],
+    reading: Option<&Reading>,
+) -> Option<Vec<u32>> {
+    if let Some(reading) = reading {
+        return Some(reading.mask());
+    }
+    options.ask_logits.then(|| {
+        let mut mask = vec![0; mask_words(VOCAB)];
+        let left = (0..IDS as Token).filter(|token| !is_banned_by_caller(tokens, *token));
+        left.for_each(|token| mask[token as usize / 32] |= 1 << (token % 32));
+        mask
+    })
 }
 
 /// One sequence alone, one whole prompt at a time, without pages, batches or streams.
@@ -130,13 +165,16 @@ pub fn simulate_contrast(
     let reader = Reader { prompt, options };
     let mut cut = None;
     let mut reason = FinishReason::Length;
+    let mut reading = Reading::new(options);
     while tokens.len() - prompt.len() < most {
         think(&history(&tokens), &mut row);
         sampler.load(&row);
         let draw = uniform(options.seed, u64::from(index), tokens.len() as u64);
         let edits = edits(options, &tokens, prompt.len());
+        let mask = mask(options, &tokens, reading.as_ref());
         let changes = Changes {
             edits: &edits,
+            mask: mask.as_deref(),
             ..Changes::after(&tokens)
         };
         let contrasted = amateur
@@ -162,6 +200,13 @@ pub fn simulate_contrast(
         cut = reader.cut(&tokens, false);
         if cut.is_some() {
             break;
+        }
+        if let Some(reading) = &mut reading {
+            reading.take(token);
+            if !reading.follows().more {
+                reason = FinishReason::Stop;
+                break;
+            }
         }
     }
     reader.read(&tokens, cut, reason, &mut out);
@@ -226,7 +271,11 @@ impl Reader<'_> {
 
 /// `got` is what the simulation says, figures aside.
 pub fn assert_same(got: &Output, want: &Output) {
-    assert_eq!(got.tokens, want.tokens);
+    assert_eq!(
+        got.tokens, want.tokens,
+        "{:?} {:?}",
+        got.finish, want.finish
+    );
     assert_eq!(got.logprobs, want.logprobs);
     assert_eq!(got.top, want.top);
     assert_eq!(got.text, want.text);

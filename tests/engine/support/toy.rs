@@ -3,6 +3,7 @@
 use llamabi::engine::Prompt;
 use llamabi::tokenizer::{Bound, Encoded, Piece, Tokenizer};
 use llamabi::{Result, Token};
+use std::sync::LazyLock;
 
 pub const BOS: Token = 1;
 pub const EOS: Token = 2;
@@ -52,8 +53,16 @@ impl Tokenizer for Toy {
             _ => Piece::Control,
         }
     }
-    fn token_bytes_with_nul(&self, _: Token) -> &[u8] {
-        unreachable!("the engine asks for pieces")
+    fn token_bytes_with_nul(&self, token: Token) -> &[u8] {
+        static BYTES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+            let bytes = |token| match Toy.piece(token) {
+                Piece::Text(text) => [text.as_bytes(), &[0]].concat(),
+                Piece::Byte(byte) => vec![byte, 0],
+                _ => vec![0],
+            };
+            (0..IDS as Token).map(bytes).collect()
+        });
+        &BYTES[token as usize]
     }
     fn strips_leading_space(&self) -> bool {
         true
