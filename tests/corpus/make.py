@@ -293,9 +293,30 @@ def gguf_file(version, keys, tensors, number=None):
     return out + bytes(-len(out) % 16) + data
 
 
+def grammars():
+    """Sources, each behind the digit that says of which kind it is."""
+    record = {
+        "type": "object", "required": ["a"], "additionalProperties": False,
+        "properties": {"a": {"type": "string", "maxLength": 5, "pattern": "^[a-z]+$"},
+                       "b": {"type": "integer", "minimum": -3, "multipleOf": 2},
+                       "c": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/d"}]}},
+        "$defs": {"d": {"type": "array", "items": {"enum": [1, "x"]}, "maxItems": 3}},
+    }
+    row = {
+        "type": "array", "items": False, "x-guidance": {"whitespace_flexible": False},
+        "prefixItems": [{"type": "string", "format": "date-time"}, {"type": "number", "exclusiveMaximum": 1.5}],
+    }
+    lark = 'start: a ("," a)*\na: /[ab]{1,3}/ | "x" b?\nb: %json {"type": "boolean"}\n%ignore " "\n'
+    return {
+        "record": "0" + json.dumps(record), "row": "0" + json.dumps(row),
+        "regex": "1(ab|c{2,3})+[^a-y]?\\d{1,4}(\u00e9|\u65e5\u672c)",
+        "lark": "2" + lark, "choice": "3" + json.dumps(["red", "green and", "\u00e9"], ensure_ascii=False),
+    }
+
+
 def main():
     for folder in ("pth", "pickle", "safetensors", "config", "index", "tokenizer_json", "tiktoken", "gguf", "gguf_model",
-                   "quant_config", "adapter", "jinja", "chat_json"):
+                   "quant_config", "adapter", "jinja", "chat_json", "grammar"):
         shutil.rmtree(HERE / folder, ignore_errors=True)
         (HERE / folder).mkdir()
 
@@ -359,6 +380,9 @@ def main():
 
     for name, text in templates().items():
         (HERE / "jinja" / name).write_text(text)
+
+    for name, text in grammars().items():
+        (HERE / "grammar" / name).write_text(text)
 
     dialogs = {
         "texts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "<s>b"}]}],

@@ -1,6 +1,7 @@
 //! Mutation fuzzing of everything that reads files, in every test run: some thousand inputs per
 //! target, the same each time. Nothing may panic, and no input may make us ask for memory out of
-//! proportion to its size.
+//! proportion to its size. (U)
+#![allow(unsafe_code)]
 
 mod harness;
 mod mutate;
@@ -9,6 +10,7 @@ use crate::account::measure;
 use mutate::Mutator;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Memory an input of this length may cost. A parsed JSON number of two bytes takes 32, in a vector
 /// that doubles; the rest is for paths, messages and the standard library's buffers.
@@ -25,6 +27,12 @@ fn tokenizer_allowance(len: usize) -> usize {
 /// The same for a template: what it makes is charged, up to 64 MiB and 16 times the input.
 fn template_allowance(len: usize) -> usize {
     (96 << 20) + 128 * len
+}
+
+/// The same for a grammar on this thread: what is reserved before a compilation, which grows with
+/// the brackets that there may be.
+fn grammar_allowance(len: usize) -> usize {
+    (96 << 20) + (8 << 10) * len
 }
 
 fn corpus(folder: &str) -> Vec<Vec<u8>> {
@@ -458,4 +466,96 @@ fn chat_json() {
     ];
     let (target, bound) = (harness::chat_json, tokenizer_allowance);
     fuzz_within(bound, "chat_json", &words, 3_000, 12, target);
+}
+
+/// The longest that one grammar may take: far more than an idle machine needs.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// The address space that the grammars may take, one after the other: what compiling one needs at
+/// least, [`llamabi::grammar`] reserves before, and a stack.
+const GRAMMAR_BYTES: u64 = 512 << 20;
+
+/// In a process of its own: parsers work on threads of theirs, so their memory is in no account of
+/// this thread's, but the address space of a process has a limit. `LLAMABI_TEST_GRAMMARS` asks for
+/// so many inputs.
+#[test]
+fn grammar() {
+    const CHILD: &str = "LLAMABI_TEST_GRAMMARS_CHILD";
+    let n = std::env::var("LLAMABI_TEST_GRAMMARS").map_or(1_000, |n| n.parse().unwrap());
+    if std::env::var_os(CHILD).is_some() {
+        return grammars_with_little_memory(n);
+    }
+    let out = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["fuzz::grammar", "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        // Another arena would have address space of its own, reserved before there is a limit.
+        .env("MALLOC_ARENA_MAX", "1")
+        .output()
+        .unwrap();
+    let (said, why) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    eprint!("{why}");
+    let last = last_grammar();
+    let last = last.display();
+    assert!(
+        out.status.success() && said.contains("1 passed"),
+        "{:?}; the last input is in {last}: {said}",
+        out.status
+    );
+}
+
+/// Where the input is that is under way.
+fn last_grammar() -> std::path::PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz-grammar-last.bin")
+}
+
+fn grammars_with_little_memory(n: usize) {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+    let limit = libc::rlimit {
+        rlim_cur: pages * 4096 + GRAMMAR_BYTES,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the limit is a valid one of this process.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    let words: [&[u8]; 24] = [
+        b"{\"$ref\":\"#\"}",
+        b"\"anyOf\":[{},{\"type\":\"array\"}],",
+        b"\"maxLength\":4294967295,",
+        b"\"minItems\":100000,",
+        b"\"multipleOf\":0.3,",
+        b"\"pattern\":\"(a|aa)*$\",",
+        b"\"additionalProperties\":",
+        b"\"x-guidance\":{},",
+        b"[[[[[[[[[[[[[[[[",
+        b"((((((((",
+        b"){9,999}",
+        b"(.?){500}",
+        b"\\p{L}",
+        b"[^a]",
+        b".*",
+        b"|",
+        b"\nstart: ",
+        b" a a ",
+        b" & ~/a/",
+        b"%json {}",
+        b"[max_tokens=3]",
+        b"<[1-9]>",
+        b"null",
+        b"\xe6\x97",
+    ];
+    let target = |data: &[u8]| {
+        std::fs::write(last_grammar(), data).unwrap();
+        let start = Instant::now();
+        let result = harness::grammar(data);
+        let took = start.elapsed();
+        assert!(took < LONGEST, "a grammar has taken {took:?}");
+        if let Err(error @ llamabi::Error::Refused { .. }) = &result {
+            panic!("a grammar has left no memory: {error}");
+        }
+        result
+    };
+    fuzz_within(grammar_allowance, "grammar", &words, n, 20, target);
 }

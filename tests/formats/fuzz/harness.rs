@@ -13,14 +13,15 @@ use llamabi::chat::jinja::{Fault, Meter, Moment, Template, Value, limits, read_j
 use llamabi::chat::{Chat, ChatRequest, Sources};
 use llamabi::checkpoint::{self, Adapter, Plan, TokenizerSource, hugging_face};
 use llamabi::format::{Encoding, TensorFile, gguf as gg, pickle, pth, safetensors as st};
+use llamabi::grammar::{Cursor, Grammars, Source};
 use llamabi::model::{Config, rope};
 use llamabi::ranks::processes::adapters;
 use llamabi::ranks::processes::handshake::{Found, Hello, Offer};
 use llamabi::ranks::processes::message::{Kind, Message};
 use llamabi::tokenizer::{self, Bound, Detokenizer, Run, Tokenizer};
-use llamabi::{Error, Result};
+use llamabi::{Error, Result, Token};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// A folder of this thread, in memory where the system has such a thing.
 struct Scratch(PathBuf);
@@ -377,6 +378,46 @@ pub fn rank_message(data: &[u8]) -> Result<()> {
         Kind::Ready => reader.size().map(drop),
         _ => Ok(()),
     }
+}
+
+/// The source of a grammar: its first byte says of which kind. What compiles is followed for some
+/// tokens, which the source itself chooses.
+pub fn grammar(data: &[u8]) -> Result<()> {
+    static KIT: LazyLock<(Arc<dyn Tokenizer>, Grammars)> = LazyLock::new(|| {
+        let bytes = include_bytes!("../../../demo/meta/tokenizer.model");
+        let tokenizer = tokenizer::from_bytes(Path::new("tokenizer.model"), bytes).unwrap();
+        let grammars = Grammars::new(tokenizer.vocab_size(), vec![tokenizer.eos_id()]);
+        (tokenizer, grammars)
+    });
+    let refused = |what: &str| Error::Grammar(what.into());
+    let (kind, text) = data.split_first().ok_or_else(|| refused("nothing"))?;
+    let text = std::str::from_utf8(text).map_err(|_| refused("no text"))?;
+    let source = match kind % 4 {
+        0 => Source::JsonSchema(text),
+        1 => Source::Regex(text),
+        2 => Source::Lark(text),
+        _ => Source::Choice(text),
+    };
+    let (tokenizer, grammars) = &*KIT;
+    let grammar = Arc::new(grammars.compile(&**tokenizer, source)?);
+    let (mut cursor, mut mask) = (Cursor::new(&grammar), vec![0; grammar.mask_words()]);
+    for byte in text.bytes().take(50) {
+        cursor.mask_to_generate(&mut mask)?;
+        let is_allowed = |t: &Token| mask[*t as usize / 32] >> (t % 32) & 1 == 1;
+        let ids = 0..tokenizer.vocab_size() as Token;
+        let allowed: Vec<Token> = ids.filter(is_allowed).collect();
+        let Some(&token) = allowed.get(byte as usize % allowed.len().max(1)) else {
+            return Ok(());
+        };
+        if token == tokenizer.eos_id() {
+            return Ok(());
+        }
+        assert!(cursor.take(token)?, "its mask allows token {token}");
+        if cursor.is_complete()? {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 fn try_tokenizer(name: &str, data: &[u8]) -> Result<()> {
