@@ -62,9 +62,10 @@ fn call(max_samples: usize) -> impl Strategy<Value = Call> {
     let samples = (
         samples,
         prop_oneof![2 => Just(false), 1 => Just(max_samples > 1)],
+        0..4usize,
     );
     (prompts, options, samples, 0..200usize, 5..60u64, after).prop_map(
-        |(prompts, options, (samples, beams), read, pause_ms, after)| Call {
+        |(prompts, options, (samples, beams, say), read, pause_ms, after)| Call {
             prompts,
             options: GenerateOptions {
                 num_return_sequences: samples,
@@ -72,6 +73,14 @@ fn call(max_samples: usize) -> impl Strategy<Value = Call> {
                 beam_events: beams,
                 // Searches are simulated slowly.
                 max_gen_len: options.max_gen_len.map(|n| if beams { n / 4 } else { n }),
+                // Who else has a say about tokens: a grammar, or the caller, or phrases.
+                grammar: (say == 1).then(|| grammar(SHORT_LANGUAGES)),
+                ignore_eos: say != 1,
+                ask_logits: say == 2 && !beams,
+                force_words: match say == 2 && beams {
+                    true => vec![vec![vec![40, 41], vec![44]], vec![vec![7, 30, 7]]],
+                    false => Vec::new(),
+                },
                 ..options
             },
             read,
@@ -144,7 +153,8 @@ fn drive(host: &Host, call: &Call) -> Option<Vec<Output>> {
                 out.finish = Some(e.reason);
                 (out.sum_logprob, out.score) = (e.sum_logprob, e.score);
             }
-            Next::Question(_) | Next::Timeout => panic!("nothing within {PATIENCE:?}"),
+            Next::Question(question) => answer(question),
+            Next::Timeout => panic!("nothing within {PATIENCE:?}"),
             Next::Done | Next::Cancelled => break,
         }
     }
@@ -202,7 +212,11 @@ proptest! {
                         && setup.max_unread_ms == u32::MAX
                         && setup.stall_memory_bytes == 1 << 20;
                     if whole {
-                        let want = simulate_beams(&mut hash_think, tokens, &call.options, MAX_SEQ_LEN);
+                        let want = match call.options.force_words.is_empty() {
+                            true => simulate_beams(
+                                &mut hash_think, tokens, &call.options, MAX_SEQ_LEN),
+                            false => alone(MAX_SEQ_LEN, tokens, &call.options),
+                        };
                         got.iter().zip(&want).for_each(|(got, want)| assert_same_beams(got, want));
                     }
                 }
@@ -222,7 +236,7 @@ proptest! {
                         prop_assert!(want.tokens.starts_with(&got.tokens));
                     }
                     Some(_) => {
-                        prop_assert_eq!(&got.tokens, &want.tokens);
+                        prop_assert_eq!(&got.tokens, &want.tokens, "{:?} {:?}", got.finish, want.finish);
                         prop_assert_eq!(&got.text, &want.text);
                         prop_assert_eq!(&got.logprobs, &want.logprobs);
                         prop_assert_eq!(got.finish, want.finish);

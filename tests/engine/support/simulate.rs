@@ -46,17 +46,17 @@ pub fn edits(options: &GenerateOptions, tokens: &[Token], prompt_len: usize) -> 
     all.filter(|edit| edit.add != 0.0).collect()
 }
 
-/// What a caller who is asked about logits bans behind some tokens.
-pub fn is_banned_by_caller(tokens: &[Token], token: Token) -> bool {
+/// Which tokens a caller who is asked about logits bans behind these.
+fn banned_by_caller(tokens: &[Token]) -> impl Fn(Token) -> bool + use<> {
     let sum: usize = tokens.iter().map(|token| *token as usize).sum();
-    (sum + token as usize) % 5 == 0
+    move |token| (sum + token as usize).is_multiple_of(5)
 }
 
 /// What that caller says to a question.
 pub fn answer(mut question: Question) {
-    let tokens = question.tokens().to_vec();
+    let is_banned = banned_by_caller(question.tokens());
     for (token, logit) in (0..).zip(question.logits_mut()) {
-        if is_banned_by_caller(&tokens, token) {
+        if is_banned(token) {
             *logit = f32::NEG_INFINITY;
         }
     }
@@ -74,7 +74,8 @@ fn mask(
     }
     options.ask_logits.then(|| {
         let mut mask = vec![0; mask_words(VOCAB)];
-        let left = (0..IDS as Token).filter(|token| !is_banned_by_caller(tokens, *token));
+        let is_banned = banned_by_caller(tokens);
+        let left = (0..IDS as Token).filter(|token| !is_banned(*token));
         left.for_each(|token| mask[token as usize / 32] |= 1 << (token % 32));
         mask
     })
