@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Must equal `LLAMABI_ABI_VERSION` in `src/capi/types/status.rs`; a test compares them through `readelf`.
+/// Must equal `LLAMABI_ABI_VERSION` in `src/capi/types/status.rs`; a test compares them through
+/// `readelf`.
 const ABI_VERSION: u32 = 0;
 
 /// Whether GPU kernels are compiled in: `auto` (where an nvcc is installed), `none`, or `required`.

@@ -6,13 +6,13 @@
 //! process has had of a processor, which others cannot take from it.
 //!
 //! **Speculation.** Each case is generated with and without drafts, and their texts must be equal.
-//! A random model repeats nothing of its own, so the text that repeats is one that is expected: what
-//! it will say, with five changes. It says the same whatever is expected. The draft model has the
-//! shape that is used with a model of 1.1B, and computes all of it, but what it would say comes from
-//! a script that is right so often.
+//! A random model repeats nothing of its own, so the text that repeats is one that is expected:
+//! what it will say, with five changes. It says the same whatever is expected. The draft model has
+//! the shape that is used with a model of 1.1B, and computes all of it, but what it would say comes
+//! from a script that is right so often.
 //!
-//! **The rest** is in strategies.rs (beams beside a batch, samples of one prompt beside one), steps.rs
-//! and masks.rs.
+//! **The rest** is in strategies.rs (beams beside a batch, samples of one prompt beside one),
+//! steps.rs and masks.rs.
 //!
 //! | variable | |
 //! |---|---|

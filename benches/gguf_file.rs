@@ -1,4 +1,5 @@
-//! A GGUF file of random blocks, in which tensors have the types that llama.cpp's Q4_K_M gives them.
+//! A GGUF file of random blocks, in which tensors have the types that llama.cpp's Q4_K_M gives
+//! them.
 
 use half::f16;
 use llamabi::backend::Shape;

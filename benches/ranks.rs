@@ -1,8 +1,8 @@
 //! What ranks cost, or gain: `cargo bench --bench ranks -- <directory> [nodes] [rounds] [streams]`.
 //!
-//! Compares one rank that has all threads with a rank on each NUMA node (`0,0` by default: two ranks
-//! on node 0, which gain nothing and show the cost). Both have the same number of threads in all,
-//! and take turns in one process. Prints medians of prefill of 512 and of decode, in tokens/s.
+//! Compares one rank that has all threads with a rank on each NUMA node (`0,0` by default: two
+//! ranks on node 0, which gain nothing and show the cost). Both have the same number of threads in
+//! all, and take turns in one process. Prints medians of prefill of 512 and of decode, in tokens/s.
 //! `BENCH_DTYPE` (default: as stored) is the type that weights are converted to.
 
 use llamabi::engine::{GenerateOptions, Prompt};

@@ -1664,8 +1664,8 @@ typedef struct llama_info {
   /// Ranks that compute the model: the number of `devices` in the options, or 1. `weight_bytes`
   /// and `kv_bytes` are those of all ranks.
   uint32_t model_parallel_size;
-  /// 1 if there is a draft model (`draft_dir`), whose bytes are in `weight_bytes` and `kv_bytes` too.
-  /// Otherwise 0.
+  /// 1 if there is a draft model (`draft_dir`), whose bytes are in `weight_bytes` and `kv_bytes`
+  /// too. Otherwise 0.
   uint32_t has_draft;
   /// Number of Medusa heads (`medusa_dir`), whose bytes are in `weight_bytes` too.
   uint32_t medusa_heads;

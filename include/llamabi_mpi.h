@@ -11,8 +11,8 @@
  *   llamabi_mpi_free(&mpi);     after LLAMA_OK only; after a failure leave by _exit
  *   MPI_Finalize();
  *
- * After a failure, requests of MPI are still under way, and MPI_Finalize may wait for ever. Leave by
- * _exit then, and let whatever started the ranks start them again.
+ * After a failure, requests of MPI are still under way, and MPI_Finalize may wait for ever. Leave
+ * by _exit then, and let whatever started the ranks start them again.
  *
  * mpirun of Open MPI kills all ranks when one dies, unless it is told --with-ft ulfm: then the
  * others have an error within milliseconds, which rank 0 turns into LLAMA_E_PEER. MPICH's mpiexec

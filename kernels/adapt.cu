@@ -1,15 +1,15 @@
 // What the LoRA adapters of rows add to products: y += B (scale * A x). Each row has its own
 // adapter, or none.
 //
-// adapt_in computes the few numbers scale * A x, which wait in float32. adapt_out adds B times these
-// to float32 sums; adapt_up does so for gate and up, and finishes the row as ffn_up's epilogue does.
-// So the products themselves know nothing of adapters. All sums are in float32 and are rounded
-// nowhere but in what adapt_up stores. They run in an order that depends on the sizes of A and B
-// only, whatever the other rows are.
+// adapt_in computes the few numbers scale * A x, which wait in float32. adapt_out adds B times
+// these to float32 sums; adapt_up does so for gate and up, and finishes the row as ffn_up's
+// epilogue does. So the products themselves know nothing of adapters. All sums are in float32 and
+// are rounded nowhere but in what adapt_up stores. They run in an order that depends on the sizes
+// of A and B only, whatever the other rows are.
 //
 // A block of the kernels for prompts has eight neighbouring rows. Rows of one adapter mostly are
-// neighbours, so it reads A and B once for a run of them. The other kernels have one row in a block:
-// the rows of a decode step mostly have different adapters.
+// neighbours, so it reads A and B once for a run of them. The other kernels have one row in a
+// block: the rows of a decode step mostly have different adapters.
 #include "gpu.h"
 
 // Ranks of a block of adapt_in.

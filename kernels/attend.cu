@@ -5,8 +5,8 @@
 // 16-bit and 8-bit caches are multiplied on tensor cores (attend_tensor.h), a float32 cache in
 // float32 (attend_chunk.h).
 //
-// attend_int8 has 65 KB of machine code, because it has the chunk for three widths of heads. A launch
-// runs through the code of one.
+// attend_int8 has 65 KB of machine code, because it has the chunk for three widths of heads. A
+// launch runs through the code of one.
 #include "gpu.h"
 
 // Calls ATTEND with what the block attends to and its shared memory, unless it has nothing to do.

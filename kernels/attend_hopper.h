@@ -12,9 +12,9 @@
 // Therefore only head_dim and the type of the cache decide which of the two a device uses. Queries
 // are float32 and their rows lie anywhere in the buffer, so threads load them instead of TMA.
 //
-// A kernel for heads of 128 has 118 KB of machine code, one for 64 has 84. The products and what lies
-// between them are 44 and 34 of these. The rest stores the sums: each pair of a thread's registers,
-// in each type that outputs may have. A block runs through the code of one type, once.
+// A kernel for heads of 128 has 118 KB of machine code, one for 64 has 84. The products and what
+// lies between them are 44 and 34 of these. The rest stores the sums: each pair of a thread's
+// registers, in each type that outputs may have. A block runs through the code of one type, once.
 //
 // A warpgroup could have rows of several heads that share keys. This would help only where many
 // short prompts meet, and there most of the time goes to the matrix products.
@@ -46,8 +46,8 @@ template <class T, uint32_t B> struct HopperAttention {
     // The parity of the barrier phase for tile j: how often its stage has been used before, modulo
     // 2.
     DEVICE_MEMBER static uint32_t round_of(uint32_t j) { return j / STAGES & 1; }
-    // The first key that any of the rows sees, and the number of the tile that has it. Tiles of keys
-    // are counted from that one on.
+    // The first key that any of the rows sees, and the number of the tile that has it. Tiles of
+    // keys are counted from that one on.
     DEVICE_MEMBER uint32_t begin() const { return first_key(tile.position + 1, h.p.window); }
     DEVICE_MEMBER uint32_t first_tile() const { return begin() / KEYS; }
 
@@ -88,8 +88,8 @@ template <class T, uint32_t B> struct HopperAttention {
         for (uint32_t j = 0; j < n_tiles; j++) {
             const uint32_t key = (before + j) * KEYS + lane % PAGES * GPU_PAGE, stage = j % STAGES;
             unsigned char *to = values ? values_of(j) : keys_of(j);
-            // For boxes beyond the last page and before the window, the row is beyond the end of the
-            // map, which reads as zeros.
+            // For boxes beyond the last page and before the window, the row is beyond the end of
+            // the map, which reads as zeros.
             const uint32_t row =
                 key < n_keys && key + GPU_PAGE > begin()
                     ? h.first +
@@ -276,8 +276,8 @@ template <class T, uint32_t B> struct HopperAttention {
             for (int32_t i = 0; i < (int32_t)KEYS / 2; i++)
                 if (i / 4 * 8 + i % 2 >= sees + beyond + i / 2 % 2 * 8) s[i] = -INFINITY_F;
         }
-        // The mask of the window is needed only if the last row of the warp does not see all of these
-        // keys.
+        // The mask of the window is needed only if the last row of the warp does not see all of
+        // these keys.
         if (first_key(position + own / 16 * 16 + 16, window) > key) {
             UNROLL
             for (uint32_t i = 0; i < KEYS / 2; i++)

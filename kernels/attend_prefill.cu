@@ -7,9 +7,9 @@
 // keys that the row does not see leave its state unchanged. So neither the way a prompt is cut into
 // chunks nor the other rows of a block matter.
 //
-// A kernel for heads of 128 has 146 KB of machine code (165 for a cache with scales), of which 33 (52)
-// lie before the last product. The rest stores the sums: each pair of a thread's registers, in each
-// type that outputs may have. A block runs through the code of one type, once.
+// A kernel for heads of 128 has 146 KB of machine code (165 for a cache with scales), of which 33
+// (52) lie before the last product. The rest stores the sums: each pair of a thread's registers, in
+// each type that outputs may have. A block runs through the code of one type, once.
 #include "gpu.h"
 
 #define KEYS 64

@@ -14,8 +14,8 @@
 // the bits. With many rows, registers do not suffice for two such sums, so finished sums wait in
 // shared memory until they are joined.
 //
-// A kernel has more than 64 KB of machine code, because it has the loop over K and what comes behind
-// it for three numbers of rows. A launch runs through the code of one.
+// A kernel has more than 64 KB of machine code, because it has the loop over K and what comes
+// behind it for three numbers of rows. A launch runs through the code of one.
 
 // The number of blocks that share a K, and the memory in which they exchange sums (params.h).
 struct Split {
@@ -42,9 +42,9 @@ template <class W, int NT> struct Batch {
     // Lines in flight. With 32 sums a thread (NT = 8), two lines of codes would spill registers; of
     // k8, whose sums are scaled twice as often, with 16 sums too.
     static constexpr uint32_t DEPTH = QUANTISED<W> && (NT == 8 || (NT == 4 && L::SIXTEENS)) ? 1 : 2;
-    // Whether each step of a line asks whether it lies within K. Rows of 16-bit numbers may end with
-    // a part of a line. Quantised rows end with whole lines, all of whose steps can be multiplied:
-    // theirs ask only where registers are short.
+    // Whether each step of a line asks whether it lies within K. Rows of 16-bit numbers may end
+    // with a part of a line. Quantised rows end with whole lines, all of whose steps can be
+    // multiplied: theirs ask only where registers are short.
     static constexpr bool BREAKS = !L::SCALED || L::SIXTEENS || NT >= 4;
     static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH,
                               LEVEL_BYTES = NT * 4096;
@@ -105,8 +105,8 @@ template <class W, int NT> struct Batch {
         pairs.rows(rows, j);
         const unsigned char *const from[2] = {
             row_of<W>(w, w_stride, rows[0]), row_of<W>(w, w_stride, rows[1])};
-        // Without a ring: of two lines, one is asked for behind the first step of the other. In front
-        // of that, the wait for the other would be a wait for both.
+        // Without a ring: of two lines, one is asked for behind the first step of the other. In
+        // front of that, the wait for the other would be a wait for both.
         L ahead[DEPTH];
         uint32_t to_load = start;
         auto load = [&](L &to) {

@@ -94,9 +94,9 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         pairs.rows(rows, j);
         const unsigned char *const from[2] = {
             row_of<Q>(w, w_stride, rows[0]), row_of<Q>(w, w_stride, rows[1])};
-        // Lines come in groups, which two places have in turn. (Copying one to the other instead would
-        // wait for its load.) A warp that waits for one of its loads waits for all, so the next group
-        // is asked for when the first weights of this one are there.
+        // Lines come in groups, which two places have in turn. (Copying one to the other instead
+        // would wait for its load.) A warp that waits for one of its loads waits for all, so the
+        // next group is asked for when the first weights of this one are there.
         QuantisedLine<Q> ahead[2][GROUP];
         const auto load = [&](QuantisedLine<Q>(&to)[GROUP], uint32_t group) {
             UNROLL
@@ -136,13 +136,14 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
                             wgmma_registers(
                                 sums, slabs[u], operand(stage + (i + u) % 4 * 32), f16());
                         wgmma_commit();
-                        // These products stay in flight. Meanwhile the next slabs are decoded into the
-                        // registers that the products before have finished reading.
+                        // These products stay in flight. Meanwhile the next slabs are decoded into
+                        // the registers that the products before have finished reading.
                         wgmma_wait<1>();
 #ifdef PLANT_CODES_FREED_EARLY
                         if (i % 4 == 0) stage_read_by_cluster(empty + step % STAGES, true);
 #else
-                        // Also of a block by itself: a branch would make ptxas wait for each product.
+                        // Also of a block by itself: a branch would make ptxas wait for each
+                        // product.
                         if (i % 4 == 0)
                             stage_read_by_cluster(empty + (step - 1) % STAGES, step > 0);
 #endif

@@ -5,15 +5,16 @@
 //
 // An mma does not care which matrix column is which k, as long as both operands agree. The
 // assignment here lets a lane take its fragment of operand A from 16-byte pieces of the same
-// matrices that prefill reads, so lanes exchange no weights. A line is 128 bytes of a weight row: 64
-// columns of 16 bits, 128 of 8, or 256 of 4. A lane has two pieces of it: t and t + 4, where t =
+// matrices that prefill reads, so lanes exchange no weights. A line is 128 bytes of a weight row:
+// 64 columns of 16 bits, 128 of 8, or 256 of 4. A lane has two pieces of it: t and t + 4, where t =
 // lane % 4. In each step of 32 columns (two mmas), a lane has four columns from START * t on and
 // four from START * t + GAP on.
 //
 // Batch invariance: every kernel computes an output in the same order, for any number of rows.
 // - Each warp w of eight runs the mmas over lines w, w + 8, .. in turn. For quantised weights, the
 //   sum of each step (k6 and k8: of each half of a step) starts from zero, is scaled, and is added
-//   in float32; before that, for k4 and k5, the step's minimum times its sum of activations is subtracted.
+//   in float32; before that, for k4 and k5, the step's minimum times its sum of activations is
+//   subtracted.
 // - The sums of warps 2i and 2i + 1 are added, for i = 0 .. 3.
 // - These four sums are added in ascending order.
 // The columns of an mma do not affect each other. A row is rounded to 16 bits either as prepare.cu
@@ -22,11 +23,12 @@
 // round differently. The seven idle columns cost nothing where memory is the limit.
 
 // What a thread of a block of 256 has of a row of `width` numbers: of SPAN columns from `first` on,
-// four neighbouring ones of each 1024. Columns beyond the width are zero, whatever the padding holds.
+// four neighbouring ones of each 1024. Columns beyond the width are zero, whatever the padding
+// holds.
 //
-// No load depends on a condition, so all of them are in flight together. In a loop that asked before
-// each whether there is one, each waited for the one before it, and norms took 9 us on an H100. N: the
-// number of loads, 4 where there are registers for their numbers.
+// No load depends on a condition, so all of them are in flight together. In a loop that asked
+// before each whether there is one, each waited for the one before it, and norms took 9 us on an
+// H100. N: the number of loads, 4 where there are registers for their numbers.
 template <uint32_t N> struct RowPart {
     static constexpr uint32_t LOADS = N, SPAN = N * 1024;
     float v[LOADS][4];

@@ -5,8 +5,8 @@
 // copies going; each of the other two warpgroups multiplies 64 rows by 256 columns. There is also a
 // half tile, which has 128 columns; two of its blocks fit on a multiprocessor. It is used where the
 // large tile would leave multiprocessors idle. Its traffic from L2 is a third larger. For few rows
-// there is a quarter tile of 64 columns, for one warpgroup; not for ffn_up, whose runs (below) would
-// be half of a box.
+// there is a quarter tile of 64 columns, for one warpgroup; not for ffn_up, whose runs (below)
+// would be half of a box.
 //
 // Two blocks that are neighbours in blockIdx.x have the same weights. If they are a cluster, each
 // copies one run of them into the shared memory of both, which takes a third of the large tile's
@@ -51,22 +51,22 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         "params.h");
 
     // Multiplies m rows of x, from row `x_row` on. A block has groups * 64 of them. `groups` is 2;
-    // with the half tile it may be 1, where 2 would give too few blocks, and with the quarter tile it
-    // is. The epilogue `out` of
-    // gemm.h is an object with four methods:
+    // with the half tile it may be 1, where 2 would give too few blocks, and with the quarter tile
+    // it is. The epilogue `out` of gemm.h is an object with four methods:
     //   column(c)     what columns c and c + 1 of either run are to every row
     //   row(i)        what row i of the launch is to every column; it may not exist
     //   find(row, column)             loads what both need together
     //   put(row, column, found, a, b) stores the results of a pair of sums of each run
-    // and a fifth, which one warp calls while the others multiply, with the block's rows and columns:
+    // and a fifth, which one warp calls while the others multiply, with the block's rows and
+    // columns:
     //   expect(first, rows, columns)  asks for what find will load
     // Loads are separate from stores for the reason that few.h gives.
     template <class Out> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,
         uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m, uint32_t k, uint32_t first,
         uint32_t second, const Out &out) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * (groups * 64), steps = (k + K - 1) / K;
-        // A warpgroup without rows does not take part. A block without any, which makes the number of
-        // blocks even, multiplies as one with few: its partner needs its copies.
+        // A warpgroup without rows does not take part. A block without any, which makes the number
+        // of blocks even, multiplies as one with few: its partner needs its copies.
         const auto workers_of = [=](uint32_t from) { return from + 64 < m ? groups : 1; };
         const uint32_t workers = workers_of(m0);
         const bool paired = cluster_blocks() > 1;

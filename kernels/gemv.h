@@ -170,9 +170,9 @@ template <int R> DEVICE void norm_dot2(float (&sums)[2][R], const float *w0, con
 
 DEVICE float silu(float x) { return x / (1.0f + expf(-x)); }
 // silu for the rows of prompts whose weights have at most 16 bits. The result is rounded to 16 bits
-// too, so six instructions are enough where the exact function takes thirty. The relative error is at most 3e-6 where the result is a normal
-// number of f16 (|x| <= 14). All kernels for such rows call this one, adapt_up too, because rows
-// without an adapter take either way.
+// too, so six instructions are enough where the exact function takes thirty. The relative error is
+// at most 3e-6 where the result is a normal number of f16 (|x| <= 14). All kernels for such rows
+// call this one, adapt_up too, because rows without an adapter take either way.
 DEVICE float silu_of_prompt(float x) {
     return x * reciprocal_fast(1.0f + exp2_fast(x * -1.44269504f)); // 1 / ln 2
 }

@@ -124,8 +124,9 @@ DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
 
 // Loads weights, which one thread reads once. Bypasses L1.
 //
-// The loads that have no intrinsic are volatile: nvcc takes any other asm for a computation that can
-// do no harm, and moves it in front of the `if` around it. It read biases that were null that way.
+// The loads that have no intrinsic are volatile: nvcc takes any other asm for a computation that
+// can do no harm, and moves it in front of the `if` around it. It read biases that were null that
+// way.
 DEVICE Words4 load_stream(const void *p) {
     Words4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -461,8 +462,8 @@ DEVICE uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 DEVICE uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 // Returns in all threads of a block whether it is the last of `n` blocks to call this; then it sees
-// what the others had written before, and the counter is zero again. Follows a block_sync. `flag` is
-// in shared memory.
+// what the others had written before, and the counter is zero again. Follows a block_sync. `flag`
+// is in shared memory.
 DEVICE bool is_last_block(uint32_t *counter, uint32_t n, uint32_t *flag) {
     if (threadIdx.x == 0) {
         // The barrier before and the one below extend the order of this thread to the block.

@@ -59,8 +59,8 @@ DEVICE void barrier_wait(AsyncBarrier *b, uint32_t parity) {
             : "memory");
     } while (!over);
 }
-// The number of the thread in its warp: threadIdx.x % 32, read from a register of its own. Where the
-// loop of gemm_hopper.h has threadIdx.x % 32 instead, ptxas waits for each of its products.
+// The number of the thread in its warp: threadIdx.x % 32, read from a register of its own. Where
+// the loop of gemm_hopper.h has threadIdx.x % 32 instead, ptxas waits for each of its products.
 DEVICE uint32_t lane_of_warp() {
     uint32_t lane;
     asm("mov.u32 %0, %%laneid;" : "=r"(lane));

@@ -105,8 +105,8 @@ DEVICE void attend_again(const AttendPrefillParams &p, const AttendTile &tile, u
 }
 
 // Four neighbouring lanes share row lane / 4 of the warp's sixteen (lost[0]) and row lane / 4 + 8
-// (lost[1]), and have stored what they hold of it. Computes the rows again of which a lane says that
-// they are lost. `first` is the warp's row 0 in the tile.
+// (lost[1]), and have stored what they hold of it. Computes the rows again of which a lane says
+// that they are lost. `first` is the warp's row 0 in the tile.
 template <class C> DEVICE void attend_lost(
     const AttendPrefillParams &p, const AttendTile &tile, uint32_t first, const bool (&lost)[2]) {
     UNROLL_BY(1)

@@ -53,8 +53,8 @@ DEVICE Columns columns_of(const MatmulAddParams &p, uint32_t n) {
     if (p.bias && c.exist > 1) c.bias[1] = load_const_float(p.bias + n + 1);
     return c;
 }
-// The number in x at which a row begins; NONE where there is no row. (A pointer would forget, on its
-// way through shared memory, that it is one to global memory.)
+// The number in x at which a row begins; NONE where there is no row. (A pointer would forget, on
+// its way through shared memory, that it is one to global memory.)
 typedef uint64_t Row;
 const Row NONE = ~0ull;
 DEVICE Row row_of(const MatmulAddParams &p, int32_t row) {

@@ -30,12 +30,12 @@
 //   type       The type of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16, or one of the
 //              quantised types below. Everything else is float32.
 //
-// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8, GPU_K4, GPU_K5, GPU_K6, GPU_K8): a row holds its
-// codes and then its scales, as quant.h says, for K padded to GPU_BLOCK_K. w_stride is counted in units of 16
-// bytes and is a multiple of 4. The scales of padding are zero. A prefill product with quantised
-// weights takes f16 activations, and its shared memory is 66048 bytes instead of 49152. The entries
-// below leave k4, k5, k6 and k8 out: these have the kernels of int4 and int8, but none for compute
-// capability 9.0 alone.
+// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8, GPU_K4, GPU_K5, GPU_K6, GPU_K8): a
+// row holds its codes and then its scales, as quant.h says, for K padded to GPU_BLOCK_K. w_stride
+// is counted in units of 16 bytes and is a multiple of 4. The scales of padding are zero. A prefill
+// product with quantised weights takes f16 activations, and its shared memory is 66048 bytes
+// instead of 49152. The entries below leave k4, k5, k6 and k8 out: these have the kernels of int4
+// and int8, but none for compute capability 9.0 alone.
 //
 // Products of decode rows:
 //   - f32 weights: a block takes up to 8 rows and computes in float32.
@@ -57,14 +57,14 @@
 //                    pairs; grid.y ceil(n_rows / 8); shared GPU_TABLE_BYTES + staged + 4096 * tiles
 //                    of a block, at most GPU_FEW_TILES; where it applies the norm, GPU_FEW_NORMS
 //                    more. staged: of each of a block's rows 2 bytes for each column, rounded up to
-//                    64 columns for f16 and bf16, 128 for int8, k8 and fp8, 256 for int4, k4, k5, k6
-//                    and nf4. Types that are not K types have GPU_FEW_SLOTS slots in addition:
+//                    64 columns for f16 and bf16, 128 for int8, k8 and fp8, 256 for int4, k4, k5,
+//                    k6 and nf4. Types that are not K types have GPU_FEW_SLOTS slots in addition:
 //                    GPU_SLOT and 128 * (int8 and nf4 8, int4 16, fp8 4) bytes for each
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
 //                    shared GPU_TABLE_BYTES + R / 8 *
-//                    (stages + GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0)). stages: for K types and
-//                    for R = 64, GPU_BATCH_SHARED_CODES (R < 64) or GPU_BATCH_SHARED. Otherwise 3
-//                    stages (int8 and fp8 with R = 32: 2) of 1024 bytes for floats and 2048 for
+//                    (stages + GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0)). stages: for K types
+//                    and for R = 64, GPU_BATCH_SHARED_CODES (R < 64) or GPU_BATCH_SHARED. Otherwise
+//                    3 stages (int8 and fp8 with R = 32: 2) of 1024 bytes for floats and 2048 for
 //                    codes; and slots as above in addition, as many as stages (int4, nf4: 2)
 //
 // KV cache of one layer: K and V are separate, each [page][kv_head][16][head_stride]. head_stride
@@ -107,8 +107,8 @@ enum {
     GPU_K6 = 9,
     GPU_K8 = 10,
     // The type of activations for quantised weights: f16 in which finite numbers stay finite. Those
-    // beyond the range of f16 become +-65504; infinities and NaN stay what they are, so that what has
-    // failed in float32 is still seen to have failed.
+    // beyond the range of f16 become +-65504; infinities and NaN stay what they are, so that what
+    // has failed in float32 is still seen to have failed.
     GPU_F16_FINITE = 11,
 
     GPU_PAGE = 16,            // positions of a page
@@ -174,9 +174,10 @@ typedef struct {
 #define GPU_NO_SLOT    0xffffffffu
 #define GPU_NO_HISTORY 0xffffffffu
 
-// ---- embed_{f32,f16,bf16,int8,int4}: x[i] = table[tokens[i] - first] for rows 0..n_rows; a negative
-// token is padding. Of several ranks, each has `n` rows of the vocabulary from `first` on; for all
-// other tokens it writes zeros. grid (n_rows), block 128, shared 0. The kernel's type is the table's.
+// ---- embed_{f32,f16,bf16,int8,int4}: x[i] = table[tokens[i] - first] for rows 0..n_rows; a
+// negative token is padding. Of several ranks, each has `n` rows of the vocabulary from `first` on;
+// for all other tokens it writes zeros. grid (n_rows), block 128, shared 0. The kernel's type is
+// the table's.
 typedef struct {
     float *x;              // [n_rows, x_stride] out
     const void *table;     // [n, w_stride]
@@ -185,9 +186,9 @@ typedef struct {
     uint32_t first, n;
 } EmbedParams;
 
-// ---- reduce: of several ranks, x = the sum of all parts in the order of the ranks; with `adds`, x +=
-// that sum. Then it sets this rank's own part to zero, because the products that make the next one add
-// to it. n is a multiple of 4. grid (ceil(n / 1024)), block 256, shared 0.
+// ---- reduce: of several ranks, x = the sum of all parts in the order of the ranks; with `adds`, x
+// += that sum. Then it sets this rank's own part to zero, because the products that make the next
+// one add to it. n is a multiple of 4. grid (ceil(n / 1024)), block 256, shared 0.
 typedef struct {
     float *x;           // [n] in and out
     const float *parts; // [ranks, n]
@@ -196,12 +197,13 @@ typedef struct {
     uint32_t ranks, adds;
 } ReduceParams;
 
-// ---- reduce_peers: the same where a kernel can read the memory of the other ranks' devices, in one
-// launch. Each rank's launch tells all ranks that its part is there, waits until they have told it the
-// same, and reads their parts. It sets `next`, the part that this rank's products add to after this
-// one, to zero. So that nobody's part changes while others read it, a part is used again at the
-// earliest after a launch with another one. All ranks launch the same, each on a device of its own.
-// grid (GPU_PEER_BLOCKS), whatever n is, because each block counts the launches. block 256, shared 0.
+// ---- reduce_peers: the same where a kernel can read the memory of the other ranks' devices, in
+// one launch. Each rank's launch tells all ranks that its part is there, waits until they have told
+// it the same, and reads their parts. It sets `next`, the part that this rank's products add to
+// after this one, to zero. So that nobody's part changes while others read it, a part is used again
+// at the earliest after a launch with another one. All ranks launch the same, each on a device of
+// its own. grid (GPU_PEER_BLOCKS), whatever n is, because each block counts the launches. block
+// 256, shared 0.
 #define GPU_PEERS       8
 #define GPU_PEER_BLOCKS 64
 typedef struct {
@@ -215,8 +217,8 @@ typedef struct {
     uint32_t rank, ranks, adds, zero;
 } ReducePeersParams;
 
-// ---- gather: of several ranks, out[i, firsts[r] + j] = shares[r, i, j]: the columns of each rank side
-// by side. grid (ceil(share_stride / 1024), n_rows, ranks), block 256, shared 0.
+// ---- gather: of several ranks, out[i, firsts[r] + j] = shares[r, i, j]: the columns of each rank
+// side by side. grid (ceil(share_stride / 1024), n_rows, ranks), block 256, shared 0.
 typedef struct {
     float *out;             // [n_rows, out_stride] out
     const float *shares;    // [ranks, n_rows, share_stride]
@@ -498,22 +500,22 @@ typedef struct {
 // columns gate | up. norm and w are not read. The kernel's type is that of h. grid (ceil(ffn_dim /
 // 1024), n_rows), block 256, shared 0.
 
-// What an adapter adds to one part of a matrix: B (scale * A x). The numbers have the kernel's type:
-// f32 beside weights in float32, otherwise bf16. The memory at a and b is not written while an
-// adapter is in use.
+// What an adapter adds to one part of a matrix: B (scale * A x). The numbers have the kernel's
+// type: f32 beside weights in float32, otherwise bf16. The memory at a and b is not written while
+// an adapter is in use.
 typedef struct {
     const void *a; // [rank, pad32(columns of the matrix)], with zeros in the padding
     const void *b; // [rows of the part, rank]
-    // A multiple of 8, at most GPU_MAX_RANK, beyond the adapter's own rank with zeros; 0: nothing is
-    // added to the part
+    // A multiple of 8, at most GPU_MAX_RANK, beyond the adapter's own rank with zeros; 0: nothing
+    // is added to the part
     uint32_t rank;
     float scale;
 } AdapterPart;
 
 // ---- adapt_in_{f32,bf16} (Decode): scale * A x for each row with an adapter, and each part of a
-// matrix. With `norm`, x is the residual stream, and A is multiplied with its normed rows; no row is
-// rounded. Rows and all lists of these kernels are counted from the launch's first row on. Rows that
-// do not exist have no adapter. grid (n_parts * rank / 4, n_rows), block 256, shared
+// matrix. With `norm`, x is the residual stream, and A is multiplied with its normed rows; no row
+// is rounded. Rows and all lists of these kernels are counted from the launch's first row on. Rows
+// that do not exist have no adapter. grid (n_parts * rank / 4, n_rows), block 256, shared
 // GPU_ADAPT_SHARED.
 //
 // ---- adapt_in_prefill_{f32,bf16}: the same. grid.y ceil(n_rows / GPU_ADAPT_ROWS).
@@ -548,8 +550,9 @@ typedef struct {
 } AdaptOutParams;
 
 // ---- adapt_up_{f32,bf16} (Decode): what follows the products of gate and up in a step with
-// adapters, for rows without one too: h = silu(gate) * up, where each is its sum, which has its bias
-// already, plus what the row's adapter adds. grid (ceil(ffn_dim / 256), n_rows), block 256, shared 0.
+// adapters, for rows without one too: h = silu(gate) * up, where each is its sum, which has its
+// bias already, plus what the row's adapter adds. grid (ceil(ffn_dim / 256), n_rows), block 256,
+// shared 0.
 //
 // ---- adapt_up_prefill_{f32,bf16}: the same. grid.y ceil(n_rows / GPU_ADAPT_ROWS).
 typedef struct {
@@ -565,8 +568,8 @@ typedef struct {
     uint32_t fast; // of prompts: whether silu is the fast one, as where the weights are not float32
 } AdaptUpParams;
 
-// ---- silu_add: out[i] = h[i] + silu(t[i]), and then t[i] = 0, for rows 0 .. n_rows. Columns beyond
-// `width` are neither read nor written. grid (n_rows), block 256, shared 0.
+// ---- silu_add: out[i] = h[i] + silu(t[i]), and then t[i] = 0, for rows 0 .. n_rows. Columns
+// beyond `width` are neither read nor written. grid (n_rows), block 256, shared 0.
 typedef struct {
     float *out;     // [n_rows, stride]
     const float *h; // [n_rows, stride]
@@ -574,12 +577,12 @@ typedef struct {
     uint32_t n_rows, width, stride, zero;
 } SiluAddParams;
 
-// ---- logits_{f32,f16,bf16,int8,int4} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]). grid.x
-// at most ceil(vocab_size / 16), block 256; f32: grid (ceil(vocab_size / 16), ceil(n_rows / 8)),
-// shared 0. The kernel's type is that of the weights.
+// ---- logits_{f32,f16,bf16,int8,int4} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
+// grid.x at most ceil(vocab_size / 16), block 256; f32: grid (ceil(vocab_size / 16), ceil(n_rows /
+// 8)), shared 0. The kernel's type is that of the weights.
 //
-// ---- logits_batch_{f16,bf16,int8,int4}: the same; x is the output of prepare (row i of the launch lies
-// at i * x_stride). A negative rows[i] is padding; otherwise its value does not matter.
+// ---- logits_batch_{f16,bf16,int8,int4}: the same; x is the output of prepare (row i of the launch
+// lies at i * x_stride). A negative rows[i] is padding; otherwise its value does not matter.
 typedef struct {
     float *out;          // [n_rows, out_stride], out_stride >= vocab_size; need not be padded
     const void *x;       // [max_rows, x_stride]
@@ -636,11 +639,10 @@ typedef struct {
 
 // ---- sample_max, then sample_draw: pick tokens from the logits of wanted rows. The host's sampler
 // picks the same ones. sample_max finds the largest logits, which is all that rows without a
-// temperature need, unless they are scored; sample_draw does the other rows and need not be launched
-// where there are none. The last block of a row to finish joins what the blocks of its slices have
-// left. vocab_size is at most GPU_MOST_SLICES * GPU_SLICE.
-// grid (ceil(vocab_size / GPU_SLICE), n_rows), block 512, shared GPU_SAMPLE_MAX_SHARED,
-// GPU_SAMPLE_DRAW_SHARED.
+// temperature need, unless they are scored; sample_draw does the other rows and need not be
+// launched where there are none. The last block of a row to finish joins what the blocks of its
+// slices have left. vocab_size is at most GPU_MOST_SLICES * GPU_SLICE. grid (ceil(vocab_size /
+// GPU_SLICE), n_rows), block 512, shared GPU_SAMPLE_MAX_SHARED, GPU_SAMPLE_DRAW_SHARED.
 typedef struct {
     uint32_t *out;         // [n_rows, out_stride]: SampleOut, then its pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)
@@ -664,8 +666,8 @@ typedef struct {
 // these macros itself and knows only this form: calls, and ## before the end of a name.
 //
 // Products with weights of type W: GPU_PRODUCTS for all types, GPU_BATCH_PRODUCTS for those that
-// tensor cores take, GPU_HOPPER_PRODUCTS and GPU_HOPPER_CODES for those that have kernels for compute
-// capability 9.0.
+// tensor cores take, GPU_HOPPER_PRODUCTS and GPU_HOPPER_CODES for those that have kernels for
+// compute capability 9.0.
 #define GPU_PRODUCTS(X, W)                                                                         \
     X(qkv_##W, QkvParams, 256)                                                                     \
     X(qkv_prefill_##W, QkvParams, 256)                                                             \

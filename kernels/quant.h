@@ -26,8 +26,8 @@
 // scales, are the planes with the PLANE = 1 or 2 bits above: for each block PLANE words for each
 // piece, in the order of pieces 0, 4, 1, 5, 2, 6, 3, 7, so that a lane of a decode product loads
 // those of its two pieces at once. A word of k5 serves all eight steps of a line; of k6, the first
-// word serves steps 0 .. 3 and the second the others. The bits of step i of a word are, from bit 2 *
-// PLANE * i on, those of columns e = 0 and 2, and 16 bits higher those of e = 1 and 3.
+// word serves steps 0 .. 3 and the second the others. The bits of step i of a word are, from bit 2
+// * PLANE * i on, those of columns e = 0 and 2, and 16 bits higher those of e = 1 and 3.
 //
 // The codes of two neighbouring columns are thus 16 bits apart, and one mask gives a pair of 16-bit
 // numbers for tensor cores. The same pieces also serve as operand A of mma.m16n8k16: a thread may
@@ -211,8 +211,8 @@ struct Minima : Quantised {
     }
 };
 
-// The scales of Q6_K and Q3_K: a weight is d s code, with an s for each sixteen columns. `Codes` says
-// which codes they have.
+// The scales of Q6_K and Q3_K: a weight is d s code, with an s for each sixteen columns. `Codes`
+// says which codes they have.
 template <class Codes> struct Sixteens : Codes {
     static constexpr bool SIXTEENS = true;
     struct LineScales {

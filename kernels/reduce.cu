@@ -3,9 +3,9 @@
 // length of the message and on how the devices are connected.
 //
 // reduce adds parts that something else has moved to this device. reduce_peers reads them from the
-// memory of the other devices, in one launch. One-shot sums of this kind are known from TensorRT-LLM
-// and vLLM (their custom all-reduce). Ours needs no barrier at its end, because parts take turns
-// (params.h).
+// memory of the other devices, in one launch. One-shot sums of this kind are known from
+// TensorRT-LLM and vLLM (their custom all-reduce). Ours needs no barrier at its end, because parts
+// take turns (params.h).
 #include "gpu.h"
 
 // Adds numbers i .. i + 3 of all parts, which `part` loads, to those of x, or puts their sum there;
@@ -47,11 +47,13 @@ DEVICE void add_gathered(const ReduceParams &p) {
         [&](uint32_t rank) { return load_fresh(p.parts + rank * p.n + i); });
 }
 
-// How often a thread looks at the flags before it looks at the host's word again, which is far away.
+// How often a thread looks at the flags before it looks at the host's word again, which is far
+// away.
 #define LOOKS 256
 
-// Tells the ranks that this launch has begun, so that what this rank computed before it can be read,
-// and waits for theirs. Each block does so, and waits for any block of the others, not for a certain
+// Tells the ranks that this launch has begun, so that what this rank computed before it can be
+// read, and waits for theirs. Each block does so, and waits for any block of the others, not for a
+// certain
 // one: the devices run blocks in orders of their own, and perhaps not all of them at the same time.
 DEVICE void meet(const ReducePeersParams &p, uint32_t turn) {
     const uint32_t rank = threadIdx.x;

@@ -16,11 +16,11 @@
 // Sums of integers do not depend on their order, so neither buckets nor slices can be seen in a
 // result. choice.h has what these kernels are made of.
 //
-// sample_draw has 150 KB of machine code: a pass over logits, four of a thread at a time, is a copy of
-// its code in each place that needs one, with what is done with a logit there. A block runs through
-// those that its request asks for, most of them once. It has 108 registers, so that one block runs on
-// a multiprocessor. With 64 it would spill 40 bytes, and two blocks would gain little: the schedulers
-// issue in 4,280 of a block's 8,200 cycles.
+// sample_draw has 150 KB of machine code: a pass over logits, four of a thread at a time, is a copy
+// of its code in each place that needs one, with what is done with a logit there. A block runs
+// through those that its request asks for, most of them once. It has 108 registers, so that one
+// block runs on a multiprocessor. With 64 it would spill 40 bytes, and two blocks would gain
+// little: the schedulers issue in 4,280 of a block's 8,200 cycles.
 #include "gpu.h"
 
 using namespace choice;

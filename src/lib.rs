@@ -23,9 +23,9 @@
 //! own, because the kernels take longest to compile.
 //!
 //! Dependencies point one way: `capi -> llama -> engine -> {kv, grammar -> tokenizer}`, `llama ->
-//! chat -> tokenizer`, `llama -> ranks -> backend` and `llama -> checkpoint -> {format -> quant, model
-//! -> backend -> quant}`. A backend knows nothing above [`backend::Step`]; the engine knows a model only as
-//! [`backend::Run`].
+//! chat -> tokenizer`, `llama -> ranks -> backend` and `llama -> checkpoint -> {format -> quant,
+//! model -> backend -> quant}`. A backend knows nothing above [`backend::Step`]; the engine knows a
+//! model only as [`backend::Run`].
 //!
 //! `docs/glossary.md` defines the words that recur: row, slot, span, page, chunk, tile, strip, ...
 //!

@@ -28,7 +28,8 @@ type Segment struct {
 
 // CompressOptions say how much [Model.Compress] leaves. A zero is the default.
 type CompressOptions struct {
-	// TargetTokens is the number of tokens that all segments have together afterwards. 0: Rate says it.
+	// TargetTokens is the number of tokens that all segments have together afterwards. 0: Rate says
+	// it.
 	TargetTokens uint32
 	// Rate is the share of all tokens that is left, above 0 and at most 1. 0: a half.
 	Rate float32

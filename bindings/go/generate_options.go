@@ -276,10 +276,10 @@ func WithLogits(change func(row LogitsRow)) GenerateOption {
 	return func(o *generateOptions) { o.logits = change }
 }
 
-// WithStopFunc ends a sequence with the token at which ends returns true, with [FinishCaller]. It is
-// asked at every token, on the goroutine of the call or of the stream's loop: tokens are the
-// prompt's, nPrompt of them, and the output's so far. Do not keep them. It must not call the model's
-// generating methods.
+// WithStopFunc ends a sequence with the token at which ends returns true, with [FinishCaller]. It
+// is asked at every token, on the goroutine of the call or of the stream's loop: tokens are the
+// prompt's, nPrompt of them, and the output's so far. Do not keep them. It must not call the
+// model's generating methods.
 func WithStopFunc(ends func(index int, tokens []int32, nPrompt int) bool) GenerateOption {
 	return func(o *generateOptions) { o.deciders.stop = ends }
 }

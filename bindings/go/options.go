@@ -188,7 +188,8 @@ func WithMaxStall(d time.Duration) Option {
 }
 
 // WithMaxStep sets how long a step should take at most that computes a chunk of a prompt beside
-// running streams: about the longest time between two of their tokens while prompts arrive. 0: 100 ms.
+// running streams: about the longest time between two of their tokens while prompts arrive. 0: 100
+// ms.
 func WithMaxStep(d time.Duration) Option {
 	return func(o *buildOptions) { o.c.max_step_ms = milliseconds32(&o.err, "max_step_ms", d) }
 }
@@ -242,8 +243,8 @@ func WithAdapter(dir string, scale float32) Option {
 // guesses at tokens ([Speculate]), or which the model is contrasted with ([Contrast]).
 func WithDraft(dir string) Option { return func(o *buildOptions) { o.draft = dir } }
 
-// WithMedusa loads Medusa heads from a directory, which were trained for the model and guess at tokens
-// ([Speculate]).
+// WithMedusa loads Medusa heads from a directory, which were trained for the model and guess at
+// tokens ([Speculate]).
 func WithMedusa(dir string) Option { return func(o *buildOptions) { o.medusa = dir } }
 
 // WithDraftDtypes sets the dtypes of the draft model's weights and KV cache. DtypeAuto, DtypeAuto.

@@ -46,7 +46,8 @@ type Event struct {
 	Token int32
 	// Logprob of the token, if [Logprobs] was given.
 	Logprob float32
-	// FinishReason and Stats of an EventFinish, else zero; the former also of a beam that has finished.
+	// FinishReason and Stats of an EventFinish, else zero; the former also of a beam that has
+	// finished.
 	FinishReason FinishReason
 	Stats        RequestStats
 	// Beam is the place of an EventBeam: from 0 those that run on, best first, from [NumBeams] on

@@ -71,8 +71,8 @@ export interface OpenOptions {
   deviceIndex?: number;
   /**
    * With device 'cuda' GPUs, by the numbers of deviceIndex, otherwise NUMA nodes, by the numbers of
-   * `lscpu`: each gets a rank with its share of the model. A node may be named more than once, a GPU
-   * may not. []: one rank.
+   * `lscpu`: each gets a rank with its share of the model. A node may be named more than once, a
+   * GPU may not. []: one rank.
    */
   devices?: number[];
   /** How long a rank may be silent while others wait for it, then calls fail with LLAMA_E_PEER. 0: 60000. */
@@ -109,8 +109,8 @@ export interface OpenOptions {
    */
   maxUnreadMs?: number;
   /**
-   * How long a step should take at most, in milliseconds, that computes a chunk of a prompt beside running streams: about
-   * the longest time between two of their tokens while prompts arrive. 100.
+   * How long a step should take at most, in milliseconds, that computes a chunk of a prompt beside
+   * running streams: about the longest time between two of their tokens while prompts arrive. 100.
    */
   maxStepMs?: number;
   /**
@@ -125,8 +125,8 @@ export interface OpenOptions {
   /** LoRA adapters, directories, merged into the weights in this order; `scale` (1) weights one. */
   adapters?: (string | { dir: string; scale?: number })[];
   /**
-   * A draft model: a smaller checkpoint with the same tokens, loaded beside the model. It guesses at
-   * tokens (`speculation`), or the model is contrasted with it (`contrastBeta`).
+   * A draft model: a smaller checkpoint with the same tokens, loaded beside the model. It guesses
+   * at tokens (`speculation`), or the model is contrasted with it (`contrastBeta`).
    */
   draftDir?: string;
   /** 'auto': as stored. */
@@ -175,8 +175,9 @@ export interface GenerateOptions {
   /** The power of the length that a beam's sum of log probabilities is divided by. 1. */
   lengthPenalty?: number;
   /**
-   * When a beam search is over that has found numBeams: false: when the best running beam, ending here, would not be among them; true: at once;
-   * 'never': when no running beam can get among them any more. false.
+   * When a beam search is over that has found numBeams: false: when the best running beam, ending
+   * here, would not be among them; true: at once; 'never': when no running beam can get among them
+   * any more. false.
    */
   earlyStopping?: boolean | 'never';
   /** Groups of phrases: every result of a beam search has one phrase of each group. */
@@ -216,8 +217,8 @@ export interface GenerateOptions {
   /** A text that the output may repeat in parts, as an edited file repeats the old one. */
   predicted?: Tokens;
   /**
-   * Contrastive decoding with the draft model: a token is chosen from (1 + contrastBeta) times its logit minus
-   * contrastBeta times the draft model's. 0: off.
+   * Contrastive decoding with the draft model: a token is chosen from (1 + contrastBeta) times its
+   * logit minus contrastBeta times the draft model's. 0: off.
    */
   contrastBeta?: number;
   /** Only tokens with at least this share of the most likely one's probability count then; 0: 0.1. */
@@ -229,9 +230,10 @@ export interface GenerateOptions {
   /** Show special tokens in texts, but for the one that ends a sequence. */
   special?: boolean;
   /**
-   * Asked at every generated token, on this thread: whether it is the last of its sequence, which then ends as
-   * 'caller'. `tokens` are the prompt's, `promptTokens` of them, and the output's so far. Of a stream it is asked
-   * before the token's event is read. What it throws stops the call, and the call rejects with it.
+   * Asked at every generated token, on this thread: whether it is the last of its sequence, which
+   * then ends as 'caller'. `tokens` are the prompt's, `promptTokens` of them, and the output's so
+   * far. Of a stream it is asked before the token's event is read. What it throws stops the call,
+   * and the call rejects with it.
    */
   shouldStop?: (tokens: Int32Array, index: number, promptTokens: number) => boolean;
   /** Stops the call. That is no error: what was generated so far is the result, its finishReason 'cancelled'. */
@@ -296,8 +298,9 @@ export interface Sequence {
   top: Alternative[][] | null;
   finishReason: FinishReason;
   /**
-   * Of a beam search: the sum of log probabilities that it compared, and that over the length to the power of `lengthPenalty`, by which results
-   * are ranked; -Infinity for a result that it did not have. Else both the sum of the log probabilities; 0 unless `logprobs` was asked for.
+   * Of a beam search: the sum of log probabilities that it compared, and that over the length to
+   * the power of `lengthPenalty`, by which results are ranked; -Infinity for a result that it did
+   * not have. Else both the sum of the log probabilities; 0 unless `logprobs` was asked for.
    */
   sumLogprob: number;
   score: number;
@@ -377,8 +380,8 @@ export type Event = TokenEvent | FinishEvent | BeamEvent;
  */
 export interface Stream extends AsyncIterableIterator<Event> {
   /**
-   * Ends one sequence, as 'caller', and no other. Events of it that are on their way already still come; to end
-   * at a certain token there is `shouldStop`.
+   * Ends one sequence, as 'caller', and no other. Events of it that are on their way already still
+   * come; to end at a certain token there is `shouldStop`.
    */
   stop(index?: number): void;
   return(value?: unknown): Promise<IteratorResult<Event>>;
@@ -429,8 +432,9 @@ export class Model {
   chat(request: ChatRequest, options?: GenerateOptions): Promise<Sequence>;
   streamChat(request: ChatRequest, options?: GenerateOptions): Stream;
   /**
-   * Shortens a prompt: of the segments that are to be compressed (a string is one), the tokens go that the model expects most. Gives what is
-   * left of each segment. `signal` ends it with empty sequences.
+   * Shortens a prompt: of the segments that are to be compressed (a string is one), the tokens go
+   * that the model expects most. Gives what is left of each segment. `signal` ends it with empty
+   * sequences.
    */
   compress(segments: readonly (string | Segment)[], options?: CompressOptions): Promise<Sequence[]>;
 

@@ -185,8 +185,8 @@ func (f *fields) responseFormat(name string, value any) *constraint {
 }
 
 // spaced is a schema that leaves room for one space between the parts of a value, unless it says
-// itself what it leaves. By the parser's own rule there may be any number: a model that has begun to
-// write spaces may then never come to an end.
+// itself what it leaves. By the parser's own rule there may be any number: a model that has begun
+// to write spaces may then never come to an end.
 func spaced(schema string) string {
 	var object map[string]json.RawMessage
 	isObject := strings.HasPrefix(strings.TrimLeft(schema, spaces), "{")

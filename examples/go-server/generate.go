@@ -298,8 +298,8 @@ func (c *progress) rate(generated int) {
 	c.logprobs = nil
 }
 
-// best are those of a job's choices that are given: of each prompt's, the ones whose tokens have the
-// highest mean log probability.
+// best are those of a job's choices that are given: of each prompt's, the ones whose tokens have
+// the highest mean log probability.
 func (j job) best(choices []progress) []progress {
 	if j.given == j.n {
 		return choices

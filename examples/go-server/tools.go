@@ -92,8 +92,8 @@ func (f *fields) variables(t *chatTemplate) json.RawMessage {
 	return f.raw(name)
 }
 
-// raw is a field, or a part of one, as it was sent, with the order of its keys and every digit, but that half of a
-// surrogate pair is U+FFFD, as in all that has been read.
+// raw is a field, or a part of one, as it was sent, with the order of its keys and every digit, but
+// that half of a surrogate pair is U+FFFD, as in all that has been read.
 func (f *fields) raw(path ...string) json.RawMessage {
 	return escapes.ReplaceAllFunc(rawPart(f.text, path...), func(escape []byte) []byte {
 		if len(escape) == len(`\ud800`) {

@@ -29,7 +29,8 @@ function sourceText(name, value) {
   return wellFormed(value);
 }
 
-// vLLM's newer name of its fields: an object with one of them, without their prefix, or json_object.
+// vLLM's newer name of its fields: an object with one of them, without their prefix, or
+// json_object.
 function structuredOutputs(name, given, body) {
   if (!isObject(given)) throw badRequest(name, `'${name}' must be an object, not ${kind(given)}.`);
   const parts = ['choice', 'grammar', 'json', 'json_object', 'regex'];

@@ -39,8 +39,8 @@ export class Service {
 
   constructor(model, { queue, ...options }) {
     const { maxBatchSize, maxSeqLen, vocabSize, hasDraft, medusaHeads } = model.info();
-    // template, name, adapters (ids by their names), fingerprint, maxBody, maxAnswer, timeout (in seconds), auth, reportCached,
-    // accessLog, log
+    // template, name, adapters (ids by their names), fingerprint, maxBody, maxAnswer, timeout (in
+    // seconds), auth, reportCached, accessLog, log
     Object.assign(this, { ...options, model, room: maxSeqLen, vocabSize, slots: maxBatchSize, draft: hasDraft, medusa: medusaHeads > 0 });
     this.limit = maxBatchSize + queue;
     const longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b));

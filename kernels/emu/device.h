@@ -290,8 +290,9 @@ DEVICE float group_max(float v, int width, EMU_LINE) {
     return emu::exchange(emu::Op::GroupMax, v, width, line);
 }
 
-// Nothing else runs meanwhile: all threads of a launch are fibers of one OS thread. In global memory,
-// TSan is not to take the operation for an order between threads, as in C++: only fences order.
+// Nothing else runs meanwhile: all threads of a launch are fibers of one OS thread. In global
+// memory, TSan is not to take the operation for an order between threads, as in C++: only fences
+// order.
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     if (!emu::in_shared(p)) return emu::atomic_add_global(p, x);
     emu::yield();

@@ -61,8 +61,9 @@ int emu_launch_clusters(const char *kernel, const void *params, size_t params_si
 // emu_strict(1), wait_for_last is checked: until the launch's threads have called it, the launch
 // sees 0xff in place of everything that launches have written since the last copy or ordinary
 // launch. The launch fails if it writes anything before it calls wait_for_last, if none of its
-// threads calls it, if it copies by TMA what such launches have written, or if one reads what has been written since then, or in this launch, by a load
-// for memory that nobody writes (load_const and its like). Strict mode is for one thread at a time, and slow: it compares all memory.
+// threads calls it, if it copies by TMA what such launches have written, or if one reads what has
+// been written since then, or in this launch, by a load for memory that nobody writes (load_const
+// and its like). Strict mode is for one thread at a time, and slow: it compares all memory.
 int emu_launch_dependent(const char *kernel, const void *params, size_t params_size,
     const unsigned grid[3], const unsigned block[3], size_t shared_bytes, unsigned cluster,
     uint64_t seed, char *error, size_t error_len);

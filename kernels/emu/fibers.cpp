@@ -96,8 +96,8 @@ void first_entry() {
     __sanitizer_finish_switch_fiber(nullptr, &m.stack, &m.stack_size);
 #endif
 #ifdef EMU_TSAN
-    // Where blocks reach each other's memory, all that ran before in the places of their cluster come
-    // first.
+    // Where blocks reach each other's memory, all that ran before in the places of their cluster
+    // come first.
     for (unsigned r = 0; r < m.cluster->blocks; r++) __tsan_acquire(&m.cluster->of[r]->place);
 #endif
     m.entry(m.params);

@@ -2,8 +2,8 @@
 // arrive, copies of boxes, warpgroup products.
 //
 // Copies and products happen later than they are requested. A copy lands when the scheduler picks
-// it, in any order, and in each block of a cluster at another time; its destination is NaN until then. A product is computed when a thread waits
-// for it; its sums are NaN until then.
+// it, in any order, and in each block of a cluster at another time; its destination is NaN until
+// then. A product is computed when a thread waits for it; its sums are NaN until then.
 //
 // Shared memory exists twice: as threads see it, and as copies and products see it. async_fence
 // transfers from the first to the second what the calling thread has written with store_operand.
@@ -18,8 +18,8 @@
 namespace emu {
 
 void async_init(const void *barrier, uint32_t count, int line);
-// `barrier` lies in the memory of the running block; that of block `rank` of the cluster at the same
-// place is meant, here and below.
+// `barrier` lies in the memory of the running block; that of block `rank` of the cluster at the
+// same place is meant, here and below.
 void async_arrive(const void *barrier, uint32_t bytes, unsigned rank, int line);
 void async_wait(const void *barrier, uint32_t parity, int line);
 void async_fence(int line);

@@ -47,8 +47,8 @@ const Map &map_of(const TensorMap &map, int line) {
 }
 uint32_t bytes_of(const Map &m) { return m.box_columns * m.box_rows * 2; }
 
-// The barrier of a block of the cluster at this place in its shared memory. `p` is the place in that
-// of the running block.
+// The barrier of a block of the cluster at this place in its shared memory. `p` is the place in
+// that of the running block.
 Phases &barrier_at(Block &k, const void *p, int line) {
     auto found = k.barriers.find(shared_address(p));
     if (found == k.barriers.end()) fail(line, "a barrier that nobody has made");
@@ -136,7 +136,8 @@ uint32_t box_begins(const void *to, const TensorMap &map, const void *at, unsign
     Phases &b = barrier_at(k, at, line);
     if (!b.visible)
         fail(line, "the barrier was made by a store that no async_fence has made visible");
-    // What another block sends may be on its way before a thread of the block says that it expects it.
+    // What another block sends may be on its way before a thread of the block says that it expects
+    // it.
     if (rank == machine().rank && b.expected < b.flying + (int64_t)bytes)
         fail(line, "%u bytes of a box are on their way to a barrier that does not expect them",
             bytes);

@@ -74,8 +74,8 @@ void compute(Product &p, int line) {
     }
     load(b[0], 1, 256, p.op, p.b, line);
     if (p.fresh) p.sums->value.assign(64 * p.n, 0);
-    // Sums stay in a vector over all k. When each was stored and loaded again for every k, the longest
-    // test with such products (tests/gpu/features.rs) took 64 s instead of 48.
+    // Sums stay in a vector over all k. When each was stored and loaded again for every k, the
+    // longest test with such products (tests/gpu/features.rs) took 64 s instead of 48.
     typedef float Eight __attribute__((vector_size(32), aligned(4)));
     for (unsigned i = 0; i < 64; i++)
         for (unsigned j = 0; j < p.n; j += 8) {
@@ -204,8 +204,8 @@ void wgmma_wait(unsigned left, int line) {
         s.registers[t] = nullptr;
     }
 #ifdef EMU_TSAN
-    // One thread of each warp reports what the warp has read: the thread that announces that the warp
-    // needs the stage no more. A warp has a quarter of the rows of a.
+    // One thread of each warp reports what the warp has read: the thread that announces that the
+    // warp needs the stage no more. A warp has a quarter of the rows of a.
     if (t % 32 == 0)
         for (size_t i = me.waited; i < end; i++) {
             const Product &p = g.products[i];
@@ -228,7 +228,8 @@ const void *wgmma_read() {
     return p;
 }
 
-// Whichever thread of the warp tells other blocks of the cluster, what the warp has read comes before.
+// Whichever thread of the warp tells other blocks of the cluster, what the warp has read comes
+// before.
 void wgmma_waited([[maybe_unused]] int line) {
 #ifdef EMU_TSAN
     if (machine().cluster->blocks > 1) warp_barrier(line);

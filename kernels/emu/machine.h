@@ -158,8 +158,8 @@ struct Machine {
     const void *params = nullptr;
     const char *kernel = nullptr;
     bool failed = false;
-    // How often threads have looked whether another device has come, and whether one has just done so:
-    // then another block has its turn, which that device may wait for.
+    // How often threads have looked whether another device has come, and whether one has just done
+    // so: then another block has its turn, which that device may wait for.
     uint64_t looks = 0;
     bool gives_way = false;
     bool waited = false; // whether a thread has called wait_for_last
@@ -249,8 +249,8 @@ void before_launch(bool dependent);
 void after_launch();
 // Shows what was hidden, and lets the threads that wait in wait_for_last go on.
 void show(Machine &);
-// Whether all threads of the cluster wait in wait_for_last or have ended; `more`: those that are about
-// to wait.
+// Whether all threads of the cluster wait in wait_for_last or have ended; `more`: those that are
+// about to wait.
 bool all_are_early(Machine &, unsigned more);
 bool may_change(uint64_t address, uint64_t bytes);
 bool restore();

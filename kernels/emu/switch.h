@@ -8,8 +8,8 @@ namespace emu {
 
 // The machine whose block runs.
 #ifndef EMU_LOADED_MANY_TIMES
-// In a shared library, this attribute avoids a function call to find the pointer. The loader reserves
-// little thread-local memory for it, which would not suffice for many copies of a library.
+// In a shared library, this attribute avoids a function call to find the pointer. The loader
+// reserves little thread-local memory for it, which would not suffice for many copies of a library.
 __attribute__((tls_model("initial-exec")))
 #endif
 extern __thread Machine *current;

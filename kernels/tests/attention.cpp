@@ -345,9 +345,9 @@ void test_attend_fp8() {
     prefill(GPU_FP8, Fma, 1, 1, 32, {{254, 5, true}});
 }
 
-// Covers windows of one key, of less and more than a page, a tile and a chunk; windows that begin in
-// the last chunk, in an earlier one and before the sequence; rows of a tile whose windows begin in
-// different tiles of keys.
+// Covers windows of one key, of less and more than a page, a tile and a chunk; windows that begin
+// in the last chunk, in an earlier one and before the sequence; rows of a tile whose windows begin
+// in different tiles of keys.
 void test_attend_window() {
     decode(GPU_BF16, 4, 1, 64, {1, 16, 17, 256, 257, 600}, 3, 5);
     decode(GPU_F32, 2, 2, 32, {1, 300, 530}, 3, 300);
@@ -479,8 +479,8 @@ void test_attend_beyond() {
     }
 }
 
-// The values of a later key do not reach a row, whatever they are, although both share a tile of keys;
-// nor do those before a row's window. A row that sees them gets what float32 gives.
+// The values of a later key do not reach a row, whatever they are, although both share a tile of
+// keys; nor do those before a row's window. A row that sees them gets what float32 gives.
 void test_attend_infinity() {
     struct Case {
         int type;

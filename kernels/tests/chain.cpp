@@ -259,8 +259,8 @@ void chain() {
     }
 }
 
-// The same for a step of 70 rows of a prompt, by kernels for compute capability 9.0. Returns the bits
-// of the residual stream and of the caches.
+// The same for a step of 70 rows of a prompt, by kernels for compute capability 9.0. Returns the
+// bits of the residual stream and of the caches.
 std::vector<uint8_t> prompt_step(int type, bool dependent, uint64_t seed) {
     const uint32_t dim = 128, n_heads = 4, n_kv_heads = 2, head_dim = 32, ffn_dim = 160, n = 70,
                    page_count = 5, of_head = GPU_PAGE * head_dim;

@@ -379,7 +379,8 @@ void test_few() {
     dense(Add, GPU_INT8, false, 3, 4230, 8);
     dense(Add, GPU_INT4, false, 3, 8460, 3);
     dense(Add, GPU_NF4, false, 3, 8460, 5);
-    // One block for all tiles: more than those whose sums may wait, and a last one that is not full.
+    // One block for all tiles: more than those whose sums may wait, and a last one that is not
+    // full.
     few_blocks = 1;
     dense(Add, GPU_BF16, false, 277, 130, 2, true);
     dense(Up, GPU_INT4, false, 75, 2310, 1, true);

@@ -90,9 +90,9 @@ inline void launch_gemm(const std::string &kernel, int type, const void *params,
 // rows and `columns` columns; with half_tiles, half as many columns. With quantised weights, a tile
 // has columns / 2 columns and 256 rows; with half_tiles, 128 rows. With `alone`, one warpgroup
 // computes a half tile. With `paired`, blocks are clusters of two: float weights then have an even
-// number of blocks of rows, and quantised weights no clusters where they have an odd number of blocks
-// of weights. With `across`, the blocks of quantised weights lie as in clusters, but are none.
-// With `early`, the launch is a dependent one.
+// number of blocks of rows, and quantised weights no clusters where they have an odd number of
+// blocks of weights. With `across`, the blocks of quantised weights lie as in clusters, but are
+// none. With `early`, the launch is a dependent one.
 inline bool half_tiles = false, alone = false, paired = false, across = false, early = false;
 // Tiles of 64 rows and columns; `alone` must be set, too.
 inline bool quarter_tiles = false;

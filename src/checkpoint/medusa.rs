@@ -37,8 +37,8 @@ impl Medusa {
     /// Opens a directory of heads. `cancel` is checked while the table of contents is read.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Config`] for a configuration that cannot be understood; the errors of
-    /// the files' readers.
+    /// [`Error::Io`]; [`Error::Config`] for a configuration that cannot be understood; the errors
+    /// of the files' readers.
     pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Medusa> {
         let holds = |name: &str| dir.join(name).symlink_metadata().is_ok();
         let keys = match holds(CONFIG) {
@@ -57,9 +57,9 @@ impl Medusa {
         Ok(Medusa { keys, files })
     }
 
-    /// Finds the tensors of the heads, at most `most` of them, for a model of which `plan` loads the
-    /// weights on backend `B`. Their matrices are kept as the model's head is, or as int8 where the
-    /// head has a format that only files have.
+    /// Finds the tensors of the heads, at most `most` of them, for a model of which `plan` loads
+    /// the weights on backend `B`. Their matrices are kept as the model's head is, or as int8 where
+    /// the head has a format that only files have.
     ///
     /// # Errors
     /// [`Error::Tensor`] for a tensor that is missing or misshapen; [`Error::Config`] for an

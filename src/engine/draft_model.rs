@@ -1,11 +1,11 @@
-//! The draft model: a smaller model beside the model, with the same tokens. It guesses at the tokens
-//! that come (`Scheduler::propose`), or its logits are what the model's are contrasted with
+//! The draft model: a smaller model beside the model, with the same tokens. It guesses at the
+//! tokens that come (`Scheduler::propose`), or its logits are what the model's are contrasted with
 //! (`Scheduler::contrast`).
 //!
 //! Its pool has as many pages as the model's, with the same numbers, so a sequence has one page
-//! table and one reservation for both, and a fork copies the same pages. What differs is how far the
-//! pages are filled: [`Branch::drafted`](super::branch::Branch::drafted) says that of a sequence, and
-//! [`Pool::is_drafted`](crate::kv::Pool::is_drafted) of a page that others find.
+//! table and one reservation for both, and a fork copies the same pages. What differs is how far
+//! the pages are filled: [`Branch::drafted`](super::branch::Branch::drafted) says that of a
+//! sequence, and [`Pool::is_drafted`](crate::kv::Pool::is_drafted) of a page that others find.
 
 use super::draft::{Askers, Record};
 use super::options::EngineOptions;
@@ -37,8 +37,8 @@ pub(super) struct DraftModel {
 
 impl DraftModel {
     /// `model` are the model's limits, and `n_tokens` the tokens that both have. Fails with
-    /// [`Error::InvalidArgument`] if `run` has fewer, and with [`Error::Internal`] if another of its
-    /// limits is not the model's.
+    /// [`Error::InvalidArgument`] if `run` has fewer, and with [`Error::Internal`] if another of
+    /// its limits is not the model's.
     pub fn new(
         run: Box<dyn Run>,
         model: &Limits,

@@ -5,8 +5,8 @@
 //! them; the pass through the model does not. So the step is submitted first, with masks that are
 //! still empty, and [`Guides::collect`] fills them before tokens are chosen.
 //!
-//! What a grammar says of drafts is needed before the step is planned. The engine waits for that, a few
-//! microseconds: the thread has room for a parser that recurses, and the engine's has not.
+//! What a grammar says of drafts is needed before the step is planned. The engine waits for that, a
+//! few microseconds: the thread has room for a parser that recurses, and the engine's has not.
 
 use super::guide::{Guide, Work};
 use super::lock::lock;

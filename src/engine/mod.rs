@@ -11,7 +11,8 @@
 //! - `sequence`: one prompt on its way through the model, in three parts: `branch`, its tokens and
 //!   pages; `policy`, what chooses its tokens; `output`, what its reader is told. `extent`: how far
 //!   it goes
-//! - `guide`: the mask of a sequence that follows a grammar; `guides`: the thread that computes them
+//! - `guide`: the mask of a sequence that follows a grammar; `guides`: the thread that computes
+//!   them
 //! - `draft`: guesses at tokens, which a step computes along (`ngram`: those that are looked up;
 //!   `draft_model`: a smaller model's; `medusa`: those of Medusa heads)
 //! - `line`: who waits for a slot

@@ -21,8 +21,9 @@ pub struct EngineOptions {
     /// The time in milliseconds for which a sequence whose reader is behind keeps its slot while
     /// others wait.
     pub max_stall_ms: u32,
-    /// The time in milliseconds after which a call ends with [`FinishReason::Unread`](super::FinishReason::Unread) if its reader
-    /// is behind and has read nothing in that time; `u32::MAX`: never.
+    /// The time in milliseconds after which a call ends with
+    /// [`FinishReason::Unread`](super::FinishReason::Unread) if its reader is behind and has read
+    /// nothing in that time; `u32::MAX`: never.
     pub max_unread_ms: u32,
     /// The largest number of bytes of host memory for the pages of parked sequences.
     pub stall_memory_bytes: u64,

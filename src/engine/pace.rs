@@ -6,8 +6,8 @@ use crate::{Result, reserve};
 use std::ops::Range;
 
 /// Prompts get so much of the time that rows of decode take, even if these alone take longer than a
-/// step should. With [`LEAST_ROWS`] alone, 32 streams would keep a prompt of 2,000 tokens waiting for
-/// 125 steps.
+/// step should. With [`LEAST_ROWS`] alone, 32 streams would keep a prompt of 2,000 tokens waiting
+/// for 125 steps.
 const LEAST_SHARE: f64 = 0.5;
 /// Prefill always goes on with at least this many rows, however slow the machine is.
 const LEAST_ROWS: usize = 16;
@@ -20,8 +20,9 @@ const ROW_SHARE: f64 = 0.02;
 const WORTH_A_TRY: f64 = 1.1;
 /// How often each draft of a good model is right, if those before it are. It was 1, and two models
 /// of one size were tried against each other; presumably one step that something else held up made
-/// that seem worth it. With 0.8, which is a choice, the first call of a full batch keeps 0.98 of its
-/// speed beside a draft model that is always wrong (benches/record/2026-11-26-auto-of-a-first-call.txt).
+/// that seem worth it. With 0.8, which is a choice, the first call of a full batch keeps 0.98 of
+/// its speed beside a draft model that is always wrong
+/// (benches/record/2026-11-26-auto-of-a-first-call.txt).
 const LIKELY: f64 = 0.8;
 /// What was measured so many steps ago is not known any more: sequences have become longer, and
 /// the machine has other things to do.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 /// So many bytes of a text are looked at for each of its tokens.
 const TOKEN_BYTES: usize = 16;
 
-/// A text that no token of a tokenizer goes on beyond: what is cut behind it is cut as in the middle
-/// of a text, where SentencePiece's tokenizers have no space of their own.
+/// A text that no token of a tokenizer goes on beyond: what is cut behind it is cut as in the
+/// middle of a text, where SentencePiece's tokenizers have no space of their own.
 const BARRIER: &str = "\n";
 
 /// Follows a text beside its [`Cursor`], ahead of it where the grammar allows one text only.

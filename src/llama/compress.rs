@@ -1,5 +1,6 @@
-//! Prompt compression: segments of a prompt, shortened to a number of tokens by what the model finds
-//! least surprising. `shorten` decides; this file tokenises, runs the model, and writes the texts.
+//! Prompt compression: segments of a prompt, shortened to a number of tokens by what the model
+//! finds least surprising. `shorten` decides; this file tokenises, runs the model, and writes the
+//! texts.
 
 use super::Llama;
 use super::completion::{Completion, Sequence};
@@ -27,8 +28,8 @@ pub struct CompressOptions {
     pub rate: f32,
     /// The number of tokens between two decisions, at least 1.
     pub window: usize,
-    /// Where several segments are shortened: the first pass, which leaves out whole segments, leaves
-    /// at most this many times the budget; at least 1.
+    /// Where several segments are shortened: the first pass, which leaves out whole segments,
+    /// leaves at most this many times the budget; at least 1.
     pub coarse: f32,
     /// Tokens with a newline stay.
     pub keep_newlines: bool,
@@ -93,9 +94,9 @@ const WHAT: &str = "the segments";
 
 impl Llama {
     /// Shorten the segments of kind [`SegmentKind::Compress`] until all have the number of tokens
-    /// that `options` ask for, or as near as they come to it. Sequence `i` of the outcome is what is
-    /// left of segment `i`: its tokens, the log probabilities by which they stayed (0 where nothing
-    /// was decided), its text, and as score what the first pass found it worth.
+    /// that `options` ask for, or as near as they come to it. Sequence `i` of the outcome is what
+    /// is left of segment `i`: its tokens, the log probabilities by which they stayed (0 where
+    /// nothing was decided), its text, and as score what the first pass found it worth.
     ///
     /// Fails with [`Error::Batch`], [`Error::InvalidArgument`], and as [`Llama::generate`].
     pub fn compress(
@@ -236,8 +237,8 @@ impl Llama {
         Ok(scores)
     }
 
-    /// The token in front of a text that is scored: BOS, or what ends a document where the tokenizer
-    /// has no BOS.
+    /// The token in front of a text that is scored: BOS, or what ends a document where the
+    /// tokenizer has no BOS.
     fn start(&self) -> Result<Token> {
         let known = [self.tokenizer.bos_id(), self.tokenizer.eos_id()];
         let known = known.into_iter().find(|token| *token >= 0);

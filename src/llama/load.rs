@@ -41,8 +41,8 @@ const DRAFT_ITEMS: [&str; 4] = [
 ];
 
 impl Build<'_> {
-    /// Reads the checkpoint, and that of the draft model, onto the backends that `open` makes, which
-    /// is told how many bytes are planned for.
+    /// Reads the checkpoint, and that of the draft model, onto the backends that `open` makes,
+    /// which is told how many bytes are planned for.
     pub(super) fn load<B: Backend + 'static>(
         &self,
         place: Place,

@@ -173,7 +173,8 @@ fn first_pass(
     let compressed = |part: &Part| part.kind == SegmentKind::Compress && !part.tokens.is_empty();
     ranked.extend((0..parts.len()).filter(|i| compressed(&parts[*i])));
     let rest: usize = ranked.iter().map(|i| parts[*i].tokens.len()).sum();
-    // The product of a float and a count of tokens; it is at least the budget, as coarse is 1 or more.
+    // The product of a float and a count of tokens; it is at least the budget, as coarse is 1 or
+    // more.
     let limit = (f64::from(coarse) * free as f64) as usize;
     if ranked.len() == 1 || rest <= limit {
         for i in ranked {

@@ -34,7 +34,8 @@ pub fn choose(nodes: &BTreeMap<usize, Processors>, devices: &[usize]) -> Result<
     devices.iter().enumerate().map(of_rank).collect()
 }
 
-/// Bytes that a node has left: free, or held by the cache of files. `None` if the system does not say.
+/// Bytes that a node has left: free, or held by the cache of files. `None` if the system does not
+/// say.
 pub fn room(node: usize) -> Option<u64> {
     room_in(Path::new(ROOT), node)
 }

@@ -30,8 +30,8 @@ pub(super) type Merges = HashMap<u64, Merge, Key>;
 
 /// A table of these merges; of two for the same pair the later one counts.
 ///
-/// A table of Llama 3's size has 9 MB and keeps its entries by the low bits of their hashes. They are
-/// put in by parts of it that fit into a core's cache. Only the time depends on it.
+/// A table of Llama 3's size has 9 MB and keeps its entries by the low bits of their hashes. They
+/// are put in by parts of it that fit into a core's cache. Only the time depends on it.
 pub(super) fn table(list: &[(u64, Merge)]) -> Result<Merges> {
     const WHAT: &str = "a tokenizer's merges";
     const PARTS: usize = 64;

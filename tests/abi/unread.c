@@ -1,6 +1,6 @@
 /* Many streams that nobody reads, on a handle with few slots: others finish all the same; a stream
- * that is read after all has what it would have had; and all of them can be freed in any order, from
- * any thread, whatever they do at the time, also after their handle. */
+ * that is read after all has what it would have had; and all of them can be freed in any order,
+ * from any thread, whatever they do at the time, also after their handle. */
 #include "abi.h"
 
 #include <stdatomic.h>

@@ -233,8 +233,8 @@ fn gguf_fields_at_their_edges() {
     assert!(refused > 5_000, "{refused}");
 }
 
-/// The same of models, through configuration, tokenizer and plan. Sizes have 32 bits, lengths 64. In
-/// a long file some places stand for all.
+/// The same of models, through configuration, tokenizer and plan. Sizes have 32 bits, lengths 64.
+/// In a long file some places stand for all.
 #[test]
 fn gguf_models_at_their_edges() {
     let (mut refused, mut accepted) = (0, 0);

@@ -1,5 +1,6 @@
-//! Speculation in a grammar, with the model that the project ships: what the grammar leaves no choice
-//! about is drafted, other drafts are cut where it refuses them, and the bits are those without.
+//! Speculation in a grammar, with the model that the project ships: what the grammar leaves no
+//! choice about is drafted, other drafts are cut where it refuses them, and the bits are those
+//! without.
 
 use crate::drafts::{model_beside, run, said};
 use llamabi::engine::request::Bias;

@@ -12,7 +12,8 @@ use serde_json::Value;
 use std::path::Path;
 
 /// GGUF cannot say these: windows of some layers, dynamic NTK, ramps that are not truncated; nor
-/// have llama.cpp's models of two families all biases, and its architecture of the last is not read.
+/// have llama.cpp's models of two families all biases, and its architecture of the last is not
+/// read.
 const NOT_IN_GGUF: [&str; 7] = [
     "qwen2-window",
     "llama-dynamic",

@@ -1,4 +1,5 @@
-//! Medusa heads on the CPU: what they compute, heads as files, and the same bits with their guesses.
+//! Medusa heads on the CPU: what they compute, heads as files, and the same bits with their
+//! guesses.
 
 use crate::checkpoints::TempDir;
 use crate::drafts::{model, plain_kinds, run, said};
@@ -66,8 +67,8 @@ fn guesses_change_no_bit() {
                     assert_eq!(said(got), said(want));
                     let (drafted, accepted) = (got.stats.drafted_tokens, got.stats.accepted_tokens);
                     if draft_len == 1 {
-                        // The token is guessed at every place but behind one that was guessed right,
-                        // and behind the first and the last.
+                        // The token is guessed at every place but behind one that was guessed
+                        // right, and behind the first and the last.
                         let is_it = |at: &Token| *at == token;
                         let there = got.tokens.iter().skip(1).filter(|at| is_it(at)).count();
                         assert!(
@@ -139,7 +140,8 @@ fn what_is_no_head_is_refused_with_a_sentence() {
     assert!(error.is_some_and(|error| error.to_string().contains("medusa_dir")));
 }
 
-/// The share that has been read only grows, and what is not loaded to its end leaves nothing behind.
+/// The share that has been read only grows, and what is not loaded to its end leaves nothing
+/// behind.
 #[test]
 fn the_loading_is_told_and_can_be_stopped() {
     let dir = always(7, 4, sizes(&model(None)), "");

@@ -75,7 +75,8 @@ fn logprobs(model: &Model) -> Vec<f32> {
 }
 
 /// Every format is cut between its blocks, so the weights are those of one rank. What differs is
-/// the order in which float32 sums are rounded, and what that does to 16-bit activations and caches.
+/// the order in which float32 sums are rounded, and what that does to 16-bit activations and
+/// caches.
 #[test]
 fn every_format_says_what_one_rank_says() {
     for (name, ranks) in [

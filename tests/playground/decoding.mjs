@@ -121,8 +121,8 @@ async function beams(page) {
   assert.equal(await text(page), choices[0].text);
 }
 
-// One stop of the Tab key; arrows go along the tree; what stands at a node is told, and a click takes
-// its text.
+// One stop of the Tab key; arrows go along the tree; what stands at a node is told, and a click
+// takes its text.
 async function treeKeys(page) {
   await search(page, 3);
   await page.fill('#max_tokens', '6');

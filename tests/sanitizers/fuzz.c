@@ -1,9 +1,10 @@
 /* Random calls of the whole C API: `fuzz MODEL_DIR OTHER_MODEL_DIR ADAPTER_DIR [--calls N]
  * [--seed S] [--threads N]`. The adapter is one of the first model's.
  *
- * Threads share handles, streams, results, grammars, adapters and cancel flags, give each function valid and invalid
- * arguments, free what others use, inside callbacks too, and fork. Buffers end at a guard page. The
- * calls of a thread depend on the seed alone, those of one thread can be replayed exactly.
+ * Threads share handles, streams, results, grammars, adapters and cancel flags, give each function
+ * valid and invalid arguments, free what others use, inside callbacks too, and fork. Buffers end at
+ * a guard page. The calls of a thread depend on the seed alone, those of one thread can be replayed
+ * exactly.
  *
  * What is checked: statuses (a call with valid arguments on the lasting handle succeeds; none says
  * that the library has a bug), llama_error, what results and events point to, and whatever the

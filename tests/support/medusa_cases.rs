@@ -191,8 +191,8 @@ pub fn check<B: Backend + 'static>(backend: B, dtype: Dtype, off: f64) {
     assert!(runner.guess(3, &from(&[0])).is_err());
 }
 
-/// Files of `n` heads that all guess one token, whatever they see: the block makes a large number of
-/// each place, and only the token's row has weights.
+/// Files of `n` heads that all guess one token, whatever they see: the block makes a large number
+/// of each place, and only the token's row has weights.
 pub fn always(token: usize, n: usize, [dim, vocab_size]: [usize; 2], prefix: &str) -> TempDir {
     let dir = TempDir::new();
     let floats = |name: String, shape: &[usize], values: Vec<f32>| Tensor {

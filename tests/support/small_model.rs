@@ -25,8 +25,8 @@ fn kept(usage: MatUse, dtype: Dtype) -> Dtype {
     }
 }
 
-/// Codes, and scales as f16 bits. Formats that only files have cannot be made of values: their codes
-/// and scales are made up.
+/// Codes, and scales as f16 bits. Formats that only files have cannot be made of values: their
+/// codes and scales are made up.
 fn quantised(quant: Quant, cols: usize, values: &[f32]) -> (Vec<u8>, Vec<u16>) {
     let rows = values.len() / cols;
     let mut codes = vec![0; rows * quant.code_bytes(cols)];

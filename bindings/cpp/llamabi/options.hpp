@@ -92,8 +92,8 @@ struct Options {
   std::string medusa_dir{};
   /// How long a step with a chunk of a prompt should take beside running streams.
   std::uint32_t max_step_ms = detail::build_defaults().max_step_ms;
-  /// What `ncclGetUniqueId` gave, 128 bytes, for ranks on GPUs; not owned, copied by the call. Null:
-  /// the library makes one.
+  /// What `ncclGetUniqueId` gave, 128 bytes, for ranks on GPUs; not owned, copied by the call.
+  /// Null: the library makes one.
   const void *nccl_unique_id = nullptr;
 };
 

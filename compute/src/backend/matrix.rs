@@ -1,5 +1,5 @@
-//! What a backend makes matrices of: their parts and formats, and the pieces of stored tensors that go
-//! into them.
+//! What a backend makes matrices of: their parts and formats, and the pieces of stored tensors that
+//! go into them.
 
 use crate::Dtype;
 #[cfg(doc)]

@@ -16,8 +16,9 @@
 //! | [`Quant::Nf4`] | 64 | table index | double-quantised ([`nf4`]), then f16 | 4.127, kept 4.25 |
 //!
 //! Codes lie in rows: one byte each, or two in a byte with the first in the upper half, as in
-//! bitsandbytes; or they lie in blocks of their own ([`k`]). A weight that is not finite makes its group NaN (and with it a whole
-//! [`Quant::Nf4`] tensor, whose scales share a mean). The loader passes no such weight.
+//! bitsandbytes; or they lie in blocks of their own ([`k`]). A weight that is not finite makes its
+//! group NaN (and with it a whole [`Quant::Nf4`] tensor, whose scales share a mean). The loader
+//! passes no such weight.
 //!
 //! What other programs store is defined here too, as scalar code that decodes it, and gives it as
 //! one of the formats above where codes and scales fit:

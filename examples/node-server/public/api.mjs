@@ -40,7 +40,8 @@ function explain(status, error, body) {
   if (status === 413) return new Trouble(`The ${text} is too long to be sent`, { tooLong: true });
   if (status === 401) return new Trouble(sessionStorage.getItem(KEY) ? 'The server does not know this API key' : 'The server asks for an API key', { needsKey: true });
   if (status === 429) return new Trouble('The server is busy. Try again in a moment.');
-  // Of a grammar: where and what; the lines that follow, in one line here, show what is on the page.
+  // Of a grammar: where and what; the lines that follow, in one line here, show what is on the
+  // page.
   const said = String(error.message)
     .replace(/^the grammar: at (\d+)\((\d+)\): /, 'Not a grammar, line $1, column $2: ')
     .replace(/^the grammar: /, 'Not a grammar: ')

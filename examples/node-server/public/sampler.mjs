@@ -45,8 +45,8 @@ function normalise(p) {
   for (let i = 0; i < p.length; i++) p[i] /= total;
 }
 
-// Keeps the tokens whose surprise is nearest to what is to be expected, while the mass before a token
-// is less than `most`; ties with the last one stay.
+// Keeps the tokens whose surprise is nearest to what is to be expected, while the mass before a
+// token is less than `most`; ties with the last one stay.
 function keepTypical(p, most) {
   const entropy = p.reduce((sum, one) => (one > 0 ? sum - one * Math.log(one) : sum), 0);
   const distance = (one) => Math.abs(-Math.log(one) - entropy);

@@ -85,8 +85,8 @@ struct CUctx_st {
 struct Settings {
     int blaslt = 130000; // version of cuBLASLt
     int nccl = 22203;    // version of NCCL
-    // The number of the exchange of NCCL that never ends unless it is aborted, of the one that never
-    // ends whatever happens, and of the one at which another rank is lost; 0: none.
+    // The number of the exchange of NCCL that never ends unless it is aborted, of the one that
+    // never ends whatever happens, and of the one at which another rank is lost; 0: none.
     uint64_t hang = 0, stuck = 0, lost = 0;
     // Pieces of work for which a stream has room. For one more, a driver waits; 0: any number.
     size_t full = 0;
@@ -103,8 +103,8 @@ struct Settings {
     // 0: work runs when it is waited for; otherwise some work runs earlier, at random
     uint64_t seed = 0;
     // fail=NAME:N:CODE: from now on, the Nth call of function NAME returns CODE. NAME "*" counts
-    // the calls of all functions but those that only ask whether something is done: there are as many
-    // of these as there is time for. "work" counts the pieces of work that run.
+    // the calls of all functions but those that only ask whether something is done: there are as
+    // many of these as there is time for. "work" counts the pieces of work that run.
     std::string fail, failed; // `failed`: the function that has failed in this way
     uint64_t fail_in = 0;
     unsigned fail_code = 0;

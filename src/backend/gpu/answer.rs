@@ -63,8 +63,8 @@ impl<D: Device> Answers<D> {
     }
 
     /// Begins to fetch `n` floats. Takes the list `asked` and leaves in its place one that is no
-    /// longer needed, so that nothing is allocated. `logits` has the rows that are left to the host;
-    /// they come behind the `n` floats.
+    /// longer needed, so that nothing is allocated. `logits` has the rows that are left to the
+    /// host; they come behind the `n` floats.
     pub fn fetch(
         &mut self,
         from: &Memory<D>,

@@ -115,7 +115,8 @@ impl<D: Device> Backend for Gpu<D> {
             limits.max_wanted.saturating_mul(31),
             partial_len(shape, limits),
             // Only layers with norms of heads need it with every cache, and only layers without
-            // rotation need the next one. This function does not know the layers, so it counts both.
+            // rotation need the next one. This function does not know the layers, so it counts
+            // both.
             fresh_len(shape, limits),
             still_bytes(shape, limits) / 4,
             attend_counters(shape, limits),

@@ -255,8 +255,9 @@ pub unsafe trait Device: Send + Sync + 'static {
         Err(Error::Unsupported(NO_GROUP.into()))
     }
 
-    /// Leaves the group, together with the other devices unless one of them has failed. Returns false
-    /// if this device does not get idle: then it may still read and write what it was told to.
+    /// Leaves the group, together with the other devices unless one of them has failed. Returns
+    /// false if this device does not get idle: then it may still read and write what it was told
+    /// to.
     fn leave(&self) -> bool {
         self.synchronize().is_ok()
     }
@@ -283,7 +284,8 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// of the ranks. May be recorded. All devices do the same exchanges in the same order.
     ///
     /// # Safety
-    /// Both lie inside live allocations; they do not overlap, or `from` is this rank's part of `to`.
+    /// Both lie inside live allocations; they do not overlap, or `from` is this rank's part of
+    /// `to`.
     unsafe fn all_gather(&self, _to: u64, _from: u64, _n: usize) -> Result<()> {
         Err(Error::Internal(NO_GROUP.into()))
     }

@@ -58,10 +58,10 @@ fn few_shared(dtype: Dtype, k: u32, n_rows: u32, rounds: bool, tiles: u32) -> u3
 }
 
 /// The grid of a decode product of a few rows on tensor cores. `rounds`: whether the kernel applies
-/// norm and rounding to the rows itself. All blocks share the tiles, and all of them run at the same
-/// time. A multiprocessor has one block: there is room beside it for one of the next launch, which
-/// asks for its weights while this one ends. Formats without a ring have fewer bytes on their way and
-/// so have two blocks, where two fit. `fit`: as for [`prepares`].
+/// norm and rounding to the rows itself. All blocks share the tiles, and all of them run at the
+/// same time. A multiprocessor has one block: there is room beside it for one of the next launch,
+/// which asks for its weights while this one ends. Formats without a ring have fewer bytes on their
+/// way and so have two blocks, where two fit. `fit`: as for [`prepares`].
 pub(super) fn few(
     dtype: Dtype,
     [pairs, k, n_rows]: [u32; 3],

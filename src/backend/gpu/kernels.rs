@@ -34,8 +34,8 @@ impl Kernel {
         self.name().contains("_hopper_")
     }
 
-    /// Whether launches of it may start early where kernels are for compute capability 9.0: those of
-    /// decode, and those for 9.0 alone.
+    /// Whether launches of it may start early where kernels are for compute capability 9.0: those
+    /// of decode, and those for 9.0 alone.
     pub fn starts_early(self) -> bool {
         let of_prompts = ["_prefill", "_epilogue"];
         !of_prompts.iter().any(|part| self.name().contains(part))

@@ -7,9 +7,9 @@ use super::{Gpu, GpuBuf, GpuMat, launch, pad32};
 use crate::backend::Limits;
 use crate::{Dtype, Error, Result};
 
-/// With this and [`WEIGHT`], RMSNorm changes nothing: beside it the mean square of a row is lost, and
-/// both are powers of two, so a number is multiplied and divided by the same. The kernels of a product
-/// then need no second form without a norm.
+/// With this and [`WEIGHT`], RMSNorm changes nothing: beside it the mean square of a row is lost,
+/// and both are powers of two, so a number is multiplied and divided by the same. The kernels of a
+/// product then need no second form without a norm.
 const EPS: f32 = 1.208_925_8e24; // 2^80
 const WEIGHT: f32 = 1.099_511_6e12; // 2^40
 

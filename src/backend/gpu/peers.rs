@@ -1,7 +1,7 @@
 //! Sums of the ranks of a process whose devices read each other's memory
-//! (`reduce_peers` of `kernels/reduce.cu`): each rank's kernel reads the parts of all ranks where they are. The
-//! additions are those of [`super::exchange`], in the same order. A sum takes one launch and waits
-//! for no library, so it is faster where there is little to move: with few rows.
+//! (`reduce_peers` of `kernels/reduce.cu`): each rank's kernel reads the parts of all ranks where
+//! they are. The additions are those of [`super::exchange`], in the same order. A sum takes one
+//! launch and waits for no library, so it is faster where there is little to move: with few rows.
 
 use super::device::{Device, Memory};
 use super::params::{GPU_PEER_BLOCKS, GPU_PEERS, ReducePeersParams};
@@ -10,8 +10,8 @@ use crate::backend::Limits;
 use crate::{Error, Result};
 use std::sync::{Arc, Mutex};
 
-/// Bytes of a part. With half a megabyte on four H100, such sums take 10 microseconds, those of NCCL
-/// 17 to 21 (vLLM's pull request 24532); where they take equally long was not measured.
+/// Bytes of a part. With half a megabyte on four H100, such sums take 10 microseconds, those of
+/// NCCL 17 to 21 (vLLM's pull request 24532); where they take equally long was not measured.
 const MOST: usize = 1 << 20;
 
 /// Parts that take turns: that of the embedding, and two for the sums of the layers. Every step

@@ -162,9 +162,9 @@ pub(super) fn bytes(limits: &Limits) -> usize {
     Layout::largest(limits).len.saturating_mul(4)
 }
 
-/// Writes the arrays of `step` to `host`, in tiles of `tile` prefill rows. All numbers up to the end
-/// of the layout are then those of this step, whatever `host` had before: rows of padding are at
-/// position 0. Returns the last position of the longest sequence that decodes.
+/// Writes the arrays of `step` to `host`, in tiles of `tile` prefill rows. All numbers up to the
+/// end of the layout are then those of this step, whatever `host` had before: rows of padding are
+/// at position 0. Returns the last position of the longest sequence that decodes.
 fn fill(host: &mut [u32], step: &Step, of: Lengths, at: &Layout, tile: usize) -> usize {
     let (n_rows, n_wanted) = (step.tokens.len(), step.wanted.len());
     host[..at.len].fill(0);

@@ -78,8 +78,8 @@ pub struct llama_info {
     /// Ranks that compute the model: the number of `devices` in the options, or 1. `weight_bytes`
     /// and `kv_bytes` are those of all ranks.
     pub model_parallel_size: u32,
-    /// 1 if there is a draft model (`draft_dir`), whose bytes are in `weight_bytes` and `kv_bytes` too.
-    /// Otherwise 0.
+    /// 1 if there is a draft model (`draft_dir`), whose bytes are in `weight_bytes` and `kv_bytes`
+    /// too. Otherwise 0.
     pub has_draft: u32,
     /// Number of Medusa heads (`medusa_dir`), whose bytes are in `weight_bytes` too.
     pub medusa_heads: u32,

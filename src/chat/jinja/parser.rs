@@ -1,5 +1,5 @@
-//! Tokens to a tree: jinja2's grammar with the extensions `loopcontrols` and `generation`. Statements
-//! are in `parse_stmt`, expressions in `parse_expr`.
+//! Tokens to a tree: jinja2's grammar with the extensions `loopcontrols` and `generation`.
+//! Statements are in `parse_stmt`, expressions in `parse_expr`.
 
 use super::ast::*;
 use super::fault::{Fault, Kind, Result};

@@ -97,12 +97,12 @@ impl Adapter {
 
     /// Loads the adapter's matrices into memory, for requests that use the adapter: for each of
     /// `ranks` what this rank adds. Where the rank has some rows of a matrix, these are the rows of
-    /// B, and A is whole. Where it has some columns, these are the columns of A, and B is whole: the
-    /// sum of what the ranks add is what one rank would add. The numbers are kept as float32 if
+    /// B, and A is whole. Where it has some columns, these are the columns of A, and B is whole:
+    /// the sum of what the ranks add is what one rank would add. The numbers are kept as float32 if
     /// `dtype` is float32, otherwise as bfloat16. `available`: the bytes of free memory.
     ///
-    /// Returns also a number that differs, as good as certainly, for another adapter; 0 if these are
-    /// all ranks, which have then read the same one.
+    /// Returns also a number that differs, as good as certainly, for another adapter; 0 if these
+    /// are all ranks, which have then read the same one.
     ///
     /// # Errors
     /// [`Error::Tensor`] for a tensor that is missing, misshapen or surplus; [`Error::Unsupported`]

@@ -252,8 +252,8 @@ impl GenerateOptions {
         matches!(self.speculation, Speculation::Auto | Speculation::NGram)
     }
 
-    /// Whether the draft model is asked for them, where there is one. In contrastive decoding it has
-    /// another task: its own choices are what the text shall not be like.
+    /// Whether the draft model is asked for them, where there is one. In contrastive decoding it
+    /// has another task: its own choices are what the text shall not be like.
     pub(in crate::engine) fn asks_draft_model(&self) -> bool {
         matches!(self.speculation, Speculation::Auto | Speculation::Draft) && !self.contrasts()
     }

@@ -195,8 +195,8 @@ impl Scheduler {
 }
 
 /// Whether the row at `position` has the token that its sequence has there. One behind a draft that
-/// was not taken has another, or none is there: then nothing holds that it gives. Nor where its mask
-/// could not be computed: then it is computed again, as the first row of a step.
+/// was not taken has another, or none is there: then nothing holds that it gives. Nor where its
+/// mask could not be computed: then it is computed again, as the first row of a step.
 fn is_taken(step: &Step, row: usize, position: usize, sequence: &Sequence) -> bool {
     // Of a step that follows another, the tokens were chosen on the device.
     let same = step.follows || sequence.branch.tokens.get(position) == Some(&step.tokens[row]);

@@ -1,5 +1,5 @@
-//! What the draft model computes beside a step of the model's: the prompts that it needs, its guesses
-//! at the next tokens, and the logits that the model's are contrasted with.
+//! What the draft model computes beside a step of the model's: the prompts that it needs, its
+//! guesses at the next tokens, and the logits that the model's are contrasted with.
 
 use super::Scheduler;
 use super::planning::{Rows, add_span, want_guess};
@@ -17,8 +17,8 @@ use crate::{Result, Token};
 /// more of them get steps of their own.
 const FEW: usize = MAX_DRAFTS;
 
-/// Adds what the draft model lacks of the sequence before `end` to its step. These are all prompt, or
-/// all generated.
+/// Adds what the draft model lacks of the sequence before `end` to its step. These are all prompt,
+/// or all generated.
 fn add_lacking(model: &mut DraftModel, sequence: &Sequence, end: usize, pool: &Pool) {
     let position = sequence.branch.drafted;
     let kind = match position < sequence.branch.prompt_len {
@@ -72,8 +72,8 @@ impl Scheduler {
         done
     }
 
-    /// Before a step is planned: has the draft model compute a chunk of the prompts of those that ask
-    /// it for drafts, no further than the model is.
+    /// Before a step is planned: has the draft model compute a chunk of the prompts of those that
+    /// ask it for drafts, no further than the model is.
     pub(super) fn keep_up(&mut self) -> Result<()> {
         self.with_draft_model(|this, model| {
             model.clear();
@@ -161,10 +161,10 @@ impl Scheduler {
         }
     }
 
-    /// Asks the draft model for the drafts that sequences want of it. It chooses them token by token,
-    /// as the model chooses: with the same penalties, filters and draws, so that its choices are the
-    /// model's also at a high temperature, as far as the two agree. The step that is being planned
-    /// has `decodes` rows of decode without drafts, and room for so many.
+    /// Asks the draft model for the drafts that sequences want of it. It chooses them token by
+    /// token, as the model chooses: with the same penalties, filters and draws, so that its choices
+    /// are the model's also at a high temperature, as far as the two agree. The step that is being
+    /// planned has `decodes` rows of decode without drafts, and room for so many.
     pub(super) fn propose(&mut self, decodes: usize, room: usize) -> Result<()> {
         self.with_draft_model(|this, model| {
             let most = this.settle_asked(Guesser::Model, &model.pace, decodes, room);
@@ -216,8 +216,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Has the draft model compute the rows of the step whose logits are contrasted with its own, and
-    /// what comes before them.
+    /// Has the draft model compute the rows of the step whose logits are contrasted with its own,
+    /// and what comes before them.
     pub(super) fn contrast(&mut self, plan: &Plan) -> Result<()> {
         self.with_draft_model(|this, model| {
             let contrasts = |s: &Sequence| s.call().options.contrasts() && s.extent.max_new() > 0;

@@ -93,8 +93,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Settles how many drafts the guesser, whose steps take `pace`, is asked for of each sequence: as
-    /// many as make most tokens a second, their own time included. The largest of these numbers.
+    /// Settles how many drafts the guesser, whose steps take `pace`, is asked for of each sequence:
+    /// as many as make most tokens a second, their own time included. The largest of these numbers.
     pub(super) fn settle_asked(
         &mut self,
         guesser: Guesser,
@@ -134,9 +134,9 @@ impl Scheduler {
             .unwrap_or(0)
     }
 
-    /// Takes the tokens that a guesser's answer to `plan` has for its rows as drafts. They are chosen
-    /// as the model chooses: with the same penalties, filters and draws, so that they are the model's
-    /// also at a high temperature, as far as the two agree.
+    /// Takes the tokens that a guesser's answer to `plan` has for its rows as drafts. They are
+    /// chosen as the model chooses: with the same penalties, filters and draws, so that they are
+    /// the model's also at a high temperature, as far as the two agree.
     pub(super) fn take_guesses(
         &mut self,
         plan: &Plan,
@@ -164,8 +164,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes the drafts of a guesser out of the sequences' tokens, where they stood while later ones
-    /// were guessed.
+    /// Takes the drafts of a guesser out of the sequences' tokens, where they stood while later
+    /// ones were guessed.
     pub(super) fn forget_guesses(&mut self, guesser: Guesser) {
         for sequence in &mut self.running {
             let drafts = sequence.drafts.as_ref();

@@ -13,8 +13,8 @@ use crate::{Result, Token, reserve};
 use std::ops::Range;
 
 impl Scheduler {
-    /// `run` has collected all steps. Fill `plan` with a row and drafts of each running stream and a chunk of the prompts; leave
-    /// it empty if there is nothing to do.
+    /// `run` has collected all steps. Fill `plan` with a row and drafts of each running stream and
+    /// a chunk of the prompts; leave it empty if there is nothing to do.
     pub fn plan(&mut self, plan: &mut Plan, run: &mut dyn Run) -> Result<()> {
         plan.clear();
         for sequence in &mut self.running {

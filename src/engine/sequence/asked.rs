@@ -1,5 +1,5 @@
-//! What a sequence asks its reader, see [`Inquiry`](crate::engine::inquiry::Inquiry), and whether it
-//! waits for the reader.
+//! What a sequence asks its reader, see [`Inquiry`](crate::engine::inquiry::Inquiry), and whether
+//! it waits for the reader.
 
 use super::Sequence;
 use crate::backend::Step;

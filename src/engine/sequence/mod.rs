@@ -159,8 +159,8 @@ impl Sequence {
     }
 
     /// Takes what the row at `position` gave: the score of the next prompt token, or the next
-    /// token, at which the step's guess was `draft`. Sets [`Sequence::end`] if that ends the sequence. Fails if there is no memory to tell
-    /// it.
+    /// token, at which the step's guess was `draft`. Sets [`Sequence::end`] if that ends the
+    /// sequence. Fails if there is no memory to tell it.
     pub fn take(
         &mut self,
         position: usize,

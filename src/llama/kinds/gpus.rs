@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What makes GPUs exchange numbers through the memory of the host, with the value `staged`: only
-/// then may `devices` name a GPU more than once. With the value `nccl` all their numbers go by NCCL,
-/// with the value `slices` they also add every sum in slices ([`Slices`]).
+/// then may `devices` name a GPU more than once. With the value `nccl` all their numbers go by
+/// NCCL, with the value `slices` they also add every sum in slices ([`Slices`]).
 const VARIABLE: &str = "LLAMABI_RANKS";
 
 /// Ranks on GPUs: all ranks of a model, or the one of a process.

@@ -5,11 +5,12 @@
 //! L L^T` it is a sum of squares, `sum_j (sum_{i >= j} e_i L_ij)^2`. So codes are chosen from the
 //! last column to the first: each makes its own square least, given the errors behind it. That is
 //! GPTQ (Frantar et al. 2022, 2210.17323) in the form of LDLQ (Chee et al. 2023, QuIP, 2307.13304),
-//! which needs no inverse of `H`. Columns stay in their places, so that any kernel reads the result.
+//! which needs no inverse of `H`. Columns stay in their places, so that any kernel reads the
+//! result.
 //!
 //! The scale of a group is searched when its columns come: every candidate gives codes, the codes
-//! give their least-squares scale, and the one that leaves the least error wins, each column counted
-//! by `L_jj^2`.
+//! give their least-squares scale, and the one that leaves the least error wins, each column
+//! counted by `L_jj^2`.
 //!
 //! It takes `4 k^2` bytes for rows of `k` weights, and `k^2` multiplications a row.
 

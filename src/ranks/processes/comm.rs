@@ -18,8 +18,8 @@ pub type GoOn<'a> = &'a mut dyn FnMut() -> bool;
 /// called by one thread at a time. [`Comm::receive`] is also called from inside a `go_on`, to look
 /// for a message without waiting.
 ///
-/// After [`Comm::all_gather`] or [`Comm::all_to_all`] has not ended with [`Moved::Done`], neither is
-/// called again, and their buffers are never freed: somebody may still write to them.
+/// After [`Comm::all_gather`] or [`Comm::all_to_all`] has not ended with [`Moved::Done`], neither
+/// is called again, and their buffers are never freed: somebody may still write to them.
 pub trait Comm: Send {
     /// The number of this rank.
     fn rank(&self) -> usize;

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// How long it listens before it looks whether an adapter is loaded.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Computes this rank's share of every step, and loads adapters by `load`. `meanwhile` is called now
-/// and then.
+/// Computes this rank's share of every step, and loads adapters by `load`. `meanwhile` is called
+/// now and then.
 ///
 /// # Errors
 /// [`Error::Peer`] if another rank failed or was silent for too long; a failure of this rank's own,

@@ -87,8 +87,8 @@ impl Guess {
     }
 }
 
-/// The options of a call on a handle with a draft model: some let it guess, some are contrasted with
-/// it, some have nothing to do with it.
+/// The options of a call on a handle with a draft model: some let it guess, some are contrasted
+/// with it, some have nothing to do with it.
 pub fn with_draft_model(options: GenerateOptions) -> GenerateOptions {
     if options.num_beams > 1 {
         return options;

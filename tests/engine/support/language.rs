@@ -135,7 +135,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// What ends a sequence is allowed where the text is of the language, all else where it goes on.
+    /// What ends a sequence is allowed where the text is of the language, all else where it goes
+    /// on.
     pub fn allows(&self, token: Token) -> bool {
         match token == EOS || self.options.stop_tokens.contains(&token) {
             true => self.follows().end,

@@ -166,8 +166,8 @@ impl Setup {
         (host, probe)
     }
 
-    /// A model that is a hash, perhaps with a draft model that agrees with it so often of 16 times, and
-    /// then every second time with Medusa heads, too, which agree as often.
+    /// A model that is a hash, perhaps with a draft model that agrees with it so often of 16 times,
+    /// and then every second time with Medusa heads, too, which agree as often.
     pub fn start_perhaps_drafting(&self, ahead: bool, agrees: Option<usize>) -> Host {
         let Some(agrees) = agrees else {
             return self.start_ahead(ahead, hash_think).0;

@@ -1,6 +1,6 @@
 //! Adapters that requests choose, on the emulated device: the CPU's numbers, and bits that do not
-//! depend on company. `lifetime`: memory, and adapters that come and go while steps run. `ranks`: on
-//! several devices.
+//! depend on company. `lifetime`: memory, and adapters that come and go while steps run. `ranks`:
+//! on several devices.
 
 mod lifetime;
 mod ranks;
@@ -138,9 +138,9 @@ fn an_adapter_computes_what_it_does_on_the_cpu() {
     }
 }
 
-/// Rows with different adapters, and rows without any, have the same bits in each other's company as
-/// alone, however their prompts are cut, cold and from the prefix cache. Those without have the bits
-/// of a handle that knows no adapters.
+/// Rows with different adapters, and rows without any, have the same bits in each other's company
+/// as alone, however their prompts are cut, cold and from the prefix cache. Those without have the
+/// bits of a handle that knows no adapters.
 fn company_and_cuts(weights: Option<Dtype>, kv: Option<Dtype>, hopper: bool) {
     const LENGTHS: [usize; 6] = [1, 16, 40, 5, 33, 70];
     for model in MODELS {
@@ -223,7 +223,8 @@ fn long_prompts_go_in_groups() {
     }
 }
 
-/// Recorded steps serve any adapters, and one that follows before the tokens are known has them too.
+/// Recorded steps serve any adapters, and one that follows before the tokens are known has them
+/// too.
 #[test]
 fn graphs_and_steps_ahead_change_nothing() {
     let model = "adapters/base";

@@ -76,8 +76,9 @@ pub fn deep(layers: usize) -> TempDir {
     changed(more, &[["\"num_hidden_layers\": 3", &layers]])
 }
 
-/// The checkpoint `mha-f32/hf` with rows of 8,192 numbers, of which 32 are as many as go from GPU to
-/// GPU. It has one layer, two heads and 32 hidden numbers, so that the emulator has little to do.
+/// The checkpoint `mha-f32/hf` with rows of 8,192 numbers, of which 32 are as many as go from GPU
+/// to GPU. It has one layer, two heads and 32 hidden numbers, so that the emulator has little to
+/// do.
 pub fn wide() -> TempDir {
     const TIMES: usize = 128;
     let widen = |(name, dtype, shape, data): (String, _, Vec<usize>, Vec<u8>)| {

@@ -3,8 +3,8 @@
 //
 // It first asks alone, and keeps the answers: under load every answer that is read to its end must
 // be the same. At the end nothing may run, wait or hold pages in the service, and its memory must
-// be what it was after warming up. A garbage collector may still have had room to take, and on a slow
-// machine for a while: then the same again, until it does not grow; four times more is a leak.
+// be what it was after warming up. A garbage collector may still have had room to take, and on a
+// slow machine for a while: then the same again, until it does not grow; four times more is a leak.
 package main
 
 import (

@@ -113,7 +113,8 @@ pub struct Emu {
     hopper: bool,
     /// Launches of these kernels: products, attention.
     hoppers: [AtomicU64; 2],
-    /// How many of the products used tiles of 128 columns or fewer, and in how many blocks shared tiles.
+    /// How many of the products used tiles of 128 columns or fewer, and in how many blocks shared
+    /// tiles.
     halves: AtomicU64,
     clustered: AtomicU64,
     units: u32,

@@ -12,9 +12,9 @@ pub(super) trait AsTiles: Weights {
     const TILES: bool = false;
     /// Tiles of k that are unpacked at a time: whole blocks of the format.
     const UNIT_TILES: usize = 2;
-    /// Whether what lies halfway between two numbers is rounded to even. That is every eighth number
-    /// of f16. Of decoded weights it is 2 % with int8 and 9 % with int4, and the growth of 1e-4 that
-    /// rounding them away from zero means is a tenth of the rounding error
+    /// Whether what lies halfway between two numbers is rounded to even. That is every eighth
+    /// number of f16. Of decoded weights it is 2 % with int8 and 9 % with int4, and the growth of
+    /// 1e-4 that rounding them away from zero means is a tenth of the rounding error
     /// ([`Simd::weight_pairs`]).
     const TO_EVEN: bool = false;
     /// The tiles of a strip, if its strips are tiles.

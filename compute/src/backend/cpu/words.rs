@@ -68,8 +68,8 @@ pub(super) fn rows_len(rows: usize, cols: usize) -> usize {
 }
 
 /// Rows of activations: `[row / side][k / 32][side]` of a group's words, and in the same order the
-/// groups' scales and the formats' offsets, one for each span. k is padded to whole blocks with zeros. The last rows
-/// are padded to `side` with whatever lies there.
+/// groups' scales and the formats' offsets, one for each span. k is padded to whole blocks with
+/// zeros. The last rows are padded to `side` with whatever lies there.
 #[derive(Debug)]
 pub(super) struct Words {
     words: Mem<i32>,

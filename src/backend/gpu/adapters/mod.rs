@@ -2,19 +2,19 @@
 //! `kernels/adapt.cu` has the arithmetic.
 //!
 //! The products do not know of adapters. Before a product, a kernel computes `scale * A x`, a few
-//! numbers for each row; behind it, another adds B times these to the sums. In a step with adapters,
-//! q | k | v and gate | up leave their sums in float32 for that, and what their epilogues would do
-//! follows in a kernel of its own (`append`, `adapt_up`), with the same bits. A step in which no row
-//! has an adapter is launched as if there were none.
+//! numbers for each row; behind it, another adds B times these to the sums. In a step with
+//! adapters, q | k | v and gate | up leave their sums in float32 for that, and what their epilogues
+//! would do follows in a kernel of its own (`append`, `adapt_up`), with the same bits. A step in
+//! which no row has an adapter is launched as if there were none.
 //!
 //! A kernel finds a row's adapter by an address in a list that is filled before the step, so a
 //! recorded step serves any adapters. The list and the other buffers of [`Room`] are allocated when
 //! the first adapter is added, not in a step.
 //!
 //! Adapters come and go on threads of callers, while the engine's thread launches steps. Everything
-//! goes through one stream: a copy is done before the steps that need it, and memory is freed behind
-//! those that used it. [`Gate`] keeps the threads apart: while launches are recorded nobody else may
-//! use the stream, and memory is freed while nothing is under way.
+//! goes through one stream: a copy is done before the steps that need it, and memory is freed
+//! behind those that used it. [`Gate`] keeps the threads apart: while launches are recorded nobody
+//! else may use the stream, and memory is freed while nothing is under way.
 
 mod carriage;
 mod rows;

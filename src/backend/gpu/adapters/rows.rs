@@ -164,9 +164,9 @@ impl<D: Device> Adapted<'_, D> {
     }
 
     /// Gate and up of these rows. `input(first, rows)` is the input of a product of some of them,
-    /// from row `first` of these on. The products are those that `ops::ffn_up` would do; but they are
-    /// launched as q | k | v before norms and RoPE, which leaves sums in float32 and takes all types
-    /// and all numbers of rows.
+    /// from row `first` of these on. The products are those that `ops::ffn_up` would do; but they
+    /// are launched as q | k | v before norms and RoPE, which leaves sums in float32 and takes all
+    /// types and all numbers of rows.
     pub fn up(
         &self,
         up: &FfnUpParams,

@@ -115,8 +115,8 @@ unsafe impl Device for Cuda {
 
     fn host(&self, n: usize) -> Result<Floats> {
         let _current = self.context.enter()?;
-        // Work may be under way. If one of both is refused, an event can be destroyed meanwhile, but
-        // memory cannot be freed without waiting for it.
+        // Work may be under way. If one of both is refused, an event can be destroyed meanwhile,
+        // but memory cannot be freed without waiting for it.
         let done = Owned::event(&self.context)?;
         Ok(Floats {
             memory: Pinned::new(&self.context, n.saturating_mul(4))?,

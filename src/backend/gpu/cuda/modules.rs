@@ -205,8 +205,8 @@ fn most_needed(kernel: Kernel) -> c_int {
 
 /// Looks a kernel up, and allows it as much dynamic shared memory as the device has beside the
 /// kernel's own (`shared` is both). Some drivers may keep more for themselves than they say, so
-/// when this is refused, the kernel gets what it needs. Returns the function and these bytes; `None`
-/// if the kernel exists for other GPUs only, or takes more than there is here.
+/// when this is refused, the kernel gets what it needs. Returns the function and these bytes;
+/// `None` if the kernel exists for other GPUs only, or takes more than there is here.
 fn function(
     context: &Context,
     modules: &[(&str, Owned<CUmod_st>)],
@@ -216,8 +216,8 @@ fn function(
     let name = kernel.name();
     let c_name = CString::new(name).unwrap_or_default();
     let driver = &context.driver;
-    // Most kernels lie in the file whose name theirs begins with. In another order, the driver would
-    // refuse more than a thousand calls, which fill the reports of compute-sanitizer.
+    // Most kernels lie in the file whose name theirs begins with. In another order, the driver
+    // would refuse more than a thousand calls, which fill the reports of compute-sanitizer.
     let mut likely: Vec<_> = modules.iter().collect();
     likely.sort_by_key(|(file, _)| Reverse(name.starts_with(file).then_some(file.len())));
     for (_, module) in likely {

@@ -130,8 +130,8 @@ impl Context {
         }
         let word = self.waits.word.load(Ordering::Acquire);
         if !word.is_null() {
-            // SAFETY: page-locked memory of four bytes, which lives until `tell_no_kernels`. Besides
-            // this, only kernels look at it.
+            // SAFETY: page-locked memory of four bytes, which lives until `tell_no_kernels`.
+            // Besides this, only kernels look at it.
             unsafe { AtomicU32::from_ptr(word) }.store(1, Ordering::Release);
         }
         let stream: CUstream = ptr::without_provenance_mut(*stream);

@@ -244,8 +244,8 @@ pub trait Blocks: 'static {
     const TOP: f32 = 32767.0;
     /// Whether weights have minima.
     const MINIMA: bool = false;
-    /// The format that has this one's scales, and a plane, so that weights that are decoded for many
-    /// rows look the same. The format itself where there is none.
+    /// The format that has this one's scales, and a plane, so that weights that are decoded for
+    /// many rows look the same. The format itself where there is none.
     type Planed: Blocks + Weights<Bits = u16>;
     /// Whether there is one.
     const HAS_PLANED: bool = false;

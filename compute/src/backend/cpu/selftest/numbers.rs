@@ -187,7 +187,8 @@ pub fn narrowing_rounds_to_nearest_even(tier: Tier) {
     }
 }
 
-/// Bytes 0 to 3 of every word, times a scale, in two ways; and the pairs of bytes 0 and 1 in bfloat16.
+/// Bytes 0 to 3 of every word, times a scale, in two ways; and the pairs of bytes 0 and 1 in
+/// bfloat16.
 struct Decode<'a>(&'a [u16; 2 * LANES], f32);
 
 impl Kernel for Decode<'_> {
@@ -218,8 +219,8 @@ impl Kernel for Decode<'_> {
     }
 }
 
-/// All codes of eight bits with scales of every exponent; weights in bfloat16 are the nearest, either
-/// of two.
+/// All codes of eight bits with scales of every exponent; weights in bfloat16 are the nearest,
+/// either of two.
 pub fn weights_are_decoded_as_they_are(tier: Tier) {
     let scales = (0..=u16::MAX)
         .step_by(37)

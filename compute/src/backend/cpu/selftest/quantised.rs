@@ -101,8 +101,8 @@ pub fn quantised_strips_hold_what_the_format_says(tier: Tier) {
     }
 }
 
-/// Rows that are multiplied as integers equal their scalar twin bit for bit, however many there are.
-/// All rows are within derived bounds of the product of dequantised weights in float64.
+/// Rows that are multiplied as integers equal their scalar twin bit for bit, however many there
+/// are. All rows are within derived bounds of the product of dequantised weights in float64.
 pub fn quantised_products_match(tier: Tier) {
     let mut rng = Rng(3);
     for (n, k, quant) in cases() {

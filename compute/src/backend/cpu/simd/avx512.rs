@@ -519,8 +519,8 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     /// The byte, plus 128, becomes part of a float32, `1 + (byte + 128) / 2^15`. One multiply-add
-    /// takes the rest away and scales. It rounds once, and nothing is lost: `less` has 20 bits and the
-    /// result 19. To decode 512 weights takes 105 cycles instead of 130 (Emerald Rapids).
+    /// takes the rest away and scales. It rounds once, and nothing is lost: `less` has 20 bits and
+    /// the result 19. To decode 512 weights takes 105 cycles instead of 130 (Emerald Rapids).
     #[inline(always)]
     fn scaled_byte<const BYTE: usize>(self, a: __m512i, scale: __m512) -> __m512 {
         // SAFETY: see the impl.

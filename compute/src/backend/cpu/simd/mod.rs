@@ -86,8 +86,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn weight_pairs(self, a: [Self::F; 2], to: &mut [u16; 2 * LANES]) {
         self.tile_pairs(a, to);
     }
-    /// `a`, with the NaN that [`Simd::weight_pairs`] keeps instead of any; `a` itself where it keeps
-    /// all.
+    /// `a`, with the NaN that [`Simd::weight_pairs`] keeps instead of any; `a` itself where it
+    /// keeps all.
     #[inline(always)]
     fn quiet(self, a: Self::F) -> Self::F {
         a
