@@ -197,7 +197,7 @@ pub unsafe trait Device: Send + Sync + 'static {
     fn multiprocessors(&self) -> u32;
 
     /// Whether prompts of few rows may be multiplied in quarter tiles
-    /// ([`Hopper`](super::geometry::Hopper)).
+    /// (`geometry::Hopper`).
     fn quarters(&self) -> bool {
         true
     }

@@ -400,7 +400,7 @@ impl<D: Device> Exchange<Gpu<D>> for GpuExchange<D> {
         gpu.run(|gpu| self.sum(gpu, x, true, |part| ops::matmul_add(gpu, part, w, y)));
     }
 
-    /// Every rank has all logits afterwards, of which [`Gather`] makes rows.
+    /// Every rank has all logits afterwards, of which `Gather` makes rows.
     fn logits(
         &mut self,
         gpu: &mut Gpu<D>,

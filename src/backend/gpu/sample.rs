@@ -254,11 +254,10 @@ impl<D: Device> Chooser<D> {
     pub fn take(&mut self, words: &[f32], stride: usize, asked: &[Asked]) {
         self.picks.clear();
         self.top.clear();
-        let mut n_left = 0;
+        let mut left = 0..;
         for (words, &asked) in words.chunks_exact(stride).zip(asked) {
             let Asked::Token { scored, n_top } = asked else {
-                self.picks.push(Pick::left_to_host(n_left));
-                n_left += 1;
+                self.picks.extend(left.next().map(Pick::left_to_host));
                 continue;
             };
             let token = words[0].to_bits() as Token;

@@ -1,6 +1,6 @@
 //! Adapters of requests on ranks in several processes: each loads its own part of them.
 //!
-//! A caller's thread at rank 0 leaves an [`Order`], and waits. The engine's thread, which alone
+//! A caller's thread at rank 0 leaves an `Order`, and waits. The engine's thread, which alone
 //! talks with the other ranks, passes it on between two steps. They load on threads of their own,
 //! so that steps go on meanwhile, and answer. If one refuses, the others forget the adapter again.
 //! Steps name adapters by their numbers. Rank 0 tells the others to forget one when nobody there

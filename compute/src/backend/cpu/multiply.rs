@@ -165,7 +165,7 @@ impl Cpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// Of a handle in which up to so many sequences run: [`Precision::Full`] for few, and
-    /// [`Precision::AsPrompts`] from where that is faster ([`most_full`]).
+    /// [`Precision::AsPrompts`] from where that is faster (`most_full`).
     Auto(usize),
     /// Prompts have the fastest arithmetic whose rounding is small beside that of the weights, and
     /// generated rows one that rounds so little that reading weights takes longer.
