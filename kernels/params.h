@@ -598,7 +598,7 @@ typedef struct {
 // What the host asks for a row of logits. compute/src/backend/choice.rs has the same numbers and
 // explains them.
 typedef struct {
-    int32_t given;     // a token to score without a draw; GPU_DRAW: draw one; GPU_NO_ROW: padding
+    int32_t given;     // a token to score without a draw; GPU_DRAW: draw one; GPU_NO_ROW: none
     uint32_t n_tokens; // ids from n_tokens on are not drawn
     // the row of `histories` that holds the sequence's earlier tokens; GPU_NO_HISTORY: no penalty
     uint32_t history;

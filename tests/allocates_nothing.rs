@@ -110,15 +110,16 @@ fn steps_allocate_nothing() {
         let cuda = Arc::new(standin.open().unwrap());
         let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, &[dtype], kv_dtype).unwrap();
         // The emulator takes its time.
-        steps_of(runner(gpu, dtype, kv_dtype), 5);
+        assert!(steps_of(runner(gpu, dtype, kv_dtype), 5) > 0);
         assert!(standin.count("launches") > 100);
         assert!(standin.count("replays") > 4);
         standin.assert_clean();
     }
 }
 
-/// Every so many of them.
-fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) {
+/// Every so many of them; returns in how many of these the device chose for some rows and left others
+/// to the host.
+fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) -> usize {
     let mut steps = Vec::new();
     for position in (0..1000).step_by(100) {
         steps.push(step(RowKind::Prefill, 1, position, 100));
@@ -141,13 +142,19 @@ fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) {
         step.history = vec![1, 2, 3];
         step.choices = vec![choice(); step.wanted.len()];
     }
+    for step in steps.iter_mut().step_by(4) {
+        let every_second = step.choices.iter_mut().skip(1).step_by(2);
+        every_second.for_each(|choice| choice.to_host = true);
+    }
     let before = ALLOCATIONS.load(Ordering::SeqCst);
-    let mut answered = 0;
+    let (mut answered, mut mixed) = (0, 0);
     for step in &steps {
         answered += match runner.run(step).unwrap() {
             Answer::Logits(logits) => logits.len() / SHAPE.vocab_size,
             Answer::Picks { picks, top, .. } => {
-                assert_eq!(top.len(), 5 * picks.len());
+                let left = picks.iter().filter(|pick| pick.logits.is_some()).count();
+                assert_eq!(top.len(), 5 * (picks.len() - left));
+                mixed += usize::from(left > 0);
                 picks.len()
             }
         };
@@ -157,4 +164,5 @@ fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) {
     assert_eq!(after - before, 0, "allocations in {} steps", steps.len());
     let rows: usize = steps.iter().map(|s| s.tokens.len()).sum();
     assert_eq!(answered, rows);
+    mixed
 }

@@ -95,7 +95,7 @@ func (f *fields) structuredOutputs(name string, value any) *constraint {
 			f.fail(at, "'%s' and '%s' are two constraints; an answer can have one.", found.field, at)
 		}
 		if part == "json_object" {
-			found = &constraint{at, jsonSchema, spaced(`{"type": "object"}`)}
+			found = &constraint{at, jsonSchema, `{"type": "object"}`}
 		} else {
 			found = f.guided(part, value, name, part)
 		}
@@ -133,9 +133,9 @@ func (f *fields) guidedJSON(value any, path ...string) *constraint {
 	name := strings.Join(path, ".")
 	switch value := value.(type) {
 	case string:
-		return &constraint{name, jsonSchema, spaced(value)}
+		return &constraint{name, jsonSchema, value}
 	case map[string]any:
-		return &constraint{name, jsonSchema, spaced(string(f.raw(path...)))}
+		return &constraint{name, jsonSchema, string(f.raw(path...))}
 	default:
 		f.fail(name, "'%s' must be an object or a string, not %s.", name, kind(value))
 		return nil
@@ -156,7 +156,7 @@ func (f *fields) responseFormat(name string, value any) *constraint {
 	case "text":
 		return nil
 	case "json_object":
-		return &constraint{name, jsonSchema, spaced(`{"type": "object"}`)}
+		return &constraint{name, jsonSchema, `{"type": "object"}`}
 	case "json_schema":
 	default:
 		f.fail(name+".type", "'%s.type' must be 'text', 'json_object' or 'json_schema'.", name)
@@ -181,19 +181,7 @@ func (f *fields) responseFormat(name string, value any) *constraint {
 	if _, ok := described["schema"].(map[string]any); !ok {
 		f.fail(at+".schema", "'%s.schema' must be an object, not %s.", at, kind(described["schema"]))
 	}
-	return &constraint{name, jsonSchema, spaced(string(f.raw(name, "json_schema", "schema")))}
-}
-
-// spaced is a schema that leaves room for one space between the parts of a value, unless it says
-// itself what it leaves. By the parser's own rule there may be any number: a model that has begun
-// to write spaces may then never come to an end.
-func spaced(schema string) string {
-	var object map[string]json.RawMessage
-	isObject := strings.HasPrefix(strings.TrimLeft(schema, spaces), "{")
-	if !isObject || nestedTooDeep([]byte(schema)) || json.Unmarshal([]byte(schema), &object) != nil || object["x-guidance"] != nil {
-		return schema
-	}
-	return withMember(schema, `"x-guidance": {"whitespace_pattern": " "}`)
+	return &constraint{name, jsonSchema, string(f.raw(name, "json_schema", "schema"))}
 }
 
 // withMember is JSON of an object with one more member, the first.

@@ -118,7 +118,7 @@ func (f *fields) parameters(i int, tool json.RawMessage) string {
 	if object["type"] == nil {
 		schema = withMember(schema, `"type": "object"`)
 	}
-	return spaced(schema)
+	return schema
 }
 
 // literal is a text in Lark, which has JSON's strings.

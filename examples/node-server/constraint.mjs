@@ -1,6 +1,6 @@
 // The languages that a request's answers are to be in.
 import { badRequest } from './http.mjs';
-import { isObject, isObjectText, kind, nestedTooDeep, rawOf, rawParts, wellFormed } from './json.mjs';
+import { isObject, kind, rawOf, wellFormed } from './json.mjs';
 
 // The fields that ask for a language, an answer can have one; each reads what the library makes a
 // grammar of, null: any text.
@@ -14,9 +14,9 @@ const FIELDS = {
   },
   guided_grammar: (name, value) => ({ lark: sourceText(name, value) }),
   guided_json(name, value, body) {
-    if (typeof value === 'string') return { jsonSchema: spaced(wellFormed(value)) };
+    if (typeof value === 'string') return { jsonSchema: wellFormed(value) };
     if (!isObject(value)) throw badRequest(name, `'${name}' must be an object or a string, not ${kind(value)}.`);
-    return { jsonSchema: spaced(rawOf(body, ...name.split('.'))) };
+    return { jsonSchema: rawOf(body, ...name.split('.')) };
   },
   guided_regex: (name, value) => ({ regex: sourceText(name, value) }),
   response_format: responseFormat,
@@ -44,7 +44,7 @@ function structuredOutputs(name, given, body) {
     }
     if (value === null || value === false && part === 'json_object') continue;
     if (found !== null) throw badRequest(at, `'${found.field}' and '${at}' are two constraints; an answer can have one.`);
-    const source = part === 'json_object' ? { jsonSchema: spaced('{"type": "object"}') } : FIELDS[`guided_${part}`](at, value, body);
+    const source = part === 'json_object' ? { jsonSchema: '{"type": "object"}' } : FIELDS[`guided_${part}`](at, value, body);
     found = { field: at, ...source };
   }
   if (found === null) throw badRequest(name, `'${name}' must have one of 'choice', 'grammar', 'json', 'json_object' and 'regex'.`);
@@ -57,7 +57,7 @@ function responseFormat(name, format, body) {
   const { type } = format;
   if (type !== 'json_schema') knowsOnly(name, format, ['type']);
   if (type === 'text') return null;
-  if (type === 'json_object') return { jsonSchema: spaced('{"type": "object"}') };
+  if (type === 'json_object') return { jsonSchema: '{"type": "object"}' };
   if (type !== 'json_schema') throw badRequest(`${name}.type`, `'${name}.type' must be 'text', 'json_object' or 'json_schema'.`);
   knowsOnly(name, format, ['type', 'json_schema']);
   const at = `${name}.json_schema`;
@@ -70,18 +70,7 @@ function responseFormat(name, format, body) {
   // The answer keeps to the schema either way.
   if (typeof (described.strict ?? true) !== 'boolean') throw badRequest(`${at}.strict`, `'${at}.strict' must be true or false, not ${kind(described.strict)}.`);
   if (!isObject(described.schema)) throw badRequest(`${at}.schema`, `'${at}.schema' must be an object, not ${kind(described.schema)}.`);
-  return { jsonSchema: spaced(rawOf(body, name, 'json_schema', 'schema')) };
-}
-
-/**
- * A schema that leaves room for one space between the parts of a value, unless it says itself what
- * it leaves. By the parser's own rule there may be any number: a model that has begun to write
- * spaces may then never come to an end.
- */
-export function spaced(schema) {
-  if (!schema.trimStart().startsWith('{') || nestedTooDeep(Buffer.from(schema)) || !isObjectText(schema)) return schema;
-  if (rawParts(schema).some(([name]) => name === 'x-guidance')) return schema;
-  return withMember(schema, '"x-guidance": {"whitespace_pattern": " "}');
+  return { jsonSchema: rawOf(body, name, 'json_schema', 'schema') };
 }
 
 /** JSON of an object with one more member, the first. */

@@ -1,5 +1,5 @@
 // Calls that a request asks for, as a language that the answer is kept in.
-import { inLark, knowsOnly, spaced, withMember } from './constraint.mjs';
+import { inLark, knowsOnly, withMember } from './constraint.mjs';
 import { badRequest } from './http.mjs';
 import { isObject, kind, rawParts } from './json.mjs';
 
@@ -63,5 +63,5 @@ function parametersOf(i, parameters, tool) {
   if (type !== null && type !== 'object') throw badRequest(`${at}.type`, `'${at}.type' must be 'object'.`);
   const part = (text, name) => rawParts(text).findLast(([key]) => key === name)[1];
   const schema = part(part(tool, 'function'), 'parameters');
-  return spaced(type === null ? withMember(schema, '"type": "object"') : schema);
+  return type === null ? withMember(schema, '"type": "object"') : schema;
 }

@@ -166,10 +166,9 @@ fn bound_spaces(schema: &mut Value) {
 /// A Lark grammar, in which the schemas say what the parser reads. What is not JSON there, the
 /// parser refuses. A schema that needs no change stays as it is written.
 fn with_readable_schemas(lark: &str) -> Result<String> {
-    const SCHEMA: &str = "%json";
     let (mut rest, mut readable_lark) = (lark, String::new());
-    while let Some(at) = rest.find(SCHEMA) {
-        let (before, behind) = rest.split_at(at + SCHEMA.len());
+    while let Some(at) = schema_in(rest) {
+        let (before, behind) = rest.split_at(at);
         readable_lark += before;
         rest = behind;
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
@@ -190,6 +189,34 @@ fn with_readable_schemas(lark: &str) -> Result<String> {
         }
     }
     Ok(readable_lark + rest)
+}
+
+/// Where the first schema of a Lark grammar begins, behind its `%json`. Those words in a literal, in
+/// an expression or in a comment are none.
+fn schema_in(lark: &str) -> Option<usize> {
+    const SCHEMA: &str = "%json";
+    let text = lark.as_bytes();
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        let end = |n: Option<usize>| n.map_or(rest.len(), |n| n + 1);
+        at += match rest[0] {
+            _ if rest.starts_with(SCHEMA.as_bytes()) => return Some(at + SCHEMA.len()),
+            b'#' => end(rest.iter().position(|&c| c == b'\n')),
+            b'/' if rest.get(1) == Some(&b'/') => end(rest.iter().position(|&c| c == b'\n')),
+            quote @ (b'"' | b'/') => {
+                let mut is_escaped = false;
+                let close = rest[1..].iter().position(|&c| {
+                    let closes = c == quote && !is_escaped;
+                    is_escaped = c == b'\\' && !is_escaped;
+                    closes
+                });
+                1 + end(close).min(rest.len() - 1)
+            }
+            _ => 1,
+        };
+    }
+    None
 }
 
 fn parse(text: &str, what: &str) -> Result<Value> {

@@ -186,7 +186,7 @@ fn chat(checkpoint: &dyn Checkpoint, tokenizer: Option<&dyn Tokenizer>) -> Strin
     let own = match checkpoint.chat_template() {
         Ok(Some(template)) => format!("template of {} bytes", template.default.len()),
         Ok(None) => "no template".into(),
-        Err(_) => "template".into(),
+        Err(error) => return format!("template, which cannot be used: {error}"),
     };
     let Some(tokenizer) = tokenizer else {
         return own;

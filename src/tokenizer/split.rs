@@ -24,6 +24,7 @@ pub(super) const LLAMA3: &str = concat!(
     r"\s+(?!\S)|",
     r"\s+",
 );
+
 /// Qwen2's: Llama 3's with single digits.
 pub(super) const QWEN2: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
@@ -34,6 +35,7 @@ pub(super) const QWEN2: &str = concat!(
     r"\s+(?!\S)|",
     r"\s+",
 );
+
 /// Seed's: Qwen2's, but punctuation does not take the line feeds behind it.
 pub(super) const SEED: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
@@ -44,6 +46,7 @@ pub(super) const SEED: &str = concat!(
     r"\s+(?!\S)|",
     r"\s+",
 );
+
 /// Qwen3.5's: marks are letters.
 pub(super) const QWEN35: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
@@ -54,6 +57,7 @@ pub(super) const QWEN35: &str = concat!(
     r"\s+(?!\S)|",
     r"\s+",
 );
+
 /// GPT-4o's.
 pub(super) const GPT4O: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
@@ -64,6 +68,7 @@ pub(super) const GPT4O: &str = concat!(
     r"\s+(?!\S)|",
     r"\s+",
 );
+
 /// Mistral's Tekken: GPT-4o's without contractions, with single digits.
 pub(super) const TEKKEN: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
@@ -74,6 +79,7 @@ pub(super) const TEKKEN: &str = concat!(
     r"\s+(?!\S)|",
     r"\s+",
 );
+
 /// DeepSeek-Coder's, one after the other.
 pub(super) const DEEPSEEK_CODER: [&str; 5] = [
     r"[\r\n]",

@@ -37,9 +37,7 @@ impl<D: Device> Gpu<D> {
         }
         Ok(())
     }
-}
 
-impl<D: Device> Gpu<D> {
     /// Begins to fetch what the step's rows asked for: tokens, and the logits of the rows that are
     /// left to the host.
     fn fetch_answer(&mut self, out: &GpuBuf<D>) -> Result<()> {
@@ -48,7 +46,7 @@ impl<D: Device> Gpu<D> {
             stride: self.logits_stride(out),
             width: self.shape.vocab_size,
         };
-        // The rank 0 of another process reads the logits.
+        // Only rank 0 reads logits.
         let is_reader = self.gather.is_none_or(|gather| gather.rank == 0);
         let Gpu {
             answers, chooser, ..

@@ -184,7 +184,7 @@ impl<D: Device> Chooser<D> {
                     }
                 }
             }
-            let n_top = choice.top.min(self.vocab_size);
+            let n_top = n_top(choice);
             let row = SampleRow {
                 n_tokens: choice.n_tokens.min(self.vocab_size) as u32,
                 history,

@@ -176,8 +176,8 @@ impl Checkpoint for Foreign {
         let mut sentences = Vec::new();
         if activations {
             sentences.push(
-                "its scheme and scales of activations are ignored: only weights are quantised \
-                 here",
+                "its scheme and scales of activations are ignored: precision says how they are \
+                 rounded",
             );
         }
         if cache {

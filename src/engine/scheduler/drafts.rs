@@ -1,7 +1,6 @@
 //! The drafts of the step that is being planned: of which sequences, and how many pay.
 
 use super::Scheduler;
-use crate::Result;
 use crate::backend::choice::RowAnswer;
 use crate::backend::{Answer, Run};
 use crate::engine::draft::{Askers, Guesser, IN_ANY_CASE};
@@ -10,6 +9,7 @@ use crate::engine::pace::{Gain, Pace};
 use crate::engine::plan::Plan;
 use crate::engine::request::MAX_DRAFTS;
 use crate::engine::sequence::Sequence;
+use crate::{Error, Result};
 
 impl Scheduler {
     /// Choose the drafts of the step that is being planned. They get what it has left of its rows
@@ -143,6 +143,10 @@ impl Scheduler {
         answer: Answer<'_>,
         vocab_size: usize,
     ) -> Result<()> {
+        let rows = plan.step.choices.len();
+        if let Err(words) = answer.complete(rows, vocab_size) {
+            return Err(Error::Internal(format!("a guesser's answer: {words}")));
+        }
         for (row, (id, choice)) in plan.whose.iter().zip(&plan.step.choices).enumerate() {
             let token = match answer.row(row, vocab_size) {
                 RowAnswer::Logits(logits) => {

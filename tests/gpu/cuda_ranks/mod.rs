@@ -8,7 +8,7 @@ use crate::common::reference;
 use crate::cuda::{greedy, options, warnings};
 use crate::emu::build as emulator;
 use crate::emu::standin::{Standin, kernel_folder};
-use llamabi::engine::{GenerateOptions, Prompt};
+use llamabi::engine::{Event, GenerateOptions, Next, Prompt};
 use llamabi::log::{Level, Log};
 use llamabi::{BuildOptions, Device, Llama};
 use models::odd_vocabulary;
@@ -59,18 +59,20 @@ pub fn build_of(
 #[test]
 fn who_chooses_is_not_recorded() {
     let dir = odd_vocabulary();
+    let options_of = |top| GenerateOptions {
+        temperature: 0.0,
+        max_gen_len: Some(6),
+        ignore_eos: true,
+        logprobs: true,
+        top_logprobs: top,
+        ..GenerateOptions::default()
+    };
+    let prompts = || [vec![1, 500, 243], vec![1, 7, 8]].map(Prompt::Tokens);
     let generate = |llama: &Llama, top: usize| {
-        let options = GenerateOptions {
-            temperature: 0.0,
-            max_gen_len: Some(6),
-            ignore_eos: true,
-            logprobs: true,
-            top_logprobs: top,
-            ..GenerateOptions::default()
-        };
-        let prompts = [vec![1, 500, 243], vec![1, 7, 8]];
-        let prompts = prompts.into_iter().map(Prompt::Tokens).collect();
-        let done = llama.generate(prompts, options, &mut |_| true).unwrap();
+        let prompts = prompts().into_iter().collect();
+        let done = llama
+            .generate(prompts, options_of(top), &mut |_| true)
+            .unwrap();
         let of = |s: &llamabi::llama::Sequence| (s.tokens.clone(), s.logprobs.clone());
         done.sequences.iter().map(of).collect::<Vec<_>>()
     };
@@ -81,6 +83,21 @@ fn who_chooses_is_not_recorded() {
     let llama = build_of(dir.path(), &standin, &[0, 1], By::Nccl, options()).unwrap();
     for top in [0, 0, 521, 521, 0] {
         assert_eq!(generate(&llama, top), want, "{top}");
+    }
+    // The host chooses for one row of a step, and the device for the other.
+    for tops in [[0, 521], [521, 0]] {
+        let asked = prompts().into_iter().zip(tops);
+        let open = |(prompt, top)| llama.stream(vec![prompt], options_of(top)).unwrap();
+        let streams: Vec<_> = asked.map(open).collect();
+        for (stream, (tokens, _)) in streams.iter().zip(&want) {
+            let mut got = Vec::new();
+            while let Next::Event(event) = stream.next(None).unwrap() {
+                if let Event::Token(event) = event {
+                    got.push(event.token);
+                }
+            }
+            assert_eq!(&got, tokens, "{tops:?}");
+        }
     }
     drop(llama);
     assert!(standin.count("replays") > 20);

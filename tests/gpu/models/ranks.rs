@@ -6,7 +6,6 @@ use super::*;
 use llamabi::Cancel;
 use llamabi::capi::LLAMA_E_PEER;
 use llamabi::engine::Next;
-use llamabi::engine::request::Bias;
 use llamabi::grammar::Source;
 use llamabi::llama::Sequence;
 
@@ -353,6 +352,11 @@ fn ranks_choose_as_one_device_does() {
         let (got, want) = (tokens(&two), tokens(&one));
         assert_eq!(got, want, "{what}");
         assert!(!plain.starts_with(&want[0]), "{what} changes nothing");
+        // Beside a call whose tokens the devices choose.
+        let beside = start(&two, &prompt(20, 4), going_on(12));
+        assert_eq!(tokens(&two), want, "{what} in company");
+        let beside: Vec<Token> = finish(&beside).iter().map(|(token, _)| *token).collect();
+        assert_eq!(beside, plain, "beside {what}");
     }
 }
 

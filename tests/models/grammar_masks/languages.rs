@@ -133,6 +133,12 @@ fn between_the_parts_of_a_value_is_one_space_at_most() {
         assert!(takes(source, compact) && takes(source, one), "{source:?}");
         assert!(!takes(source, two) && !takes(source, line), "{source:?}");
     }
+    // In literals, expressions and comments the words are the caller's own.
+    let words = "start: \"%json {}\" /%json true|\\/ \"/ %json {} // %json {}\n";
+    let words = Source::Lark(words);
+    assert!(takes(words, "%json {}%json true{ }"));
+    assert!(takes(words, "%json {}/ \"{}"));
+    assert!(!takes(words, "%json {\"x-"));
     let any = of(r#","x-guidance":{"whitespace_flexible":true}"#);
     let any = Source::JsonSchema(&any);
     assert!(
