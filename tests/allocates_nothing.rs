@@ -117,8 +117,8 @@ fn steps_allocate_nothing() {
     }
 }
 
-/// Every so many of them; returns in how many of these the device chose for some rows and left others
-/// to the host.
+/// Every so many of them; returns in how many of these the device chose for some rows and left
+/// others to the host.
 fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) -> usize {
     let mut steps = Vec::new();
     for position in (0..1000).step_by(100) {

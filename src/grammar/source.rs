@@ -191,8 +191,8 @@ fn with_readable_schemas(lark: &str) -> Result<String> {
     Ok(readable_lark + rest)
 }
 
-/// Where the first schema of a Lark grammar begins, behind its `%json`. Those words in a literal, in
-/// an expression or in a comment are none.
+/// Where the first schema of a Lark grammar begins, behind its `%json`. Those words in a literal,
+/// in an expression or in a comment are none.
 fn schema_in(lark: &str) -> Option<usize> {
     const SCHEMA: &str = "%json";
     let text = lark.as_bytes();
