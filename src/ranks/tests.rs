@@ -3,10 +3,51 @@ use crate::backend::Wire;
 use board::Posts;
 use std::time::Duration;
 
-/// A rank whose pages have so many bytes, and which exchanges the numbers of its steps' tokens.
+/// A rank's part of a cache: pages of `width` bytes.
+pub(super) struct Pages {
+    bytes: Vec<u8>,
+    pub width: usize,
+}
+
+impl Pages {
+    /// So many pages whose bytes count up from `first`.
+    pub fn counting_from(first: u8, n: usize, width: usize) -> Pages {
+        let bytes = (0..n * width).map(|i| first.wrapping_add(i as u8));
+        Pages {
+            bytes: bytes.collect(),
+            width,
+        }
+    }
+
+    fn of(&self, page: u32) -> std::ops::Range<usize> {
+        let first = page as usize * self.width;
+        first..first + self.width
+    }
+
+    pub fn copy(&mut self, pairs: &[(u32, u32)]) {
+        for &(from, to) in pairs {
+            let (from, to) = (self.of(from), self.of(to));
+            self.bytes.copy_within(from, to.start);
+        }
+    }
+
+    pub fn save(&self, pages: &[u32], to: &mut [u8]) {
+        for (&page, to) in pages.iter().zip(to.chunks_exact_mut(self.width)) {
+            to.copy_from_slice(&self.bytes[self.of(page)]);
+        }
+    }
+
+    pub fn load(&mut self, pages: &[u32], from: &[u8]) {
+        for (&page, from) in pages.iter().zip(from.chunks_exact(self.width)) {
+            let at = self.of(page);
+            self.bytes[at].copy_from_slice(from);
+        }
+    }
+}
+
+/// A rank that exchanges the numbers of its steps' tokens.
 struct Fake {
-    page: Vec<u8>,
-    n_pages: usize,
+    pages: Pages,
     wire: Posts,
     sum: Vec<f32>,
     fails_at: Option<i32>,
@@ -32,32 +73,21 @@ impl Run for Fake {
     }
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
-        let width = self.page.len() / self.n_pages;
-        for &(from, to) in pairs {
-            let from = from as usize * width;
-            self.page
-                .copy_within(from..from + width, to as usize * width);
-        }
+        self.pages.copy(pairs);
         Ok(())
     }
 
     fn page_bytes(&self) -> usize {
-        self.page.len() / self.n_pages
+        self.pages.width
     }
 
     fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()> {
-        let width = self.page_bytes();
-        for (&page, to) in pages.iter().zip(to.chunks_exact_mut(width)) {
-            to.copy_from_slice(&self.page[page as usize * width..][..width]);
-        }
+        self.pages.save(pages, to);
         Ok(())
     }
 
     fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()> {
-        let width = self.page_bytes();
-        for (&page, from) in pages.iter().zip(from.chunks_exact(width)) {
-            self.page[page as usize * width..][..width].copy_from_slice(from);
-        }
+        self.pages.load(pages, from);
         Ok(())
     }
 
@@ -73,11 +103,10 @@ fn ranks(widths: &[usize], fails_at: Option<i32>) -> Ranks {
     let board = Board::new(widths.len(), 4, Duration::from_secs(60), figures).unwrap();
     let mut next = 0;
     let fakes = widths.iter().enumerate().map(|(number, &width)| {
-        let page = (0..PAGES * width).map(|i| next + i as u8).collect();
+        let pages = Pages::counting_from(next, PAGES, width);
         next += (PAGES * width) as u8;
         let fake = Fake {
-            page,
-            n_pages: PAGES,
+            pages,
             wire: board.wire(number),
             sum: Vec::new(),
             fails_at,

@@ -11,6 +11,7 @@ use super::queues::{Post, Queues};
 use super::*;
 use crate::Cancel;
 use crate::ranks::figures::Figures;
+use crate::ranks::tests::Pages;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -53,10 +54,9 @@ impl World {
     }
 }
 
-/// A rank whose pages have some bytes, and which exchanges the tokens of its steps.
+/// A rank that exchanges the tokens of its steps.
 struct Fake {
-    page: Vec<u8>,
-    n_pages: usize,
+    pages: Pages,
     wire: Shared,
     sum: Vec<f32>,
     breaks_at: Option<i32>,
@@ -76,8 +76,7 @@ const LIMITS: Limits = Limits {
 impl Fake {
     fn new(wire: Shared, width: usize) -> Fake {
         Fake {
-            page: (0..4 * width).map(|n| n as u8).collect(),
-            n_pages: 4,
+            pages: Pages::counting_from(0, LIMITS.n_pages, width),
             wire,
             sum: Vec::new(),
             breaks_at: None,
@@ -111,32 +110,21 @@ impl Run for Fake {
     }
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
-        let width = self.page_bytes();
-        for &(from, to) in pairs {
-            let from = from as usize * width;
-            self.page
-                .copy_within(from..from + width, to as usize * width);
-        }
+        self.pages.copy(pairs);
         Ok(())
     }
 
     fn page_bytes(&self) -> usize {
-        self.page.len() / self.n_pages
+        self.pages.width
     }
 
     fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()> {
-        let width = self.page_bytes();
-        for (&page, to) in pages.iter().zip(to.chunks_exact_mut(width)) {
-            to.copy_from_slice(&self.page[page as usize * width..][..width]);
-        }
+        self.pages.save(pages, to);
         Ok(())
     }
 
     fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()> {
-        let width = self.page_bytes();
-        for (&page, from) in pages.iter().zip(from.chunks_exact(width)) {
-            self.page[page as usize * width..][..width].copy_from_slice(from);
-        }
+        self.pages.load(pages, from);
         Ok(())
     }
 
