@@ -297,18 +297,24 @@ tests() { # tests NAME LIMIT [VARIABLE=VALUE...] -- ARGUMENTS...: tests of tests
   fi
 }
 if wanted kernels; then
-  for name in cuda models quantised sampling spans medusa; do
+  for name in cuda models quantised sampling spans medusa features mixed gguf drafts adapters; do
     # Tests that only the emulated device can run say so and pass.
     filter=("$name::")
     # The other tests of these files would compile the emulator there.
     if [[ $name == cuda ]]; then filter=(--exact cuda::on_a_real_device); fi
     if [[ $name == medusa ]]; then filter=(--exact medusa::heads_compute_what_they_are_said_to); fi
+    if [[ $name == mixed ]]; then filter=(--exact mixed::matrices_of_a_layer_may_differ); fi
+    if [[ $name == adapters ]]; then
+      filter=(--exact adapters::an_adapter_computes_what_it_does_on_the_cpu
+        adapters::company_and_cuts_change_no_bit::{as_stored,int4_weights_and_int8_cache}
+        adapters::long_prompts_go_in_groups adapters::pages_of_different_adapters_are_told_apart)
+    fi
     if [[ -n $tiny && $whole == 0 ]]; then
       case $name in
         models) filter=(--exact models::{page_tables_grow,auto_takes_what_there_is}) ;;
         quantised) filter=(--exact quantised::company_changes_no_bit) ;;
         sampling) filter=(sampling::generations) ;;
-        spans | medusa) continue ;;
+        spans | medusa | features | mixed | gguf | drafts | adapters) continue ;;
       esac
     fi
     tests "kernels: tests/gpu/$name.rs" 300 -- "${filter[@]}"

@@ -1,8 +1,10 @@
-//! A draft model on the emulated device, beside the model: two models take turns there, the draft
-//! model's tokens are chosen by the device, and what is contrasted comes to the host.
+//! A draft model beside the model, on the emulated device or a real one: two models take turns
+//! there, the draft model's tokens are chosen by the device, and what is contrasted comes to the
+//! host.
 
 use crate::common::reference;
 use crate::emu::Emu;
+use crate::emu::real::built;
 use llamabi::engine::{GenerateOptions, Prompt, Speculation};
 use llamabi::llama::Sequence;
 use llamabi::{BuildOptions, Device, Dtype, Llama, Token};
@@ -24,7 +26,7 @@ fn options(draft: Option<&str>, dtype: Option<Dtype>) -> BuildOptions {
 fn on(device: Arc<Emu>, draft: Option<&str>, dtype: Option<Dtype>) -> Llama {
     let dir = reference("mha-f32/hf");
     let options = options(draft, dtype);
-    Llama::build_on(device, &dir, None, &options, &mut |_| true).unwrap()
+    built(device, &dir, None, &options).unwrap()
 }
 
 fn prompts() -> Vec<Prompt> {

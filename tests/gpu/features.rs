@@ -1,9 +1,10 @@
-//! What some families have and Llama has not, on the emulated device: in float32 the numbers are
-//! those of the CPU, and in any format a row's bits depend neither on how its prompt was cut, nor
-//! on the other rows, nor on the schedule.
+//! What some families have and Llama has not, on the emulated device or a real one: in float32 the
+//! numbers are those of the CPU, and in any format a row's bits depend neither on how its prompt
+//! was cut, nor on the other rows, nor on the schedule.
 
 use crate::common::reference;
 use crate::emu::Emu;
+use crate::emu::real::built;
 use llamabi::engine::{Event, GenerateOptions, Next, Prompt};
 use llamabi::{BuildOptions, Device, Dtype, Llama, Token};
 use std::path::PathBuf;
@@ -44,8 +45,7 @@ fn files(name: &str) -> (PathBuf, PathBuf) {
 
 fn on(device: Arc<Emu>, name: &str, options: &BuildOptions) -> Llama {
     let (dir, tokenizer) = files(name);
-    Llama::build_on(device, &dir, Some(&tokenizer), options, &mut |_| true)
-        .unwrap_or_else(|error| panic!("{name}: {error}"))
+    built(device, &dir, Some(&tokenizer), options).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// Greedy continuations of prompts of these lengths, all at once.

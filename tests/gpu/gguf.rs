@@ -2,9 +2,11 @@
 //! weights in float32 on the CPU, with and without the kernels for compute capability 9.0, and
 //! cutting a prompt changes no bit.
 
-use crate::emu::Emu;
+use crate::emu::real::built;
+use crate::emu::{Emu, real};
 use crate::mixed::{apart, logits};
 use crate::small_model::{LIMITS, LayerDtypes, SHAPE, mixed, rope};
+use llamabi::Dtype;
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::cpu::detect::Tier;
 use llamabi::backend::gpu::Gpu;
@@ -12,7 +14,6 @@ use llamabi::backend::*;
 use llamabi::checkpoint::weights::{LoadControl, load};
 use llamabi::checkpoint::{self, Plan};
 use llamabi::model::{Runner, rope as ropes};
-use llamabi::{Dtype, Llama};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -87,6 +88,10 @@ fn k_types_are_multiplied_as_they_are() {
         let want = logits(&mut exact, &CUTS);
         compare(&format!("{head} {layers:?}"), &want, 0.05, |device| {
             let weights = layers.concat();
+            if let Some(cuda) = real::cuda() {
+                let gpu = Gpu::new(cuda, &shape, &rope(), &LIMITS, &weights, F16).unwrap();
+                return Box::new(mixed(gpu, &shape, &layers, head, F16, false));
+            }
             let gpu = Gpu::new(device, &shape, &rope(), &LIMITS, &weights, F16).unwrap();
             Box::new(mixed(gpu, &shape, &layers, head, F16, false))
         });
@@ -132,14 +137,18 @@ fn files_are_computed_with_as_they_are_stored() {
         let asked = Some(Dtype::F32);
         let mut exact = runner(&path, asked, Dtype::F32, |shape, rope, _| cpu(shape, rope));
         let want = logits(&mut *exact, &CUTS);
-        compare(name, &want, bound, |device| {
-            runner(&path, None, Dtype::F16, |shape, rope, weights| {
-                let limits = Limits {
-                    vocab_size: shape.vocab_size,
-                    ..LIMITS
-                };
-                Gpu::new(device, shape, &rope, &limits, weights, Dtype::F16).unwrap()
-            })
+        let limits = |shape: &Shape| Limits {
+            vocab_size: shape.vocab_size,
+            ..LIMITS
+        };
+        const F16: Dtype = Dtype::F16;
+        compare(name, &want, bound, |device| match real::cuda() {
+            Some(cuda) => runner(&path, None, F16, |shape, rope, weights| {
+                Gpu::new(cuda, shape, &rope, &limits(shape), weights, F16).unwrap()
+            }),
+            None => runner(&path, None, F16, |shape, rope, weights| {
+                Gpu::new(device, shape, &rope, &limits(shape), weights, F16).unwrap()
+            }),
         });
     }
 }
@@ -149,7 +158,7 @@ fn files_are_computed_with_as_they_are_stored() {
 fn a_handle_has_the_formats_of_its_file() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/mixed-k.gguf");
     let device = Emu::new(1 << 30, 1);
-    let llama = Llama::build_on(device, &path, None, &Default::default(), &mut |_| true).unwrap();
+    let llama = built(device, &path, None, &Default::default()).unwrap();
     let answer = llama.info().weights_dtype;
     assert_eq!(answer, Dtype::Int8);
 }

@@ -10,6 +10,7 @@ use crate::checkpoints::TempDir;
 use crate::checkpoints::lora::{self, ALL};
 use crate::common::reference;
 use crate::emu::Emu;
+use crate::emu::real::built;
 use crate::emu::standin::Standin;
 use llamabi::engine::{Event, GenerateOptions, Next};
 use llamabi::{BuildOptions, Device, Dtype, Error, Llama, Result};
@@ -59,10 +60,8 @@ fn tokenizer(model: &str) -> PathBuf {
 
 fn on(device: Arc<Emu>, model: &str, options: &BuildOptions) -> Llama {
     let tokenizer = tokenizer(model);
-    Llama::build_on(device, &dir(model), Some(&tokenizer), options, &mut |_| {
-        true
-    })
-    .unwrap_or_else(|error| panic!("{model}: {error}"))
+    built(device, &dir(model), Some(&tokenizer), options)
+        .unwrap_or_else(|error| panic!("{model}: {error}"))
 }
 
 fn on_cpu(model: &str, options: &BuildOptions) -> Llama {

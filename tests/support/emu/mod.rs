@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
 type Copy = unsafe extern "C" fn(u64, *const c_void, usize, *mut c_char, usize) -> c_int;
@@ -91,7 +91,7 @@ fn library() -> Library {
 
 /// An emulated GPU.
 pub struct Emu {
-    library: Library,
+    library: LazyLock<Library>, // not opened where a real device takes the place of this one
     /// Each launch runs on another schedule.
     seed: AtomicU64,
     /// Live allocations: address and bytes.
@@ -176,7 +176,7 @@ impl Emu {
     fn made(memory: u64, promised: u64, seed: u64, records: bool, runs_ahead: bool) -> Emu {
         let base = std::env::var("EMU_SEED").map_or(0, |seed| seed.parse().unwrap());
         Emu {
-            library: library(),
+            library: LazyLock::new(library),
             seed: AtomicU64::new((base + seed) << 32),
             live: Mutex::default(),
             most: AtomicU64::new(0),
