@@ -6,7 +6,7 @@ beside what it measures.
 Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares
 them with what the driver is asked for. Launches with LLAMABI_CUDA_BLASLT are not modelled.
 
-The rest is a model, fitted to what an H100 took (benches/record/2026-11-26-h100-first-day.txt). A kernel
+The rest is a model, fitted to what an H100 took (benches/record/2026-11-26-h100-first-day.txt, and the second day's beside it). A kernel
 takes some seconds whatever its size, and the longest of these times: its bytes through the memory, its
 multiplications in the matrix or vector units, its activations through L1, and the lines of weights that
 a warp waits for one after another, with the instructions of all warps; each as far as all
@@ -65,6 +65,9 @@ WITHOUT_GRAPHS = 1.5e-6
 # attend: for attention of a prompt with such a kernel: flops of all blocks, and of the longest.
 # least: seconds that a kernel takes beside what its size says. A small kernel takes LEAST.
 LEAST = 2.8e-6
+# The part of it that is over when the launch before ends: of products of few rows, and of attention of
+# generated rows, which start early. Fitted to steps of 8b (2026-11-27-h100-second-day.txt).
+EARLY = 1.4e-6
 Launch = namedtuple("Launch", "kernel bytes flops unit blocks cache instructions turns again hopper attend least", defaults=(0, 0, "", 1, 0, 0, 0, 0, None, None, LEAST))
 # A product on compute capability 9.0.
 # share: the part of the time in which a block's loop keeps the tensor cores busy (LOOP).
@@ -205,7 +208,7 @@ def bucket(n):
 
 
 def batch_grid(rows, n):
-    """The grid of a batch product with `rows` weight rows, as `Batch` of launch.rs: activation
+    """The grid of a batch product with `rows` weight rows, as `Batch` of geometry.rs: activation
     rows of a block, groups of them, blocks of 128 weight rows, and how many blocks share a K."""
     of_block = 16 if n <= 16 else 32 if n <= 32 else BATCH_ROWS
     groups, blocks = ceil(n / of_block), ceil(rows / 128)
@@ -219,8 +222,8 @@ OUT = {"qkv": 4, "matmul_add": 8, "ffn_up": 1, "logits": 4}
 
 def few(kernel, dtype, rows, cols, n):
     """A product of decode."""
-    # The number of rows up to which blocks round the rows themselves: `prepares` of launch.rs.
-    few_rows = 2 if dtype in ("int4", "nf4") else 4
+    # The number of rows up to which blocks round the rows themselves: `prepares` of geometry.rs.
+    few_rows = 2 if dtype == "nf4" else 4
     if dtype != "f32" and (n > few_rows or 2 * n * up(cols, LINE[dtype]) > STAGED):
         return batch(kernel, dtype, rows, cols, n)
     passes, at_once = (ceil(n / GEMV_ROWS), min(n, GEMV_ROWS)) if dtype == "f32" else (1, n)
@@ -238,7 +241,7 @@ def few(kernel, dtype, rows, cols, n):
     blocks = min(tiles, 132)
     block, row, staged, tile, line = COUNTED[kernel, dtype][0]
     warps = blocks * (block + n * (row + staged * cols / 1024)) + tiles * (tile + line * lines)
-    return [Launch(kernel, read, 2 * weights * 8, "matrix", tiles, 0, 32 * warps, ceil(tiles / 132) * ceil(lines / 8))]
+    return [Launch(kernel, read, 2 * weights * 8, "matrix", tiles, 0, 32 * warps, ceil(tiles / 132) * ceil(lines / 8), least=LEAST - EARLY)]
 
 
 def batch(kernel, dtype, rows, cols, n):
@@ -253,6 +256,9 @@ def batch(kernel, dtype, rows, cols, n):
     block, line = COUNTED[kernel, dtype][1][{16: 0, 32: 2, 64: 4}[of_block] :][:2]
     lines, all_blocks = ceil(cols / LINE[dtype]), groups * blocks * splits
     warps = groups * blocks * (splits * block + line * lines)
+    # With 64 rows no ring is there, and lines of codes come one at a time: fitted to steps of int4 and int8.
+    if of_block == 64 and dtype in GROUP:
+        warps *= 1.45
     at_once = 1 if (kernel, dtype) in WIDE else 2
     rounds = ceil(all_blocks / (132 * at_once))
     # A block begins with its activations and ends with sums that it may join, for more rows as long again.
@@ -301,7 +307,7 @@ def gemm(kernel, dtype, rows, cols, n):
         x, w = many * x_rows * cols * 2, many * w_rows * row_bytes(dtype, cols)
         outputs = (64 if one else 128) * side
         hopper = Hopper(padded if paired else many, loop, 2 * area * cols, x / (shared if codes else 1), w / (1 if codes else shared),
-                        ceil(cols / 64), 4 if codes or not smaller else 6 if quarter else 3, outputs * out,
+                        ceil(cols / 64), 4 if codes or not smaller else 12 if quarter else 8 if one else 3, outputs * out,
                         0 if smaller or kernel != "matmul_add_prefill" else 4 * outputs, codes or not smaller, decode,
                         ended / (2 if size == 2 else 1))
     return Launch(kernel, rows * row_bytes(dtype, cols) + activations + out * n * rows, 2 * blocks * tile * tile * cols,
@@ -326,7 +332,7 @@ def attend(shape, kv, n, context):
         instructions = 8 * 390 * blocks + (75 + (4.9 if kv in SCALED else 2.65) * shape.head_dim) * warps + 1840 * joins
         # 16 queries with 32 keys, and twice 8 heads of weights with 32 values.
         flops = 64 * shape.head_dim * 32 * warps
-        launches.append(Launch("attend", bytes_, flops, "matrix", blocks, 0, 32 * instructions, least=6.2e-6))
+        launches.append(Launch("attend", bytes_, flops, "matrix", blocks, 0, 32 * instructions, least=6.2e-6 - EARLY))
     return launches
 
 
@@ -476,7 +482,7 @@ def slowest(machine, launches):
 def main():
     both = {"graphs": H100, "no graphs": H100._replace(gap=WITHOUT_GRAPHS)}
     m = H100
-    print(f"PREDICTION, by a model that is fitted to one day on an H100 (2026-11-26-h100-first-day.txt). {m.name}: {m.bandwidth / 1e12} TB/s,")
+    print(f"PREDICTION, by a model that is fitted to two days on an H100 (2026-11-26-h100-first-day.txt, 2026-11-27-h100-second-day.txt). {m.name}: {m.bandwidth / 1e12} TB/s,")
     print(f"{m.matrix / 1e12:.0f} TFLOP/s, mma.sync reaches {100 * m.mma:.0f} % of them (assumed), wgmma {100 * m.wgmma:.0f} %, attention of prompts {' and '.join(f'{100 * small:.0f} or {100 * large:.0f}' for small, large in m.attend)} % (heads")
     print(f"to 64, larger ones); {1e6 * m.gap:.1f} us from kernel to kernel in CUDA graphs, {1e6 * WITHOUT_GRAPHS:.1f} us without; bf16 cache\n")
     print("decode, context 512      launches  GB/step    ms: graphs  no graphs   tokens/s  share of bandwidth (graphs)   slowest")

@@ -10,15 +10,18 @@
 #include "gpu.h"
 
 // Calls ATTEND with what the block attends to and its shared memory, unless it has nothing to do.
+// What it attends to is found while the previous launch ends: no launch of a step writes where rows
+// and their pages are. ATTEND waits for the queries.
 template <void (*ATTEND)(const Block &, unsigned char *)>
 DEVICE void with_block(const AttendParams &p) {
     SHARED(shared);
     start_next();
-    wait_for_last();
     const int32_t row = p.rows[blockIdx.z];
-    if (row < 0) return;
-    const Block b(p, row);
-    if (!b.idle()) ATTEND(b, shared);
+    if (row >= 0) {
+        const Block b(p, row);
+        if (!b.idle()) return ATTEND(b, shared);
+    }
+    wait_for_last();
 }
 
 template <class C> DEVICE void attend(const Block &b, unsigned char *shared) {
@@ -72,6 +75,7 @@ DEVICE void attend_floats(const Block &b, unsigned char *shared, uint32_t head) 
     block_sync();
 }
 DEVICE void attend_floats(const Block &b, unsigned char *shared) {
+    wait_for_last();
     if (b.count == 1) {
         attend_floats<1>(b, shared, 0);
     } else {

@@ -164,6 +164,7 @@ template <class C, uint32_t B> struct Chunk {
             if (has) head_at[i] += keys.pages[first / GPU_PAGE + i] * keys.page_stride;
             page[i] = head_at[i] + at;
         }
+        wait_for_last();
         store_queries();
         if (seen) {
             UNROLL

@@ -242,7 +242,8 @@ template <class W, int NT> struct Batch {
                 UNROLL_BY(1)
                 for (uint32_t n = 0; n < NT; n++) {
                     const uint32_t i = first + n * 8 + lane % 4 * 2;
-                    const auto found = pairs.find(i, column), other = pairs.find(i + 1, column);
+                    const auto row = pairs.row(i), next = pairs.row(i + 1);
+                    const auto found = pairs.find(row, column), other = pairs.find(next, column);
                     Words4 part[N];
                     UNROLL
                     for (uint32_t s = 0; s < N; s++)
@@ -257,8 +258,8 @@ template <class W, int NT> struct Batch {
                             sum[e] = s == 0 ? quarter : sum[e] + quarter;
                         }
                     }
-                    pairs.put(found, column, sum[0], sum[2]);
-                    pairs.put(other, column, sum[1], sum[3]);
+                    pairs.put(row, column, found, sum[0], sum[2]);
+                    pairs.put(next, column, other, sum[1], sum[3]);
                 }
             };
             if (split.n == 4)
@@ -271,13 +272,17 @@ template <class W, int NT> struct Batch {
         constexpr uint32_t AT_ONCE = NT < 4 ? NT : 4;
         UNROLL
         for (uint32_t n = 0; n < NT; n += AT_ONCE) {
-            decltype(pairs.find(0u, column)) found[2 * AT_ONCE];
+            decltype(pairs.row(0u)) rows[2 * AT_ONCE];
+            decltype(pairs.find(rows[0], column)) found[2 * AT_ONCE];
+            UNROLL
+            for (uint32_t e = 0; e < 2 * AT_ONCE; e++) {
+                rows[e] = pairs.row(first + (n + e / 2) * 8 + lane % 4 * 2 + e % 2);
+                found[e] = pairs.find(rows[e], column);
+            }
             UNROLL
             for (uint32_t e = 0; e < 2 * AT_ONCE; e++)
-                found[e] = pairs.find(first + (n + e / 2) * 8 + lane % 4 * 2 + e % 2, column);
-            UNROLL
-            for (uint32_t e = 0; e < 2 * AT_ONCE; e++)
-                pairs.put(found[e], column, sums[n + e / 2][e % 2], sums[n + e / 2][e % 2 + 2]);
+                pairs.put(
+                    rows[e], column, found[e], sums[n + e / 2][e % 2], sums[n + e / 2][e % 2 + 2]);
         }
     }
 };

@@ -47,9 +47,11 @@ struct GatePairs {
         rows[0] = first + j < p.ffn_dim ? first + j : first;
         rows[1] = rows[0] + p.ffn_dim;
     }
+    struct None {};
     DEVICE_MEMBER uint32_t column(uint32_t j) const { return first + j; }
-    DEVICE_MEMBER int32_t find(uint32_t i, uint32_t) const { return i < p.n_rows ? p.rows[i] : -1; }
-    DEVICE_MEMBER void put(int32_t row, uint32_t j, float gate, float up) const {
+    DEVICE_MEMBER int32_t row(uint32_t i) const { return i < p.n_rows ? p.rows[i] : -1; }
+    DEVICE_MEMBER None find(int32_t, uint32_t) const { return {}; }
+    DEVICE_MEMBER void put(int32_t row, uint32_t j, None, float gate, float up) const {
         if (row >= 0 && j < p.ffn_dim) put_one(p, row, j, output_of(p, j, gate, up, false));
     }
 };
@@ -193,12 +195,12 @@ template <class T> DEVICE void put_sums(const FfnUpParams &p) {
 }
 
 KERNEL(ffn_up_f32) { ffn_up_float(p); }
-KERNEL(ffn_up_f16) { ffn_up<f16, false>(p); }
-KERNEL(ffn_up_bf16) { ffn_up<bf16, false>(p); }
-KERNEL(ffn_up_int8) { ffn_up<Int8, false>(p); }
-KERNEL(ffn_up_int4) { ffn_up<Int4, false>(p); }
-KERNEL(ffn_up_nf4) { ffn_up<Nf4, false>(p); }
-KERNEL(ffn_up_fp8) { ffn_up<Fp8, false>(p); }
+KERNEL_WIDE(ffn_up_f16) { ffn_up<f16, false>(p); }
+KERNEL_WIDE(ffn_up_bf16) { ffn_up<bf16, false>(p); }
+KERNEL_WIDE(ffn_up_int8) { ffn_up<Int8, false>(p); }
+KERNEL_WIDE(ffn_up_int4) { ffn_up<Int4, false>(p); }
+KERNEL_WIDE(ffn_up_nf4) { ffn_up<Nf4, false>(p); }
+KERNEL_WIDE(ffn_up_fp8) { ffn_up<Fp8, false>(p); }
 KERNEL(ffn_up_k4) { ffn_up<K4, false>(p); }
 KERNEL(ffn_up_k5) { ffn_up<K5, false>(p); }
 KERNEL(ffn_up_k6) { ffn_up<K6, false>(p); }

@@ -5,13 +5,20 @@
 // copies going; each of the other two warpgroups multiplies 64 rows by 256 columns. There is also a
 // half tile, which has 128 columns; two of its blocks fit on a multiprocessor. It is used where the
 // large tile would leave multiprocessors idle. Its traffic from L2 is a third larger. For few rows
-// there is a quarter tile of 64 columns, for one warpgroup; not for ffn_up, whose runs (below)
-// would be half of a box.
+// there are two tiles for one warpgroup: a half tile and a quarter tile of 64 columns (which ffn_up
+// has not, since its runs, below, would be half of a box).
+//
+// Of the tiles for one warpgroup, a block has a multiprocessor for itself, and 8 or 12 stages. Such
+// a product waits for its weights: with 3 and 6 stages, a prompt of 128 tokens in bf16 took 1.16
+// times as long on an H100. (With these, to prefetch weights into L2, 4 to 16 stages ahead, made it
+// 1.13 to 1.3 times as slow. Generated rows became slower, too, when blocks prefetched 0.1 to 0.4
+// MB of weights each before the launch before had ended.)
 //
 // Two blocks that are neighbours in blockIdx.x have the same weights. If they are a cluster, each
 // copies one run of them into the shared memory of both, which takes a third of the large tile's
-// traffic from L2 (a quarter of the others'). So a stage is free when the warps of both blocks have
-// read it. Both runs of a quarter tile are one box, which the two blocks copy in turn.
+// traffic from L2 (a quarter of the others', of the half tile for one warpgroup a third). So a
+// stage is free when the warps of both blocks have read it. Both runs of a quarter tile are one
+// box, which the two blocks copy in turn.
 //
 // Each output is one sum over k in ascending order, as in gemm.h. Whether wgmma rounds like
 // mma.sync is undocumented. Therefore the type of the weights alone decides which of the two a
@@ -22,11 +29,12 @@
 // A block takes two runs of HALF weight rows. Each run may begin at any row; in ffn_up, one run is
 // of gate and the other of up. At the end of a run, a box may contain rows that do not belong to
 // it, or no rows at all. Their outputs are computed and dropped.
-template <class T, uint32_t COLUMNS> struct HopperGemm {
-    static constexpr uint32_t M = COLUMNS == 64 ? 64 : 128, N = COLUMNS, K = 64, HALF = N / 2,
-                              STAGES = N == 256   ? 4
-                                       : N == 128 ? 3
-                                                  : 6;
+template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
+    static constexpr uint32_t M = GROUPS * 64, N = COLUMNS, K = 64, HALF = N / 2,
+                              STAGES = N == 256  ? 4
+                                       : N == 64 ? 12
+                                       : M == 64 ? 8
+                                                 : 3;
     static constexpr uint32_t ROWS_BYTES = 64 * K * 2, X_BYTES = M * K * 2, W_BYTES = N * K * 2,
                               STAGE_BYTES = X_BYTES + W_BYTES;
     // The thread that copies.
@@ -45,14 +53,14 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
     static_assert(M * PITCH <= STAGES * STAGE_BYTES, "sums take the place of stages");
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
     static_assert(STAGES * (STAGE_BYTES + 2 * sizeof(AsyncBarrier)) ==
-                      (N == 256      ? GPU_HOPPER_SHARED
-                          : N == 128 ? GPU_HOPPER_HALF_SHARED
-                                     : GPU_HOPPER_QUARTER_SHARED),
+                      (N == 256     ? GPU_HOPPER_SHARED
+                          : N == 64 ? GPU_HOPPER_QUARTER_SHARED
+                          : M == 64 ? GPU_HOPPER_SINGLE_SHARED
+                                    : GPU_HOPPER_HALF_SHARED),
         "params.h");
 
-    // Multiplies m rows of x, from row `x_row` on. A block has groups * 64 of them. `groups` is 2;
-    // with the half tile it may be 1, where 2 would give too few blocks, and with the quarter tile
-    // it is. The epilogue `out` of gemm.h is an object with four methods:
+    // Multiplies m rows of x, from row `x_row` on, of which a block has M. The epilogue `out` of
+    // gemm.h is an object with four methods:
     //   column(c)     what columns c and c + 1 of either run are to every row
     //   row(i)        what row i of the launch is to every column; it may not exist
     //   find(row, column)             loads what both need together
@@ -62,16 +70,15 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
     //   expect(first, rows, columns)  asks for what find will load
     // Loads are separate from stores for the reason that few.h gives.
     template <class Out> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,
-        uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m, uint32_t k, uint32_t first,
-        uint32_t second, const Out &out) {
-        const uint32_t t = threadIdx.x, m0 = blockIdx.x * (groups * 64), steps = (k + K - 1) / K;
+        uint32_t x_row, const TensorMap &w, uint32_t m, uint32_t k, uint32_t first, uint32_t second,
+        const Out &out) {
+        const uint32_t t = threadIdx.x, m0 = blockIdx.x * M, steps = (k + K - 1) / K;
         // A warpgroup without rows does not take part. A block without any, which makes the number
         // of blocks even, multiplies as one with few: its partner needs its copies.
-        const auto workers_of = [=](uint32_t from) { return from + 64 < m ? groups : 1; };
+        const auto workers_of = [=](uint32_t from) { return from + 64 < m ? GROUPS : 1; };
         const uint32_t workers = workers_of(m0);
         const bool paired = cluster_blocks() > 1;
-        const uint32_t readers =
-            workers + (paired ? workers_of((blockIdx.x ^ 1) * (groups * 64)) : 0);
+        const uint32_t readers = workers + (paired ? workers_of((blockIdx.x ^ 1) * M) : 0);
         AsyncBarrier *full = (AsyncBarrier *)(shared + STAGES * STAGE_BYTES),
                      *empty = full + STAGES;
         start_next();
@@ -96,12 +103,12 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #endif
         if (t >= COPIER) {
             if (N == 256) give_registers<COPIER_REGISTERS>();
-            if (N == 256 && t / 32 == 9) out.expect(m0, groups * 64, N);
+            if (N == 256 && t / 32 == 9) out.expect(m0, M, N);
             if (t != COPIER) return;
             if (paired)
-                copy<true>(shared, x, w, x_row + m0, groups, steps, first, second, full, empty);
+                copy<true>(shared, x, w, x_row + m0, steps, first, second, full, empty);
             else
-                copy<false>(shared, x, w, x_row + m0, groups, steps, first, second, full, empty);
+                copy<false>(shared, x, w, x_row + m0, steps, first, second, full, empty);
             return;
         }
         if (N == 256) take_registers<REGISTERS>();
@@ -190,8 +197,8 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
     }
 
     template <bool PAIRED> DEVICE_MEMBER static void copy(unsigned char *shared, const TensorMap &x,
-        const TensorMap &w, uint32_t x_row, uint32_t groups, uint32_t steps, uint32_t first,
-        uint32_t second, AsyncBarrier *full, AsyncBarrier *empty) {
+        const TensorMap &w, uint32_t x_row, uint32_t steps, uint32_t first, uint32_t second,
+        AsyncBarrier *full, AsyncBarrier *empty) {
         const uint32_t rank = cluster_rank();
         const auto copy_w = [&](uint32_t step) {
             unsigned char *const stage = shared + step % STAGES * STAGE_BYTES + X_BYTES;
@@ -199,7 +206,7 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
 #ifdef PLANT_NO_EXPECT
             barrier_arrive(there);
 #else
-            barrier_expect(there, groups * ROWS_BYTES + W_BYTES);
+            barrier_expect(there, STAGE_BYTES);
 #endif
             UNROLL
             for (uint32_t row = 0; row < W_BYTES / (K * 2); row += GPU_BOX_ROWS) {
@@ -218,7 +225,7 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         };
         const auto copy_x = [&](uint32_t step) {
             unsigned char *const stage = shared + step % STAGES * STAGE_BYTES;
-            for (uint32_t row = 0; row < groups * 64; row += GPU_BOX_ROWS)
+            for (uint32_t row = 0; row < M; row += GPU_BOX_ROWS)
                 copy_box(stage + row * K * 2, x, step * K, x_row + row, full + step % STAGES);
         };
         // In the first round all stages are empty. Their weights are copied while the launch before
@@ -245,5 +252,21 @@ template <class T, uint32_t COLUMNS> struct HopperGemm {
         for (uint32_t step = steps; PAIRED && step < steps + STAGES; step++)
             barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
 #endif
+    }
+};
+
+// A product by tiles of `COLUMNS` columns, of which a block of `groups` warpgroups has one.
+// `groups` is 2; with the half tile it may be 1, where 2 would give too few blocks, and with the
+// quarter tile it is.
+template <class T, uint32_t COLUMNS> struct HopperGemm {
+    static constexpr uint32_t N = COLUMNS, HALF = N / 2;
+
+    template <class Out> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,
+        uint32_t x_row, const TensorMap &w, uint32_t groups, uint32_t m, uint32_t k, uint32_t first,
+        uint32_t second, const Out &out) {
+        if constexpr (N == 128)
+            if (groups == 1)
+                return HopperTile<T, N, 1>::run(shared, x, x_row, w, m, k, first, second, out);
+        HopperTile<T, N, N == 64 ? 1 : 2>::run(shared, x, x_row, w, m, k, first, second, out);
     }
 };

@@ -69,10 +69,10 @@ struct f16 {
 #define KERNEL(name) KERNEL_BY(name, 2)
 
 // A kernel of which one block runs on an SM, so a thread has up to 255 registers. It suits kernels
-// that hide latency by keeping many loads in flight rather than by switching warps, and those that
-// would spill registers otherwise (OP_batch_k4, OP_batch_k5, OP_batch_k6, OP_batch_k8 but for
-// logits, logits_batch_int4, qkv_batch_nf4; for 9.0 OP_prefill_k5 and OP_prefill_k6; for 8.6 and
-// 8.9 qkv_batch_int4).
+// that hide latency by keeping many loads in flight rather than by switching warps (few.h, where
+// weights come through a ring), and those that would spill registers otherwise (OP_batch_k4,
+// OP_batch_k5, OP_batch_k6, OP_batch_k8 but for logits, logits_batch_int4, qkv_batch_nf4; for 9.0
+// OP_prefill_k5 and OP_prefill_k6; for 8.6 and 8.9 qkv_batch_int4).
 #define KERNEL_WIDE(name) KERNEL_BY(name, 1)
 
 // A kernel of which three blocks run on an SM, so a thread has at most 80 registers (256 threads).
@@ -343,10 +343,13 @@ DEVICE void let_others_run() {}
 // Programmatic dependent launch. It takes effect where the machine code is for compute capability
 // 9.0 and the launch asks for it (params.h says which launches do). The blocks of such a launch may
 // start when every block of the previous launch has called start_next or has ended. Until a thread
-// calls wait_for_last, it reads only weights, norms and tables, and writes nothing to global
-// memory. When wait_for_last returns, all earlier launches are complete. At least one thread of
-// each launch must call wait_for_last. Otherwise this launch could end before the previous one, and
-// the next launch, which waits only for this one, would start too early.
+// calls wait_for_last, it reads only weights, norms, tables and what was copied for the step before
+// its first launch (numbers of rows, positions, page tables), and writes nothing to global memory.
+// That copy is complete, because a step's first launch either does not start early (embed) or
+// follows the copy itself; and of what it brings, launches write the tokens alone, which therefore
+// are not read early. When wait_for_last returns, all earlier launches are complete. At least one
+// thread of each launch must call wait_for_last. Otherwise this launch could end before the
+// previous one, and the next launch, which waits only for this one, would start too early.
 DEVICE void start_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");

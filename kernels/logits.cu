@@ -37,10 +37,12 @@ struct LogitPairs {
         rows[1] = rows[0] + 1 < p.vocab_size ? rows[0] + 1 : rows[0];
     }
     DEVICE_MEMBER uint32_t column(uint32_t j) const { return n0 + 2 * j; }
-    DEVICE_MEMBER float *find(uint32_t i, uint32_t) const {
+    struct None {};
+    DEVICE_MEMBER float *row(uint32_t i) const {
         return i < p.n_rows && p.rows[i] >= 0 ? p.out + (size_t)i * p.out_stride : nullptr;
     }
-    DEVICE_MEMBER void put(float *out, uint32_t n, float a, float b) const {
+    DEVICE_MEMBER None find(float *, uint32_t) const { return {}; }
+    DEVICE_MEMBER void put(float *out, uint32_t n, None, float a, float b) const {
         if (out && n < p.vocab_size) out[n] = a;
         if (out && n + 1 < p.vocab_size) out[n + 1] = b;
     }
@@ -58,10 +60,10 @@ template <class W, bool BATCH> DEVICE void logits(const LogitsParams &p) {
 }
 
 KERNEL(logits_f32) { logits_float(p); }
-KERNEL(logits_f16) { logits<f16, false>(p); }
-KERNEL(logits_bf16) { logits<bf16, false>(p); }
-KERNEL(logits_int8) { logits<Int8, false>(p); }
-KERNEL(logits_int4) { logits<Int4, false>(p); }
+KERNEL_WIDE(logits_f16) { logits<f16, false>(p); }
+KERNEL_WIDE(logits_bf16) { logits<bf16, false>(p); }
+KERNEL_WIDE(logits_int8) { logits<Int8, false>(p); }
+KERNEL_WIDE(logits_int4) { logits<Int4, false>(p); }
 KERNEL(logits_k4) { logits<K4, false>(p); }
 KERNEL(logits_k5) { logits<K5, false>(p); }
 KERNEL(logits_k6) { logits<K6, false>(p); }

@@ -87,17 +87,12 @@ struct AddPairs {
         rows[0] = n0 + 2 * j < p.n ? n0 + 2 * j : n0;
         rows[1] = rows[0] + 1 < p.n ? rows[0] + 1 : rows[0];
     }
-    struct Found {
-        Row row;
-        Words2 before;
-    };
     DEVICE_MEMBER Columns column(uint32_t j) const { return columns_of(p, n0 + 2 * j); }
-    DEVICE_MEMBER Found find(uint32_t i, const Columns &c) const {
-        const Row row = row_of(p, i < p.n_rows ? p.rows[i] : -1);
-        return {row, find_pair(p, row, c)};
-    }
-    DEVICE_MEMBER void put(const Found &found, const Columns &c, float a, float b) const {
-        add_pair(p, found.row, c, found.before, Pair{a, b});
+    DEVICE_MEMBER Row row(uint32_t i) const { return row_of(p, i < p.n_rows ? p.rows[i] : -1); }
+    DEVICE_MEMBER Words2 find(Row row, const Columns &c) const { return find_pair(p, row, c); }
+    DEVICE_MEMBER void put(
+        Row row, const Columns &c, const Words2 &before, float a, float b) const {
+        add_pair(p, row, c, before, Pair{a, b});
     }
 };
 
@@ -181,12 +176,12 @@ template <class Q, uint32_t ROWS> DEVICE void matmul_add_codes(const MatmulAddHo
 }
 
 KERNEL(matmul_add_f32) { matmul_add_float(p); }
-KERNEL(matmul_add_f16) { matmul_add<f16, false>(p); }
-KERNEL(matmul_add_bf16) { matmul_add<bf16, false>(p); }
-KERNEL(matmul_add_int8) { matmul_add<Int8, false>(p); }
-KERNEL(matmul_add_int4) { matmul_add<Int4, false>(p); }
-KERNEL(matmul_add_nf4) { matmul_add<Nf4, false>(p); }
-KERNEL(matmul_add_fp8) { matmul_add<Fp8, false>(p); }
+KERNEL_WIDE(matmul_add_f16) { matmul_add<f16, false>(p); }
+KERNEL_WIDE(matmul_add_bf16) { matmul_add<bf16, false>(p); }
+KERNEL_WIDE(matmul_add_int8) { matmul_add<Int8, false>(p); }
+KERNEL_WIDE(matmul_add_int4) { matmul_add<Int4, false>(p); }
+KERNEL_WIDE(matmul_add_nf4) { matmul_add<Nf4, false>(p); }
+KERNEL_WIDE(matmul_add_fp8) { matmul_add<Fp8, false>(p); }
 KERNEL(matmul_add_k4) { matmul_add<K4, false>(p); }
 KERNEL(matmul_add_k5) { matmul_add<K5, false>(p); }
 KERNEL(matmul_add_k6) { matmul_add<K6, false>(p); }

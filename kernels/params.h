@@ -58,8 +58,9 @@
 //                    of a block, at most GPU_FEW_TILES; where it applies the norm, GPU_FEW_NORMS
 //                    more. staged: of each of a block's rows 2 bytes for each column, rounded up to
 //                    64 columns for f16 and bf16, 128 for int8, k8 and fp8, 256 for int4, k4, k5,
-//                    k6 and nf4. Types that are not K types have GPU_FEW_SLOTS slots in addition:
-//                    GPU_SLOT and 128 * (int8 and nf4 8, int4 16, fp8 4) bytes for each
+//                    k6 and nf4. Types that are not K types have GPU_FEW_SLOTS slots in addition
+//                    (on compute capability 9.0 GPU_FEW_SLOTS_90, but for int4 and nf4): GPU_SLOT
+//                    and 128 * (int8 and nf4 8, int4 16, fp8 4) bytes for each
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
 //                    shared GPU_TABLE_BYTES + R / 8 *
 //                    (stages + GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0)). stages: for K types
@@ -137,6 +138,7 @@ enum {
     GPU_FEW_TILES = 8,              // tiles of its block whose sums wait to be joined
     GPU_FEW_NORMS = 512,            // its shared memory for norms
     GPU_FEW_SLOTS = 3,              // lines of weights in its ring
+    GPU_FEW_SLOTS_90 = 4,           // the same for 9.0, but for int4 and nf4
     GPU_SLOT = 16384,               // a line of 128 weight rows in a ring, without scales
     GPU_BATCH_ROWS = 64,            // most activation rows in a block of OP_batch_TYPE
     GPU_BATCH_PAIRS = 64,           // pairs of weight rows in a block of OP_batch_TYPE
@@ -153,7 +155,8 @@ enum {
     // floats, CODES for quantised weights.
     GPU_HOPPER_SHARED = 196672,
     GPU_HOPPER_HALF_SHARED = 98352,
-    GPU_HOPPER_QUARTER_SHARED = 98400,
+    GPU_HOPPER_SINGLE_SHARED = 196736, // half tiles with groups 1
+    GPU_HOPPER_QUARTER_SHARED = 196800,
     GPU_CODES_SHARED = 131648,
     GPU_CODES_HALF_SHARED = 66112,
 };
@@ -289,8 +292,8 @@ typedef struct {
 // ---- qkv_hopper_{f16,bf16}, for compute capability 9.0 only: as qkv_prefill, but x and w are read
 // through their tensor maps. grid (ceil(n_rows / 128), ceil(n / 256)), block 384, shared
 // GPU_HOPPER_SHARED.
-// qkv_hopper_half_{f16,bf16} give the same bits: grid (ceil(n_rows / 128), ceil(n / 128)), block
-// 288, shared GPU_HOPPER_HALF_SHARED.
+// qkv_hopper_half_{f16,bf16} give the same bits: grid (ceil(n_rows / (groups * 64)), ceil(n /
+// 128)), block 288, shared GPU_HOPPER_HALF_SHARED, with groups 1 GPU_HOPPER_SINGLE_SHARED.
 // qkv_hopper_quarter_{f16,bf16} give the same bits: grid (ceil(n_rows / 64), ceil(n / 64)), block
 // 160, shared GPU_HOPPER_QUARTER_SHARED, groups 1.
 // matmul_add_hopper and ffn_up_hopper are launched in the same way; ffn_up has no quarter kernels.

@@ -120,10 +120,6 @@ struct Column {
     Columns columns;
     Pair bias;
 };
-struct Found {
-    Row row;
-    Angle angle;
-};
 
 // Two neighbouring rows of w are a pair; n0 is the block's first row (see Pairs in few.h).
 struct QkvPairs {
@@ -138,12 +134,13 @@ struct QkvPairs {
     DEVICE_MEMBER Column column(uint32_t j) const {
         return {columns_of(p, n0 + 2 * j), bias_of(p, n0 + 2 * j)};
     }
-    DEVICE_MEMBER Found find(uint32_t i, const Column &c) const {
-        const Row row = row_of(p, i < p.n_rows ? p.rows[i] : -1);
-        return {row, find_pair(p, row, c.columns)};
+    DEVICE_MEMBER Row row(uint32_t i) const { return row_of(p, i < p.n_rows ? p.rows[i] : -1); }
+    DEVICE_MEMBER Angle find(const Row &row, const Column &c) const {
+        return find_pair(p, row, c.columns);
     }
-    DEVICE_MEMBER void put(const Found &found, const Column &c, float a, float b) const {
-        put_pair(p, found.row, c.columns, c.bias, found.angle, a, b);
+    DEVICE_MEMBER void put(
+        const Row &row, const Column &c, const Angle &angle, float a, float b) const {
+        put_pair(p, row, c.columns, c.bias, angle, a, b);
     }
 };
 
@@ -255,12 +252,12 @@ DEVICE void put_sums(const QkvParams &p) {
 }
 
 KERNEL(qkv_f32) { qkv_float(p); }
-KERNEL(qkv_f16) { qkv<f16, false>(p); }
-KERNEL(qkv_bf16) { qkv<bf16, false>(p); }
-KERNEL(qkv_int8) { qkv<Int8, false>(p); }
-KERNEL(qkv_int4) { qkv<Int4, false>(p); }
-KERNEL(qkv_nf4) { qkv<Nf4, false>(p); }
-KERNEL(qkv_fp8) { qkv<Fp8, false>(p); }
+KERNEL_WIDE(qkv_f16) { qkv<f16, false>(p); }
+KERNEL_WIDE(qkv_bf16) { qkv<bf16, false>(p); }
+KERNEL_WIDE(qkv_int8) { qkv<Int8, false>(p); }
+KERNEL_WIDE(qkv_int4) { qkv<Int4, false>(p); }
+KERNEL_WIDE(qkv_nf4) { qkv<Nf4, false>(p); }
+KERNEL_WIDE(qkv_fp8) { qkv<Fp8, false>(p); }
 KERNEL(qkv_k4) { qkv<K4, false>(p); }
 KERNEL(qkv_k5) { qkv<K5, false>(p); }
 KERNEL(qkv_k6) { qkv<K6, false>(p); }

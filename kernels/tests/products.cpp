@@ -331,6 +331,7 @@ void test_gemm() {
 // stage is written again.
 void test_hopper() {
     dense(Add, GPU_BF16, true, 259, 650, 65, true, Hopper);
+    dense(Add, GPU_BF16, true, 70, 1620, 65, true, Hopper);
     dense(Add, GPU_F16, true, 3, 1, 1, false, Hopper);
     dense(Add, GPU_F16, true, 130, 320, 128, true, Hopper);
     dense(Add, GPU_BF16, true, 256, 64, 257, false, Hopper);

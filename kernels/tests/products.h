@@ -119,8 +119,9 @@ template <class P> void launch_hopper(const std::string &kernel, const P &p, con
                       : kernel;
     const size_t shared = quarter_tiles ? GPU_HOPPER_QUARTER_SHARED
                           : codes       ? half_tiles ? GPU_CODES_HALF_SHARED : GPU_CODES_SHARED
-                          : half_tiles  ? GPU_HOPPER_HALF_SHARED
-                                        : GPU_HOPPER_SHARED;
+                          : !half_tiles ? GPU_HOPPER_SHARED
+                          : alone       ? GPU_HOPPER_SINGLE_SHARED
+                                        : GPU_HOPPER_HALF_SHARED;
     const uint32_t rows_of = codes   ? half_tiles ? 128 : 256
                              : alone ? 64
                                      : 128,

@@ -1,6 +1,7 @@
 //! Computes the grids and the shared memory of products, as `kernels/params.h` states them.
 //! `launch` passes the results to the device.
 
+use super::device::Room;
 use super::params::*;
 use crate::Dtype;
 use crate::backend::Shape;
@@ -14,16 +15,17 @@ pub(super) struct Grid {
 
 /// Whether a decode product of `n_rows` rows and `k` columns uses the batch kernel, which reads
 /// rows that `prepare` has rounded. The other kernel rounds the rows itself and keeps them in
-/// shared memory; with more rows than these, each of its blocks would read more bytes of
-/// activations than of weights. Both give the same bits.
-/// `fit`: [`Device::blocks_that_fit`](super::device::Device).
-pub(super) fn prepares(dtype: Dtype, n_rows: u32, k: u32, fit: impl Fn(u32) -> u32) -> bool {
+/// shared memory, so with many rows each of its blocks reads more bytes of activations than of
+/// weights. On an H100 a step of 4 rows of int4 took 0.84 of the time with it, one of 8 rows 0.98,
+/// one of 8 rows of int8 1.02 and one of 8 rows of bf16 1.01; the other bounds are not measured.
+/// Rows are padded to 1, 2, 4 or 8. Both kernels give the same bits.
+pub(super) fn prepares(dtype: Dtype, n_rows: u32, k: u32, room: &Room) -> bool {
     let most = match dtype {
         Dtype::F32 => return false,
-        Dtype::Int4 | Dtype::Nf4 | Dtype::K4 | Dtype::K5 | Dtype::K6 => 2,
+        Dtype::Nf4 | Dtype::K4 | Dtype::K5 | Dtype::K6 => 2,
         _ => 4,
     };
-    n_rows > most || fit(few_shared(dtype, k, n_rows, true, GPU_FEW_TILES)) == 0
+    n_rows > most || room.fits(few_shared(dtype, k, n_rows, true, GPU_FEW_TILES, room)) == 0
 }
 
 /// The bytes of an activation row in shared memory: of all the columns that whole lines have.
@@ -50,24 +52,33 @@ fn slot_bytes(dtype: Dtype) -> Option<u32> {
 }
 
 /// The shared memory of a block of a decode product of a few rows that has `tiles` tiles.
-fn few_shared(dtype: Dtype, k: u32, n_rows: u32, rounds: bool, tiles: u32) -> u32 {
+fn few_shared(dtype: Dtype, k: u32, n_rows: u32, rounds: bool, tiles: u32, room: &Room) -> u32 {
     let norms = if rounds { GPU_FEW_NORMS } else { 0 };
     let staged = n_rows.min(GPU_FEW_ROWS).saturating_mul(row_bytes(dtype, k));
-    let ring = GPU_FEW_SLOTS * slot_bytes(dtype).unwrap_or(0);
+    let slots = match dtype {
+        Dtype::Int4 | Dtype::Nf4 => GPU_FEW_SLOTS,
+        _ if room.is_90 => GPU_FEW_SLOTS_90,
+        _ => GPU_FEW_SLOTS,
+    };
+    let ring = slots * slot_bytes(dtype).unwrap_or(0);
     staged.saturating_add(GPU_TABLE_BYTES + norms + ring + 4096 * tiles.min(GPU_FEW_TILES))
 }
 
 /// The grid of a decode product of a few rows on tensor cores. `rounds`: whether the kernel applies
 /// norm and rounding to the rows itself. All blocks share the tiles, and all of them run at the
-/// same time. A multiprocessor has one block: there is room beside it for one of the next launch,
-/// which asks for its weights while this one ends. Formats without a ring have fewer bytes on their
-/// way and so have two blocks, where two fit. `fit`: as for [`prepares`].
+/// same time. Formats without a ring have fewer bytes on their way and so have two blocks on a
+/// multiprocessor, where two fit.
+///
+/// The others have one, and ask for so much shared memory that two do not fit. Without that (and
+/// with rings of three lines), an H100 took 1.17 times as long for a step of one row of int4 and
+/// 1.07 for bf16, and longer than if no launch started early: presumably because early blocks go
+/// where the launch before leaves room, two to one multiprocessor and none to another.
 pub(super) fn few(
     dtype: Dtype,
     [pairs, k, n_rows]: [u32; 3],
     rounds: bool,
     multiprocessors: u32,
-    fit: impl Fn(u32) -> u32,
+    room: &Room,
 ) -> Grid {
     let tiles = pairs.div_ceil(8);
     let grid = |of_each: u32| {
@@ -75,13 +86,17 @@ pub(super) fn few(
         let of_block = tiles.div_ceil(blocks.max(1));
         Grid {
             blocks: [blocks, n_rows.div_ceil(GPU_FEW_ROWS), 1],
-            shared: few_shared(dtype, k, n_rows, rounds, of_block),
+            shared: few_shared(dtype, k, n_rows, rounds, of_block, room),
         }
     };
     let two = grid(2);
     match slot_bytes(dtype) {
-        None if fit(two.shared) > 1 => two,
-        _ => grid(1),
+        None if room.fits(two.shared) > 1 => two,
+        _ => {
+            let Grid { blocks, shared } = grid(1);
+            let shared = shared.max(room.alone());
+            Grid { blocks, shared }
+        }
     }
 }
 
@@ -255,6 +270,10 @@ impl Hopper {
             true if smallest == smaller || rounds(smallest) == 1 => (1, smallest, 1),
             true => (1, smaller, 2),
         };
+        let shared = match (tile, groups) {
+            (1, 1) if dtype.is_float() => GPU_HOPPER_SINGLE_SHARED,
+            _ => shared[tile],
+        };
         let [x, y, _] = blocks;
         let even = [x.next_multiple_of(2), y, 1];
         let pairs = dtype.is_float() && x > 1 && rounds(even) == rounds(blocks);
@@ -269,10 +288,7 @@ impl Hopper {
             groups,
             cluster,
             across,
-            grid: Grid {
-                blocks,
-                shared: shared[tile],
-            },
+            grid: Grid { blocks, shared },
         }
     }
 }
@@ -282,8 +298,22 @@ mod tests {
     use super::super::step::bucket;
     use super::*;
 
-    /// Bytes of shared memory of a multiprocessor of compute capability 9.0, 8.0 and 8.6.
-    const WHOLE: [u32; 3] = [228 << 10, 164 << 10, 100 << 10];
+    const fn room(kib: u32, is_90: bool) -> Room {
+        Room {
+            whole: kib << 10,
+            reserved: 1 << 10,
+            most: (kib - 1) << 10,
+            is_90,
+        }
+    }
+
+    /// Of compute capability 9.0, 10.0, 8.0 and 8.6.
+    const ROOMS: [Room; 4] = [
+        room(228, true),
+        room(228, false),
+        room(164, false),
+        room(100, false),
+    ];
 
     #[test]
     fn products_fit_into_the_shared_memory_of_every_gpu() {
@@ -296,14 +326,14 @@ mod tests {
             Dtype::K4,
             Dtype::K8,
         ];
-        for (whole, dtype) in WHOLE.into_iter().flat_map(|w| dtypes.map(|d| (w, d))) {
-            let fit = |shared: u32| whole / (shared + 1024);
+        for (room, dtype) in ROOMS.iter().flat_map(|r| dtypes.map(|d| (r, d))) {
             for k in [1, 65, 4096, 8192, 14_336, 28_672, 60_000] {
-                for n_rows in (1..=4).filter(|&n| !prepares(dtype, n, k, fit)) {
+                for n_rows in (1..=8).filter(|&n| !prepares(dtype, n, k, room)) {
                     for (pairs, multiprocessors) in [(1, 132), (64_128, 132), (64_128, 1)] {
-                        let grid = few(dtype, [pairs, k, n_rows], true, multiprocessors, fit);
-                        let at_once = multiprocessors * fit(grid.shared);
+                        let grid = few(dtype, [pairs, k, n_rows], true, multiprocessors, room);
+                        let at_once = multiprocessors * room.fits(grid.shared);
                         assert!(grid.blocks[0] <= pairs.div_ceil(8).min(at_once));
+                        assert!(slot_bytes(dtype).is_none() || at_once == multiprocessors);
                     }
                 }
             }
@@ -312,35 +342,43 @@ mod tests {
                 .concat()
             {
                 let shared = Batch::new(pairs, n_rows).grid(dtype).shared;
-                assert!(fit(shared) > 0, "{dtype:?}, {n_rows} rows: {shared}");
+                assert!(room.fits(shared) > 0, "{dtype:?}, {n_rows} rows: {shared}");
             }
         }
-        let (large, small) = (
-            |n: u32| WHOLE[0] / (n + 1024),
-            |n: u32| WHOLE[2] / (n + 1024),
-        );
+        let [large, _, _, small] = &ROOMS;
         assert!(
             !prepares(Dtype::Int4, 1, 28_672, large) && prepares(Dtype::Int4, 1, 14_336, small)
         );
-        assert!(!prepares(Dtype::Int4, 1, 4096, small) && !prepares(Dtype::F32, 8, 60_000, small));
-        assert!(!prepares(Dtype::Bf16, 4, 4096, large) && prepares(Dtype::Bf16, 5, 4096, large));
+        assert!(!prepares(Dtype::F32, 8, 60_000, small));
+        for dtype in [Dtype::Bf16, Dtype::Int8, Dtype::Fp8, Dtype::Int4] {
+            assert!(!prepares(dtype, 1, 4096, small), "{dtype}");
+            assert!(!prepares(dtype, 4, 4096, large) && prepares(dtype, 5, 4096, large));
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_to_be_alone_is_so_wherever_it_can_have_as_much() {
+        for room in &ROOMS {
+            assert_eq!(room.fits(room.alone()), 1);
+            assert_eq!(room.fits(room.alone() - 1), 2);
+        }
+        let kept = Room {
+            most: 99 << 10,
+            ..ROOMS[0]
+        };
+        assert_eq!(kept.alone(), 0);
     }
 
     #[test]
     fn formats_without_a_ring_have_two_blocks_where_they_fit() {
-        for (whole, dtype, k, each) in [
-            (WHOLE[2], Dtype::K4, 8192, 2),
-            (WHOLE[2], Dtype::K4, 8448, 1),
-            (WHOLE[0], Dtype::K4, 32_768, 2),
-            (WHOLE[0], Dtype::Int4, 4096, 1),
+        for (room, dtype, k, each) in [
+            (&ROOMS[3], Dtype::K4, 8192, 2),
+            (&ROOMS[3], Dtype::K4, 8448, 1),
+            (&ROOMS[0], Dtype::K4, 32_768, 2),
+            (&ROOMS[0], Dtype::Int4, 4096, 1),
         ] {
-            let fit = |shared: u32| whole / (shared + 1024);
-            let grid = few(dtype, [64_128, k, 1], true, 132, fit);
-            assert_eq!(
-                grid.blocks,
-                [132 * each, 1, 1],
-                "{whole} bytes, {k} columns"
-            );
+            let grid = few(dtype, [64_128, k, 1], true, 132, room);
+            assert_eq!(grid.blocks, [132 * each, 1, 1], "{room:?}, {k} columns");
         }
     }
 

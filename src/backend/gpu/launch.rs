@@ -153,8 +153,8 @@ impl Decode {
     ) -> Result<()> {
         let batch = Batch::new(self.pairs, n_rows);
         let params = &params(batch.splits());
-        let fit = |shared| d.blocks_that_fit(shared);
-        if prepares(dtype, n_rows, self.k, fit) {
+        let room = d.room();
+        if prepares(dtype, n_rows, self.k, &room) {
             return run_dependent(d, self.batch.of(dtype)?, batch.grid(dtype), params);
         }
         let grid = match dtype {
@@ -167,7 +167,7 @@ impl Decode {
                 [self.pairs, self.k, n_rows],
                 self.rounds,
                 d.multiprocessors(),
-                fit,
+                &room,
             ),
         };
         run_dependent(d, self.few.of(dtype)?, grid, params)

@@ -68,8 +68,7 @@ impl<D: Device> Gpu<D> {
         norm: Norm,
         rows: Rows,
     ) -> Result<Input> {
-        let fit = |shared| self.device.blocks_that_fit(shared);
-        if prepares(w.dtype, rows.n, w.cols as u32, fit) {
+        if prepares(w.dtype, rows.n, w.cols as u32, &self.device.room()) {
             return self.prepare(done, w, x, norm, rows, false);
         }
         Ok(Input {

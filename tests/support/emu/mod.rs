@@ -10,7 +10,7 @@ pub mod build;
 pub mod real;
 pub mod standin;
 
-use llamabi::backend::gpu::device::{BOX, Device, Geometry, Rows, TensorMap};
+use llamabi::backend::gpu::device::{BOX, Device, Geometry, Room, Rows, TensorMap};
 use llamabi::backend::gpu::kernels::Kernel;
 use llamabi::{Error, Result};
 use std::collections::HashMap;
@@ -448,8 +448,13 @@ unsafe impl Device for Emu {
         self.units
     }
 
-    fn blocks_that_fit(&self, shared: u32) -> u32 {
-        (228 << 10) / (shared + 1024)
+    fn room(&self) -> Room {
+        Room {
+            whole: 228 << 10,
+            reserved: 1024,
+            most: 227 << 10,
+            is_90: self.hopper,
+        }
     }
 
     fn records(&self) -> bool {

@@ -6,7 +6,7 @@ use super::graph::Graph;
 use super::group::Group;
 use super::{Cuda, Floats, Products, blaslt};
 use crate::backend::Watch;
-use crate::backend::gpu::device::{BOX, Device, Geometry, GroupId, Product, Rows, TensorMap};
+use crate::backend::gpu::device::{BOX, Device, Geometry, GroupId, Product, Room, Rows, TensorMap};
 use crate::backend::gpu::driver::sys::*;
 use crate::backend::gpu::driver::{Driver, NO_COPY};
 use crate::backend::gpu::kernels::Kernel;
@@ -65,12 +65,8 @@ unsafe impl Device for Cuda {
         self.quarters
     }
 
-    fn blocks_that_fit(&self, shared: u32) -> u32 {
-        if shared > self.modules.shared {
-            return 0;
-        }
-        let [whole, reserved] = self.shared;
-        whole / shared.saturating_add(reserved).max(1)
+    fn room(&self) -> Room {
+        self.room
     }
 
     fn own_bytes(&self) -> u64 {

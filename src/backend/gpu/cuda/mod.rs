@@ -30,7 +30,7 @@ mod nccl;
 mod staging;
 mod waits;
 
-use super::device::Device;
+use super::device::{Device, Room};
 use super::driver::Driver;
 use super::driver::sys::*;
 use super::images::Images;
@@ -100,8 +100,7 @@ pub struct Cuda {
     /// The rows of a 2D copy may lie at most this many bytes apart.
     max_pitch: usize,
     multiprocessors: u32,
-    /// The shared memory of a multiprocessor, and what each block takes of it beside its own.
-    shared: [u32; 2],
+    room: Room,
     records: bool,
     runs_ahead: bool,
     /// Whether launches are being recorded.
@@ -149,6 +148,12 @@ impl Cuda {
         let whole = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR;
         let reserved = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK;
         let bytes = |which| context.attribute(which).map(|bytes| bytes.max(0) as u32);
+        let room = Room {
+            whole: bytes(whole)?,
+            reserved: bytes(reserved)?,
+            most: modules.shared,
+            is_90: found.arch == (9, 0),
+        };
         let cuda = Cuda {
             hopper: modules.hopper && found.arch == (9, 0) && is_on("LLAMABI_CUDA_HOPPER"),
             clusters: is_on("LLAMABI_CUDA_CLUSTERS"),
@@ -164,7 +169,7 @@ impl Cuda {
             max_pitch: context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH)?
                 as usize,
             multiprocessors: multiprocessors.max(1) as u32,
-            shared: [bytes(whole)?, bytes(reserved)?],
+            room,
             records: is_on("LLAMABI_CUDA_GRAPHS"),
             recording: AtomicBool::new(false),
             pace: Mutex::new(Pace::new(&context)?),

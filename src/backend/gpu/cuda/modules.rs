@@ -10,7 +10,7 @@ use crate::backend::gpu::driver::sys::{
 };
 use crate::backend::gpu::images::Images;
 use crate::backend::gpu::kernels::Kernel;
-use crate::backend::gpu::params::GPU_HOPPER_SHARED;
+use crate::backend::gpu::params::GPU_HOPPER_QUARTER_SHARED;
 use crate::backend::gpu::preflight::{Found, MIN_ARCH};
 use crate::backend::gpu::reason::Reason;
 use crate::{Error, Result};
@@ -198,7 +198,7 @@ fn prefer_shared(context: &Context, functions: &[CUfunction]) -> Result<bool> {
 /// others run on 8.6, which has no more for a block.
 fn most_needed(kernel: Kernel) -> c_int {
     match kernel.is_hopper() {
-        true => GPU_HOPPER_SHARED as c_int,
+        true => GPU_HOPPER_QUARTER_SHARED as c_int, // the most of them
         false => 99 << 10,
     }
 }
