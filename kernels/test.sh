@@ -166,8 +166,7 @@ E4M3_TRUNCATED append - append append.*not
 NO_WAIT prepare - chain prepare_.*no thread waits
 NO_WAIT qkv bf16 chain qkv_.*no thread waits
 NO_WAIT append - chain append_.*no thread waits
-NO_WAIT attend f32 chain attend_.*no thread waits
-NO_WAIT attend bf16 chain attend_.*no thread waits
+NO_WAIT attend int8 chain attend_.*no thread waits
 NO_WAIT matmul_add bf16 chain matmul_add_.*no thread waits
 NO_WAIT ffn_up bf16 chain ffn_up_.*no thread waits
 NO_WAIT adapt in_bf16 chain adapt_in_.*no thread waits
@@ -185,7 +184,6 @@ WRONG_PARITY matmul_add hopper_bf16 hopper no thread can go on|overwrites what a
 FREED_EARLY matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
 FREED_BY_ONE matmul_add hopper_bf16 hopper overwrites what a product of warpgroup . still reads
 FREED_BY_ONE attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 attend_hopper overwrites what a product of warpgroup . still reads
-NOT_EMPTY matmul_add hopper_bf16 hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
 NOT_EMPTY matmul_add hopper_quarter_bf16 hopper more arrivals than|overwrites what a product of warpgroup . still reads|twin says
 NO_FENCE_CLUSTER matmul_add hopper_bf16 hopper by a store that no cluster_fence has made visible
 NO_BARRIER_CLUSTER matmul_add hopper_bf16 hopper a barrier that nobody has made
