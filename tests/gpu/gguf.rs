@@ -1,6 +1,6 @@
-//! Weights in the formats of GGUF files, on the emulated device: logits are those of the same
-//! weights in float32 on the CPU, with and without the kernels for compute capability 9.0, and
-//! cutting a prompt changes no bit.
+//! Weights in the formats of GGUF files, on the emulated device or a real one: logits are those of
+//! the same weights in float32 on the CPU, with and without the kernels for compute capability 9.0,
+//! and cutting a prompt changes no bit.
 
 use crate::emu::real::built;
 use crate::emu::{Emu, real};

@@ -1,8 +1,8 @@
 //! Computes the grids and the shared memory of products, as `kernels/params.h` states them.
 //! `launch` passes the results to the device.
 
-use super::device::Room;
 use super::params::*;
+use super::room::Room;
 use crate::Dtype;
 use crate::backend::Shape;
 

@@ -3,6 +3,7 @@
 //! | file | what it knows |
 //! |---|---|
 //! | [`device`] | what a device must be able to do, and memory on it (U) |
+//! | [`room`] | the shared memory of a multiprocessor |
 //! | [`driver`], [`preflight`] | the driver's functions (U), whether there is a GPU (U) |
 //! | [`cuda`] | a real GPU (U) |
 //! | [`kernels`], [`images`] | the list of kernels, and the compiled kernels |
@@ -36,6 +37,7 @@ pub mod images;
 pub mod kernels;
 pub mod preflight;
 pub mod reason;
+pub mod room;
 
 mod adapters;
 mod answer;

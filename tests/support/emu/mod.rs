@@ -10,8 +10,9 @@ pub mod build;
 pub mod real;
 pub mod standin;
 
-use llamabi::backend::gpu::device::{BOX, Device, Geometry, Room, Rows, TensorMap};
+use llamabi::backend::gpu::device::{BOX, Device, Geometry, Rows, TensorMap};
 use llamabi::backend::gpu::kernels::Kernel;
+use llamabi::backend::gpu::room::Room;
 use llamabi::{Error, Result};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};

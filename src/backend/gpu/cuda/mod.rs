@@ -30,11 +30,12 @@ mod nccl;
 mod staging;
 mod waits;
 
-use super::device::{Device, Room};
+use super::device::Device;
 use super::driver::Driver;
 use super::driver::sys::*;
 use super::images::Images;
 use super::preflight::{Found, preflight};
+use super::room::Room;
 use crate::Result;
 use blaslt::BlasLt;
 use context::{Context, Owned, Pinned};
