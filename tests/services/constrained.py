@@ -31,7 +31,7 @@ def schema_format(schema, **more):
 
 
 def chat(**more):
-    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "structured", "ignore_eos", *SEARCH))}
+    extra = {name: more.pop(name) for name in [*more] if name.startswith(("guided", "structured", "ignore_eos", "draft_len", *SEARCH))}
     return client.chat.completions.create(**{"model": MODEL, "messages": [FOX], "seed": 1, "extra_body": extra, **more})
 
 
@@ -107,7 +107,8 @@ def predicted():
             texts = [c.message.content for c in plain.choices]
             for content, right in ((texts[0], True), ("Once upon a time there was a fox.", False)):
                 prediction = {"type": "content", "content": content}
-                guessed = chat(prediction=prediction, **options)
+                # Without `draft_len`, the wrong guesses of the turn before may rest the right ones.
+                guessed = chat(prediction=prediction, draft_len=4, **options)
                 assert [c.message.content for c in guessed.choices] == texts, content
                 details = guessed.usage.completion_tokens_details
                 assert details.accepted_prediction_tokens > 0 or not right, (form, options, details)

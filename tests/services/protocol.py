@@ -222,14 +222,15 @@ def predictions():
         text = plain.choices[0].message.content
         parts = [{"type": "text", "text": text[:9]}, {"type": "text", "text": text[9:]}]
         for content in (text, parts, "Nothing of the kind.", ""):
-            guessed = chat(prediction={"type": "content", "content": content}, **options)
+            # Without `draft_len`, the wrong guesses of the turn before may rest the right ones.
+            guessed = chat(prediction={"type": "content", "content": content}, extra_body={"draft_len": 4}, **options)
             assert [c.message.content for c in guessed.choices] == [c.message.content for c in plain.choices], content
             details = guessed.usage.completion_tokens_details
             assert details.rejected_prediction_tokens >= 0, details
             if content in (text, parts):
                 assert details.accepted_prediction_tokens > 0, (options, details)
     guesses_shown()
-    stream = chat(max_tokens=40, stream=True, stream_options={"include_usage": True}, prediction={"type": "content", "content": chat(max_tokens=40).choices[0].message.content})
+    stream = chat(max_tokens=40, stream=True, stream_options={"include_usage": True}, extra_body={"draft_len": 4}, prediction={"type": "content", "content": chat(max_tokens=40).choices[0].message.content})
     assert list(stream)[-1].usage.completion_tokens_details.accepted_prediction_tokens > 0
 
     def predict(prediction):
