@@ -3,8 +3,9 @@
 
 use crate::cuda::{build, build_with, greedy, options, warnings};
 use crate::emu::standin::{self, Standin};
-use llamabi::backend::gpu::device::{Device, Memory};
+use llamabi::backend::gpu::device::Device;
 use llamabi::backend::gpu::kernels::Kernel;
+use llamabi::backend::gpu::memory::Memory;
 use llamabi::engine::{GenerateOptions, Prompt};
 use llamabi::log::{Level, Log};
 use llamabi::{BuildOptions, Dtype, Llama, Token};

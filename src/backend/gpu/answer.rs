@@ -1,7 +1,8 @@
 //! The answers of steps on their way to the host. There are at most two: that of a step which has
 //! ended, and that of the step which follows it and may run while the first answer is read.
 
-use super::device::{Device, Landing, Memory};
+use super::device::Device;
+use super::memory::{Landing, Memory};
 use super::sample::{self, Asked};
 use crate::backend::Limits;
 use crate::{Error, Result, reserve};

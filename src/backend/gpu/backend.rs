@@ -3,7 +3,8 @@
 
 use super::adapters::Carriage;
 use super::answer::LogitRows;
-use super::device::{Device, Memory};
+use super::device::Device;
+use super::memory::Memory;
 use super::{
     Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_counters, fresh_len, geometry, head_of_page,
     head_stride, mat, medusa, most_decoded, ops, pad32, partial_len, sample, step, still_bytes,

@@ -12,7 +12,8 @@
 //! choose the same ones, because they do the same arithmetic on the same bits. Ranks of other
 //! processes leave the choice to rank 0.
 
-use super::device::{Device, GroupId, Landing, Memory};
+use super::device::{Device, GroupId};
+use super::memory::{Landing, Memory};
 use super::params::{GatherParams, ReduceParams};
 use super::peers::{Neighbours, Peers};
 use super::{Gpu, GpuBuf, GpuMat, launch, ops, pad32};

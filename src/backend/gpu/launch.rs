@@ -1,7 +1,7 @@
 //! A function for each operation and kind of rows. It launches the right kernel with the geometry
 //! that `kernels/params.h` states. Only this file launches kernels. (U)
 //!
-//! The parameters contain addresses. `ops` takes these from live [`super::device::Memory`] of the
+//! The parameters contain addresses. `ops` takes these from live [`super::memory::Memory`] of the
 //! sizes that params.h asks for.
 #![allow(unsafe_code)]
 

@@ -12,7 +12,8 @@
 //! and uses each weight for 512 rows, so the tensor cores remain the limit. (These numbers are
 //! calculated, not measured.)
 
-use super::device::{Device, Memory, Product};
+use super::device::{Device, Product};
+use super::memory::Memory;
 use super::params::*;
 use super::{Gpu, launch, pad32};
 use crate::backend::{Limits, Shape};

@@ -1,7 +1,8 @@
 //! Weights on the device: `[N, K]`, each row padded with zeros to a multiple of 32 numbers. For
 //! quantised weights, `kernels/quant.h` describes the layout.
 
-use super::device::{BOX, Device, Memory, TensorMap};
+use super::device::{BOX, Device, TensorMap};
+use super::memory::Memory;
 use super::pad32;
 use super::quantised;
 use crate::backend::{Block, MatSpec, PartSpec, QuantBlock, QuantData, RowOrder};

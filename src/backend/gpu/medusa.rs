@@ -1,6 +1,7 @@
 //! What Medusa heads need on a GPU besides their weights, and their operations.
 
-use super::device::{Device, Memory};
+use super::device::Device;
+use super::memory::Memory;
 use super::params::{PrepareParams, SiluAddParams, activations_code};
 use super::rows::Norm;
 use super::{Gpu, GpuBuf, GpuMat, launch, pad32};

@@ -2,7 +2,8 @@
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | [`device`] | what a device must be able to do, and memory on it (U) |
+//! | [`device`] | what a device must be able to do (U) |
+//! | [`memory`] | allocations on a device, and memory into which it copies (U) |
 //! | [`room`] | the shared memory of a multiprocessor |
 //! | [`driver`], [`preflight`] | the driver's functions (U), whether there is a GPU (U) |
 //! | [`cuda`] | a real GPU (U) |
@@ -35,6 +36,7 @@ pub mod device;
 pub mod driver;
 pub mod images;
 pub mod kernels;
+pub mod memory;
 pub mod preflight;
 pub mod reason;
 pub mod room;
@@ -65,8 +67,9 @@ use super::cpu::Quantiser;
 use super::{Limits, RopeTable, Shape};
 use crate::log::{Level, Log};
 use crate::{Dtype, Error, Result};
-use device::{BOX, Device, Memory, TensorMap};
+use device::{BOX, Device, TensorMap};
 use mat::WeightRows;
+use memory::Memory;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Positions of one page of the cache.

@@ -3,7 +3,8 @@
 //! they are. The additions are those of [`super::exchange`], in the same order. A sum takes one
 //! launch and waits for no library, so it is faster where there is little to move: with few rows.
 
-use super::device::{Device, Memory};
+use super::device::Device;
+use super::memory::Memory;
 use super::params::{GPU_PEER_BLOCKS, GPU_PEERS, ReducePeersParams};
 use super::{Gpu, GpuBuf, launch, pad32};
 use crate::backend::Limits;

@@ -1,8 +1,9 @@
 //! Chooses the tokens of a step on the device. `kernels/sample.cu` runs on the logits, and tokens
 //! come back instead of logits.
 
-use super::device::{Device, Memory};
+use super::device::Device;
 use super::launch;
+use super::memory::Memory;
 use super::params::*;
 use super::step::CHOICE;
 use crate::backend::choice::{ALL, Choice, Pick, Scale};

@@ -2,7 +2,8 @@
 //! copy fills it. Only what the step has is copied, and lies without gaps; where it lies depends on
 //! the padded numbers of rows alone, so that a recorded step finds it again.
 
-use super::device::{Device, Memory};
+use super::device::Device;
+use super::memory::Memory;
 use super::most_decoded;
 use super::params::{GPU_TILE_FMA, GPU_TILE_HOPPER, GPU_TILE_MMA, SampleRow};
 use crate::backend::{Limits, RowKind, Step};

@@ -2,7 +2,8 @@
 
 use super::{Gate, Left, OnDevice, Room, room_bytes};
 use crate::backend::adapter::{LANES, LowRank, MAX_PARTS, Numbers};
-use crate::backend::gpu::device::{Device, Memory};
+use crate::backend::gpu::device::Device;
+use crate::backend::gpu::memory::Memory;
 use crate::backend::gpu::{Gpu, pad32};
 use crate::backend::{Adapter, Carrier};
 use crate::{Dtype, Result, reserve};

@@ -22,7 +22,8 @@ mod rows;
 pub(super) use carriage::Carriage;
 pub(super) use rows::AdapterInput;
 
-use super::device::{Device, Memory};
+use super::device::Device;
+use super::memory::Memory;
 use super::params::{GPU_MAX_RANK, GPU_THIN};
 use super::step::bucket;
 use super::{Gpu, most_decoded, pad32};
