@@ -1706,7 +1706,8 @@ typedef struct llama_timings {
   uint64_t masks;
   /// The time of computing these masks, on a thread of its own.
   double mask_ms;
-  /// Of that, time that generation waited for.
+  /// Of that, time that generation waited for. On a GPU this counts from when a step is launched:
+  /// the GPU may be computing meanwhile.
   double mask_wait_ms;
   /// Guesses at tokens that were computed (`speculation`).
   uint64_t drafted_tokens;

@@ -179,6 +179,12 @@ struct Row {
     float penalty;
     uint32_t n;
 };
+// Whether `change` writes the row from which the token is drawn.
+DEVICE bool is_changed(const SampleRow &c) { return c.mask || c.n_edits; }
+DEVICE const uint32_t *history_of(
+    const SampleRow &c, const uint32_t *histories, uint32_t history_stride) {
+    return c.history == GPU_NO_HISTORY ? nullptr : histories + (size_t)c.history * history_stride;
+}
 DEVICE uint32_t slices_of(uint32_t n) { return (n + GPU_SLICE - 1) / GPU_SLICE; }
 
 // Calls f(id, raw logit, whether the token has occurred) for ids first .. end; `first` is a

@@ -164,7 +164,7 @@ template <class Q> struct QuantisedLine {
     // `take` and the next `ask` for the slot.
     static constexpr bool RING = Q::SCALE_BYTES > 0;
     static constexpr uint32_t SLOT = GPU_SLOT + 128 * Q::SCALE_BYTES,
-                              SLOTS = STEPS == 8 ? GPU_FEW_SLOTS : FEW_SLOTS;
+                              SLOTS = STEPS == 8 ? (uint32_t)GPU_FEW_SLOTS : FEW_SLOTS;
     DEVICE_MEMBER static unsigned char *scales_at(unsigned char *slot, uint32_t i) {
         const uint32_t row = threadIdx.x / 32 * 16 + i * 8 + threadIdx.x % 32 / 4;
         return slot + GPU_SLOT + row * Q::SCALE_BYTES;
@@ -443,7 +443,7 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
         decltype(pairs().column(0u)) column;
         decltype(pairs().row(0u)) rows[2];
         decltype(pairs().find(rows[0], column)) found[2];
-        const auto find_rows_of_sums = [&] {
+        const auto find_places_of_sums = [&] {
             column = pairs().column(lane() / 4);
             UNROLL
             for (uint32_t e = 0; e < 2; e++)
@@ -453,7 +453,7 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
             UNROLL
             for (uint32_t e = 0; e < 2; e++) found[e] = pairs().find(rows[e], column);
         };
-        if (RING) find_rows_of_sums();
+        if (RING) find_places_of_sums();
         if (first == blockIdx.x) {
             wait_for_last(); // The first loads of weights are in flight by now.
             prepare();
@@ -516,7 +516,7 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
             }
         }
 
-        if (!RING) find_rows_of_sums(), find_what_both_need();
+        if (!RING) find_places_of_sums(), find_what_both_need();
 #ifndef PLANT_NO_BARRIER_SUMS
         block_sync();
 #endif

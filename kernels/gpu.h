@@ -22,6 +22,7 @@
 // | adapt.cu | what adapters of requests add to products |
 // | reduce.cu, gather.cu | what the ranks of a model do together |
 // | choice.h | how a token is chosen among the logits of a row |
+// | change.cu | what changes logits before a token is drawn |
 // | sample.cu | from logits to a token |
 // | emu/ | the machine as C++; tests/ and test.sh prove the kernels on it |
 // | ptxas.sh | compiles the kernels for every architecture and checks the machine code |

@@ -78,9 +78,10 @@
 //
 // Some launches may start before the previous launch has ended
 // (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; see wait_for_last in gpu.h): prepare,
-// qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, sample_max, sample_draw,
-// and adapt_in, adapt_out and adapt_up, also for prompts; and OP_hopper and attend_hopper. No other
-// kernel calls wait_for_last, so no other kernel may be launched in this way.
+// qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, change, sample_max,
+// sample_draw, and adapt_in, adapt_out and adapt_up, also for prompts; and OP_hopper and
+// attend_hopper. No other kernel calls wait_for_last, so no other kernel may be launched in this
+// way.
 //
 // More than 49152 bytes of shared memory must be asked for (cuFuncSetAttribute,
 // MAX_DYNAMIC_SHARED_SIZE_BYTES). A kernel is not launched for no rows. Every number that a grid
@@ -125,6 +126,7 @@ enum {
 
     GPU_DRAW = -1,
     GPU_NO_ROW = -2,
+    GPU_NONE_LEFT = -2,
     GPU_MAX_TOP = 128,           // most alternatives that sample finds
     GPU_SLICE = 4032,            // ids of a slice, which a block of sample_max or sample_draw has
     GPU_SAMPLE_SLICE = 5152,     // bytes of a SampleSlice
@@ -614,14 +616,41 @@ typedef struct {
     uint32_t draw;              // in units of 2^-24
     uint32_t scored;            // whether the host wants logit, max, total and alternatives
     uint32_t n_top;             // number of alternatives; at most GPU_MAX_TOP and vocab_size
-    uint32_t zero;
+    // what changes the row's logits behind the penalty, before a token is drawn; for rows that draw
+    uint32_t mask;                // 1 + the row of `masks`; 0: every token is possible
+    uint32_t first_edit, n_edits; // a range of `edits`, in which no token occurs twice
+    uint32_t zeros[2];
 } SampleRow;
+
+// A number to add to a token's logit; -inf makes the token impossible.
+typedef struct {
+    uint32_t token; // less than n_tokens of its row
+    float add;
+} SampleEdit;
+
+// ---- change: changed[i] = the logits of row i after penalty, edits and mask, for the rows that
+// have edits or a mask. Other rows, and ids from n_tokens on, are not written. grid
+// (ceil(vocab_size / GPU_SLICE), n_rows), block 512, shared 0.
+typedef struct {
+    float *changed;            // [n_rows, stride]
+    const float *logits;       // [n_rows, stride]; readable to pad32(vocab_size)
+    const SampleRow *rows;     // [n_rows]
+    const uint32_t *histories; // [.., history_stride]
+    const SampleEdit *edits;
+    const uint32_t *masks; // [.., mask_stride]: bit id % 32 of word id / 32 for a possible token
+    // [n_rows]: becomes more than 0 for the rows written that have a finite raw logit among the ids
+    // below n_tokens; zero before, and again behind sample_max and sample_draw
+    uint32_t *possible;
+    uint32_t n_rows, vocab_size, stride, history_stride, mask_stride, zero;
+} ChangeParams;
 
 // The answer for a row. After it come n_top pairs (id, bits of the raw logit), best first.
 typedef struct {
-    int32_t token; // the drawn or given token; -1: no logit is finite
-    float logit;   // the token's raw logit; this and the fields below are written only if scored
-    float max;     // largest raw logit
+    // the drawn or given token; -1: no logit is finite; GPU_NONE_LEFT: but what changes the row has
+    // left no token
+    int32_t token;
+    float logit; // the token's raw logit; this and the fields below are written only if scored
+    float max;   // largest raw logit
     uint32_t low, high; // the sum of the masses of all raw logits at temperature 1
 } SampleOut;
 
@@ -659,6 +688,8 @@ typedef struct {
     // [rows that are no padding] scratch: must be ZERO before the first launch; each launch leaves
     // zeros
     uint32_t *counters;
+    const float *changed; // with `possible`, what `change` has made of rows with edits or a mask
+    uint32_t *possible;
     uint32_t n_rows, vocab_size, stride, history_stride, out_stride;
     float halvings, high, low, inverse; // for temperature 1
     uint32_t zero;
@@ -798,6 +829,7 @@ typedef struct {
     GPU_TENSOR_ATTENTION(X, fp8)                                                                   \
     GPU_HOPPER_ATTENTION(X, f16)                                                                   \
     GPU_HOPPER_ATTENTION(X, bf16)                                                                  \
+    X(change, ChangeParams, 512)                                                                   \
     X(sample_max, SampleParams, 512)                                                               \
     X(sample_draw, SampleParams, 512)
 

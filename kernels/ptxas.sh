@@ -145,7 +145,7 @@ wanted() {
     *_int4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
     *_fp8) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 HMMA\.16816\.F32' ;;
     *_nf4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.64 LDS\.128 LDS$ PRMT HMMA\.16816\.F32' ;;
-    sample_max | sample_draw) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
+    change | sample_max | sample_draw) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 HMMA\.16816\.F32' ;;
   esac
 }

@@ -18,7 +18,7 @@
 //
 // sample_draw has 150 KB of machine code: a pass over logits, four of a thread at a time, is a copy
 // of its code in each place that needs one, with what is done with a logit there. A block runs
-// through those that its request asks for, most of them once. It has 108 registers, so that one
+// through those that its request asks for, most of them once. It has 107 registers, so that one
 // block runs on a multiprocessor. With 64 it would spill 40 bytes, and two blocks would gain
 // little: the schedulers issue in 4,280 of a block's 8,200 cycles.
 #include "gpu.h"
@@ -50,6 +50,13 @@ DEVICE bool is_last_of_row(const SampleParams &p, uint32_t *flag) {
 DEVICE void finish(const SampleParams &p, const SampleRow &c, int32_t token) {
     SampleOut *out = (SampleOut *)(p.out + (size_t)blockIdx.y * p.out_stride);
     out->token = token;
+    if (is_changed(c)) {
+        uint32_t *const possible = p.possible + blockIdx.y;
+        if (token < 0 && *possible) out->token = GPU_NONE_LEFT;
+#ifndef PLANT_POSSIBLE_LEFT
+        *possible = 0;
+#endif
+    }
     p.next[blockIdx.y] = token;
     if (c.scored)
         out->logit = token < 0 ? -INFINITY_F
@@ -72,10 +79,14 @@ DEVICE int32_t token_of(uint64_t best) {
     return (uint32_t)(best >> 32) < rank_of(-INFINITY_F) ? (int32_t)(uint32_t)best : -1;
 }
 
+DEVICE Row raw_row(const SampleParams &p) {
+    return {p.logits + (size_t)blockIdx.y * p.stride, nullptr, 1, p.vocab_size};
+}
+// What a token is drawn from.
 DEVICE Row drawn_row(const SampleParams &p, const SampleRow &c) {
-    return {p.logits + (size_t)blockIdx.y * p.stride,
-        c.history == GPU_NO_HISTORY ? nullptr : p.histories + (size_t)c.history * p.history_stride,
-        c.penalty, c.n_tokens};
+    const size_t at = (size_t)blockIdx.y * p.stride;
+    if (is_changed(c)) return {p.changed + at, nullptr, 1, c.n_tokens};
+    return {p.logits + at, history_of(c, p.histories, p.history_stride), c.penalty, c.n_tokens};
 }
 DEVICE bool is_drawn(const SampleRow &c) { return c.given == GPU_DRAW && c.halvings != 0; }
 
@@ -98,7 +109,9 @@ KERNEL(sample_max) {
         return;
     }
     const Row row = drawn_row(p, c);
-    const uint32_t first = blockIdx.x * GPU_SLICE, end = smaller(first + GPU_SLICE, p.vocab_size);
+    const bool changed = is_changed(c);
+    const uint32_t first = blockIdx.x * GPU_SLICE, past = smaller(first + GPU_SLICE, p.vocab_size),
+                   end = changed ? smaller(past, row.n) : past;
     float max = -INFINITY_F, top = max, sum = 0;
     uint32_t id_of_top = ~0u;
     each_raw<2>(row, first, end, t, THREADS, [&](uint32_t id, float v, bool seen) {
@@ -108,6 +121,11 @@ KERNEL(sample_max) {
         if (v > top) top = v, id_of_top = id; // a thread's ids ascend
         if (v > -INFINITY_F) sum += v;
     });
+    // What is reported is of the raw logits.
+    if (changed) max = -INFINITY_F;
+    if (changed && c.scored)
+        each_raw<2>(raw_row(p), first, past, t, THREADS,
+            [&](uint32_t, float v, bool) { max = fmaxf(max, v); });
     uint64_t best = warp_best((uint64_t)rank_of(top) << 32 | id_of_top);
     max = group_max(max, 32);
     sum = group_sum(sum, 32);
@@ -166,7 +184,9 @@ struct Buckets {
     // that they have no share. A coarser or finer cut would give the same tokens.
     DEVICE_MEMBER Buckets(const SampleRow &c, const Facts &f)
         : max(value_of((uint32_t)(f.best >> 32))), halvings(c.halvings) {
-        const float range = 2 * (max - f.sum / (float)c.n_tokens) * halvings;
+        // If a row is changed, few may be left to have a mean.
+        const float range =
+            is_changed(c) ? 40.0f : 2 * (max - f.sum / (float)c.n_tokens) * halvings;
         steps = GPU_BUCKETS / fmaxf(fminf(range, 40.0f), 1e-6f);
     }
     // A value that has no share is in bucket GPU_BUCKETS. Each operation keeps the order, so a
@@ -382,8 +402,7 @@ KERNEL_WIDE(sample_draw) {
 #ifdef PLANT_SLICES_EARLY
     wait_for_last();
 #endif
-    const Row raw = {p.logits + (size_t)blockIdx.y * p.stride, nullptr, 1, p.vocab_size},
-              row = drawn_row(p, c);
+    const Row raw = raw_row(p), row = drawn_row(p, c);
     const bool possible = facts.max != -INFINITY_F;
     int32_t token = c.given == GPU_DRAW ? token_of(facts.best) : possible ? c.given : -1;
     // Whether the token is to be drawn among several.

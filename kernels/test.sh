@@ -141,8 +141,10 @@ COUNTED_EARLY attend bf16 attend twin says|other bits|left a counter
 SHARED_BOUNDS prepare - prepare twin says|other bits
 COUNTER_LEFT attend bf16 attend left a counter
 COUNTER_LEFT sample - sample left a counter
+POSSIBLE_LEFT sample - sample still possible
+NO_BARRIER_CHANGE change - sample twin says|other bits
 NO_BARRIER_LEFT sample - sample_together twin says
-NO_BARRIER_LAST sample - sample a thread exited while|twin says|other bits
+NO_BARRIER_LAST sample - sample a thread exited while|a lane exited while|twin says|other bits
 NO_BARRIER_PICK sample - sample twin says|other bits
 NO_BARRIER_WARPS sample - sample divergent barrier|twin says|other bits
 NO_BARRIER_PICKED sample - sample divergent barrier|twin says|other bits
@@ -175,6 +177,7 @@ NO_WAIT attend_prefill attend_hopper_bf16_64 chain_prompt a copy before wait_for
 COPIED_EARLY matmul_add hopper_bf16 chain_prompt a copy before wait_for_last
 COPIED_EARLY qkv hopper_int8 chain_prompt a copy before wait_for_last
 NO_WAIT sample - chain sample_max.*no thread waits
+NO_WAIT change - chain change.*no thread waits
 NO_FENCE matmul_add hopper_bf16 hopper made by a store that no async_fence has made visible
 NO_BARRIER_HOPPER matmul_add hopper_bf16 hopper a barrier that nobody has made
 NO_BARRIER_ENDS matmul_add hopper_bf16 hopper a product reads what threads have stored|twin says|other bits
@@ -265,6 +268,7 @@ NO_BARRIER_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 a
 NO_BARRIER_CODES matmul_add hopper_int8 codes data race|a product reads what threads have stored
 NO_BARRIER_CODES_ROWS ffn_up hopper_nf4 codes data race
 NOT_ATOMIC sample - sample data race
+NO_BARRIER_CHANGE change - sample data race
 NOT_ATOMIC_SLICE sample - sample data race
 NO_BARRIER_PICK sample - sample data race
 NO_BARRIER_WARPS sample - sample data race

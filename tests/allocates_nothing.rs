@@ -10,7 +10,7 @@ mod small_model;
 
 use emu::standin::Standin;
 use llamabi::Dtype;
-use llamabi::backend::choice::{Search, Strategy};
+use llamabi::backend::choice::{Edit, Search, Strategy, mask_words};
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::*;
@@ -145,6 +145,16 @@ fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) -> usize {
     for step in steps.iter_mut().step_by(4) {
         let every_second = step.choices.iter_mut().skip(1).step_by(2);
         every_second.for_each(|choice| choice.to_host = true);
+    }
+    for step in steps.iter_mut().skip(2).step_by(4) {
+        step.edits = vec![Edit {
+            token: 5,
+            add: -1.5,
+        }];
+        step.masks = vec![u32::MAX; mask_words(SHAPE.vocab_size)];
+        for choice in step.choices.iter_mut().step_by(2) {
+            (choice.edits, choice.mask) = (0..1, Some(0));
+        }
     }
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     let (mut answered, mut mixed) = (0, 0);

@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <climits>
 
 namespace {
@@ -44,6 +45,8 @@ struct Strategy {
     uint64_t least;
     bool scored, penalised;
     int32_t given;
+    std::vector<SampleEdit> edits;
+    std::vector<uint32_t> mask; // empty: every token is possible
 };
 struct Result {
     int32_t token;
@@ -79,6 +82,16 @@ Result twin(const std::vector<float> &logits, const std::vector<bool> &earlier, 
                 float v = c.value > 0 ? c.value / s.penalty : c.value * s.penalty;
                 c.value = std::min(std::max(v, -3.402823466e38f), 3.402823466e38f) + 0.0f;
             }
+        bool possible = false;
+        for (const Candidate &c : all) possible |= c.value != -INFINITY;
+        for (const SampleEdit &e : s.edits) {
+            float &v = all[e.token].value;
+            if (v != -INFINITY)
+                v = e.add == -INFINITY ? e.add : std::clamp(v + e.add, -FLT_MAX, FLT_MAX) + 0.0f;
+        }
+        for (Candidate &c : all)
+            if (!s.mask.empty() && !(s.mask[c.id / 32] >> c.id % 32 & 1)) c.value = -INFINITY;
+        if (possible && (!s.edits.empty() || !s.mask.empty())) r.token = GPU_NONE_LEFT;
         std::sort(all.begin(), all.end(), better);
         float max = all[0].value;
         if (max != -INFINITY) {
@@ -117,15 +130,22 @@ Result twin(const std::vector<float> &logits, const std::vector<bool> &earlier, 
     return r;
 }
 
-// Launches both kernels. Checks that they leave the counters as they were.
-void pick(SampleParams p, uint32_t n_rows, uint64_t seed) {
+// Launches all three kernels. Checks that they leave the counters as they were.
+void pick(SampleParams p, uint32_t n_rows, uint64_t seed, const SampleEdit *edits = nullptr,
+    const uint32_t *masks = nullptr) {
     const uint32_t slices = tiles(p.vocab_size, GPU_SLICE);
     Buffer sums((size_t)n_rows * slices * sizeof(SampleSlice)),
-        counters(std::vector<uint32_t>(n_rows, 0));
+        counters(std::vector<uint32_t>(n_rows, 0)), possible(std::vector<uint32_t>(n_rows, 0)),
+        changed(std::vector<float>((size_t)n_rows * p.stride, 3));
     p.slices = sums.as<SampleSlice>(), p.counters = counters.as<uint32_t>();
+    p.changed = changed.as<float>(), p.possible = possible.as<uint32_t>();
+    const ChangeParams change = {changed.as<float>(), p.logits, p.rows, p.histories, edits, masks,
+        p.possible, n_rows, p.vocab_size, p.stride, p.history_stride, p.history_stride, 0};
+    launch("change", change, slices, n_rows, 1, 512, 0, seed);
     launch("sample_max", p, slices, n_rows, 1, 512, GPU_SAMPLE_MAX_SHARED, seed);
     launch("sample_draw", p, slices, n_rows, 1, 512, GPU_SAMPLE_DRAW_SHARED, seed);
     for (uint32_t left : counters.get<uint32_t>()) CHECK(left == 0, "sample left a counter");
+    for (uint32_t left : possible.get<uint32_t>()) CHECK(left == 0, "a row is still possible");
 }
 
 const char *const KINDS[] = {
@@ -170,11 +190,13 @@ std::vector<float> logits_of(int kind, uint32_t n, Random &random) {
 }
 
 void sampling() {
-    Random random{11};
+    // What changes rows has random numbers of its own: the plants of kernels/test.sh were tried
+    // with those of the others.
+    Random random{11}, changes{12};
     const float temperatures[] = {0, 1e-30f, 0.1f, 0.6f, 1, 1, 5, 1e30f},
                 penalties[] = {1.3f, 0.5f, 2, 1e-38f};
     const double top_ps[] = {0, 1e-6, 0.3, 0.5, 0.9, 0.9, 0.9999}, min_ps[] = {1e-20, 0.05, 0.3, 1};
-    size_t drawn = 0;
+    size_t drawn = 0, changed = 0, none_left = 0;
     // More ids than the list of a bucket has room for, and several slices.
     for (uint32_t n : {1u, 2u, 31u, 129u, 513u, 1000u, 3500u, 5003u, 12100u}) {
         for (int kind = 0; kind < 9; kind++) {
@@ -184,6 +206,8 @@ void sampling() {
             std::vector<float> logits;
             std::vector<uint32_t> histories;
             std::vector<SampleRow> rows;
+            std::vector<SampleEdit> edits;
+            std::vector<uint32_t> masks;
             std::vector<Result> want;
             for (uint32_t i = 0; i < n_rows; i++) {
                 std::vector<float> row = logits_of(kind, n, random);
@@ -215,11 +239,34 @@ void sampling() {
                         ? std::min(n, random.below(2) ? 1 + random.below(8) : (uint32_t)GPU_MAX_TOP)
                         : 0;
                 s.given = random.below(5) ? GPU_DRAW : (int32_t)random.below(n);
+                const uint32_t first_edit = (uint32_t)edits.size();
+                uint32_t mask = 0;
+                if (s.given == GPU_DRAW && changes.below(2)) {
+                    // Half of the tokens, or a few, or none.
+                    const uint32_t dense = changes.below(3), often = dense == 2 ? 2 : 50;
+                    if (changes.below(2)) {
+                        s.mask.resize(history_stride);
+                        for (uint32_t id = 0; id < n; id++)
+                            if (dense && changes.below(often) == 0)
+                                s.mask[id / 32] |= 1u << id % 32;
+                        masks.insert(masks.end(), s.mask.begin(), s.mask.end());
+                        mask = (uint32_t)(masks.size() / history_stride);
+                    }
+                    for (uint32_t id = 0; id < s.n_tokens; id++)
+                        if (changes.below(n < 40 ? 3 : 20) == 0) {
+                            const float adds[] = {
+                                -INFINITY, FLT_MAX, -FLT_MAX, 0, changes.normal() * 5, 1.5f};
+                            s.edits.push_back({id, adds[changes.below(6)]});
+                        }
+                    edits.insert(edits.end(), s.edits.begin(), s.edits.end());
+                }
+                changed += mask || !s.edits.empty();
                 want.push_back(twin(row, earlier, s));
                 Scale t = s.temperature > 0 ? scale_of(s.temperature) : Scale{0, 0, 0, 0};
                 rows.push_back({s.given, s.n_tokens, s.penalised ? i : GPU_NO_HISTORY, s.penalty,
                     t.halvings, t.high, t.low, t.inverse, s.top_k, s.top_p, (uint32_t)s.least,
-                    (uint32_t)(s.least >> 32), s.draw, s.scored, s.n_top, 0});
+                    (uint32_t)(s.least >> 32), s.draw, s.scored, s.n_top, mask, first_edit,
+                    (uint32_t)s.edits.size(), {0, 0}});
                 row.resize(stride, NAN);
                 logits.insert(logits.end(), row.begin(), row.end());
             }
@@ -235,17 +282,18 @@ void sampling() {
             want.push_back(want[n_rows - 1]);
             for (int copy = 0; copy < 2; copy++)
                 logits.insert(logits.end(), logits.end() - stride, logits.end());
-            Buffer logits_d(logits), rows_d(rows);
+            edits.resize(edits.size() + 1), masks.resize(masks.size() + 1); // never empty
+            Buffer logits_d(logits), rows_d(rows), edits_d(edits), masks_d(masks);
             const uint32_t grid = (uint32_t)rows.size();
             const Scale one = scale_of(1);
             auto bytes = on_schedules("sample_draw", [&](uint64_t seed) {
                 Buffer out((size_t)grid * out_stride * 4), next((size_t)grid * 4),
                     histories_d(histories);
                 pick({out.as<uint32_t>(), logits_d.as<float>(), rows_d.as<SampleRow>(),
-                         histories_d.as<uint32_t>(), next.as<int32_t>(), nullptr, nullptr, grid, n,
-                         stride, history_stride, out_stride, one.halvings, one.high, one.low,
-                         one.inverse, 0},
-                    grid, seed);
+                         histories_d.as<uint32_t>(), next.as<int32_t>(), nullptr, nullptr, nullptr,
+                         nullptr, grid, n, stride, history_stride, out_stride, one.halvings,
+                         one.high, one.low, one.inverse, 0},
+                    grid, seed, edits_d.as<SampleEdit>(), masks_d.as<uint32_t>());
                 auto all = out.get<uint8_t>(), tokens = next.get<uint8_t>(),
                      marked = histories_d.get<uint8_t>();
                 all.insert(all.end(), tokens.begin(), tokens.end());
@@ -275,8 +323,10 @@ void sampling() {
                 memcpy(&o, words, sizeof o);
                 CHECK(o.token == r.token, "%s, %u tokens, row %u: token %d, twin says %d",
                     KINDS[kind], n, i, o.token, r.token);
-                CHECK(next[i] == words[0], "%s, %u tokens, row %u: token %d, the next step has %d",
-                    KINDS[kind], n, i, o.token, (int32_t)next[i]);
+                CHECK((int32_t)next[i] == std::max(o.token, -1),
+                    "%s, %u tokens, row %u: token %d, the next step has %d", KINDS[kind], n, i,
+                    o.token, (int32_t)next[i]);
+                none_left += o.token == GPU_NONE_LEFT;
                 drawn += rows[i].given == GPU_DRAW && r.token >= 0;
                 if (!rows[i].scored) continue;
                 CHECK(o.logit == r.logit && o.max == r.max,
@@ -297,6 +347,8 @@ void sampling() {
         }
     }
     CHECK(drawn > 100, "only %zu tokens were drawn", drawn);
+    CHECK(changed > 40 && none_left > 5, "%zu rows were changed, and %zu had none left", changed,
+        none_left);
 }
 
 // Cases at the thresholds, which random rows meet too seldom.
@@ -333,10 +385,10 @@ void edges() {
         logits.resize(32, NAN);
         Buffer out(20), next(4), logits_d(logits),
             rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_HISTORY, 1, one.halvings, one.high,
-                one.low, one.inverse, e.top_k, e.top_p, 1, 0, e.draw, 0, 0, 0}});
+                one.low, one.inverse, e.top_k, e.top_p, 1, 0, e.draw, 0, 0, 0, 0, 0, {}}});
         pick({out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr,
-                 next.as<int32_t>(), nullptr, nullptr, 1, n, 32, 1, 5, one.halvings, one.high,
-                 one.low, one.inverse, 0},
+                 next.as<int32_t>(), nullptr, nullptr, nullptr, nullptr, 1, n, 32, 1, 5,
+                 one.halvings, one.high, one.low, one.inverse, 0},
             1, 3);
         int32_t token = out.get<int32_t>()[0];
         CHECK(token == e.token, "edge %d: token %d, not %d", (int)(&e - edges), token, e.token);
@@ -358,10 +410,10 @@ void together() {
         s.given = GPU_DRAW;
         Buffer out(20), next(4),
             rows(std::vector<SampleRow>{{GPU_DRAW, n, GPU_NO_HISTORY, 1, one.halvings, one.high,
-                one.low, one.inverse, 0, UINT_MAX, 1, 0, draw, 0, 0, 0}});
+                one.low, one.inverse, 0, UINT_MAX, 1, 0, draw, 0, 0, 0, 0, 0, {}}});
         pick({out.as<uint32_t>(), logits_d.as<float>(), rows.as<SampleRow>(), nullptr,
-                 next.as<int32_t>(), nullptr, nullptr, 1, n, n, 1, 5, one.halvings, one.high,
-                 one.low, one.inverse, 0},
+                 next.as<int32_t>(), nullptr, nullptr, nullptr, nullptr, 1, n, n, 1, 5,
+                 one.halvings, one.high, one.low, one.inverse, 0},
             1, seed);
         const int32_t token = out.get<int32_t>()[0], want = twin(logits, {}, s).token;
         CHECK(token == want, "schedule %d: token %d, twin says %d", (int)seed, token, want);

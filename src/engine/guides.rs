@@ -60,7 +60,8 @@ pub(super) struct MaskTimes {
     pub masks: u64,
     /// Time spent computing them.
     pub ms: f64,
-    /// The part of it for which the engine waited after the model had ended.
+    /// The part of it for which the engine waited, after the model had ended or, if the model
+    /// chooses the tokens, while it computed.
     pub wait_ms: f64,
 }
 

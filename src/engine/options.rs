@@ -65,7 +65,9 @@ pub struct Timings {
     pub masks: u64,
     /// Time spent computing them, mostly while the model computed the rows that needed them.
     pub mask_ms: f64,
-    /// The part of this time in which the engine waited for masks.
+    /// The part of this time in which the engine waited for masks. Where a GPU chooses the tokens
+    /// this counts from when a step is launched, so the GPU computes meanwhile, and what lies
+    /// beyond that is time of the step, too.
     pub mask_wait_ms: f64,
     /// Pages that sequences hold now (pages only the prefix cache remembers count as free).
     pub pages_used: u64,

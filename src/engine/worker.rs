@@ -86,6 +86,10 @@ fn serve(
         if !next.is_empty() {
             run.submit(&next.step)?;
         }
+        if run.awaits_masks() {
+            scheduler.collect_masks(&mut now);
+            run.give_masks(&now.step.masks);
+        }
         let answer = run.collect()?;
         let end = Instant::now();
         let seconds = (end - std::mem::replace(&mut start, end)).as_secs_f64();

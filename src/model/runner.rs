@@ -88,8 +88,19 @@ impl<B: Backend> Run for Runner<B> {
         } = self;
         backend.load_step(step);
         backend.record(&mut |backend| forward(backend, weights, kv, scratch));
-        backend.fetch(&scratch.logits);
+        if !backend.awaits_masks() {
+            backend.fetch(&scratch.logits);
+        }
         Ok(())
+    }
+
+    fn awaits_masks(&self) -> bool {
+        self.backend.awaits_masks()
+    }
+
+    fn give_masks(&mut self, masks: &[u32]) {
+        self.backend.give_masks(masks);
+        self.backend.fetch(&self.scratch.logits);
     }
 
     fn collect(&mut self) -> Result<Answer<'_>> {

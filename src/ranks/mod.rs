@@ -186,6 +186,15 @@ impl Run for Ranks {
         self.own.run.submit(step)
     }
 
+    fn awaits_masks(&self) -> bool {
+        self.own.run.awaits_masks()
+    }
+
+    /// There are masks to give only if there is one rank ([`crate::backend::gpu`]).
+    fn give_masks(&mut self, masks: &[u32]) {
+        self.own.run.give_masks(masks);
+    }
+
     fn collect(&mut self) -> Result<Answer<'_>> {
         let (others, board) = (&self.others, &self.board);
         let outcome = self.own.run.collect();

@@ -354,10 +354,10 @@ fn a_step_of_decode_sends_little() {
     let standin = Standin::new("");
     let llama = build(standin.open().unwrap(), "mha-f32/meta").unwrap();
     let steps = 8;
-    // Position, slot, page table, row, wanted row: of one row, in 16 bytes each; the 64 of its
+    // Position, slot, page table, row, wanted row: of one row, in 16 bytes each; the 80 of its
     // choice; a page or more. The tokens are on the device already.
     let sent = by_decoding(&llama, steps, || standin.count("sent"));
-    assert_eq!(sent, steps as u64 * (5 * 16 + 64 + 16));
+    assert_eq!(sent, steps as u64 * (5 * 16 + 80 + 16));
     // One copy to the device, and one of the answer.
     let copies = by_decoding(&llama, steps, || standin.count("copies"));
     assert_eq!(copies, 2 * steps as u64);

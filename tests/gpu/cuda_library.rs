@@ -199,7 +199,7 @@ fn a_library_takes_what_is_left() {
     // allocations (after the workspace), one is not the model's.
     standin.set("memory=100000000");
     let mut without = 0;
-    for n in 2..16 {
+    for n in 2..20 {
         standin.set(&format!("fail=cuMemAlloc_v2:{n}:2"));
         if built(&standin, 0, Dtype::Bf16).is_ok() {
             let words = warnings(&log);

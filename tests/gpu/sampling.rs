@@ -3,12 +3,14 @@
 
 use crate::common::reference;
 use crate::emu::{Emu, real};
-use llamabi::backend::choice::{RowAnswer, Search, Strategy};
+use llamabi::backend::choice::{Edit, RowAnswer, Search, Strategy, mask_words};
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::gpu::device::Device;
 use llamabi::backend::*;
+use llamabi::engine::request::Bias;
 use llamabi::engine::sampler::{Sampler, Score, picked};
 use llamabi::engine::{GenerateOptions, Prompt};
+use llamabi::grammar::Source;
 use llamabi::llama::Sequence;
 use llamabi::model::Runner;
 use llamabi::{BuildOptions, Dtype, Error, Llama, Token};
@@ -127,7 +129,13 @@ fn step(rows: usize) -> Step {
     }
 }
 
-fn random_choice(random: &mut Random, vocab_size: usize, history: &mut Vec<Token>) -> Choice {
+/// A choice of one of the first `n_tokens`. What it refers to is appended to the step.
+fn random_choice(
+    random: &mut Random,
+    vocab_size: usize,
+    n_tokens: usize,
+    step: &mut Step,
+) -> Choice {
     let params = GenerateOptions {
         temperature: random.of(&[0.0, 1e-30, 0.1, 0.6, 1.0, 1.0, 5.0, 1e30]),
         top_k: random.of(&[0, 0, 1, 5, 40, vocab_size / 2, vocab_size, vocab_size + 1]) as i32,
@@ -136,22 +144,47 @@ fn random_choice(random: &mut Random, vocab_size: usize, history: &mut Vec<Token
         repetition_penalty: random.of(&[1.0, 1.0, 1.3, 0.5, 1e-38]),
         ..GenerateOptions::default()
     };
+    let history = &mut step.history;
     let first = history.len();
     if params.repetition_penalty != 1.0 {
         let n = random.below(200);
         history.extend((0..n).map(|_| random.below(vocab_size) as Token));
     }
+    let history = first..history.len();
+    let given = (random.below(6) == 0).then(|| random.below(vocab_size) as Token);
+    let (first, mut mask) = (step.edits.len(), None);
+    if given.is_none() && random.below(2) == 0 {
+        let one_in = random.of(&[1, 3, 100]);
+        let edited = (0..n_tokens).filter(|_| random.below(one_in) == 0);
+        let edited: Vec<_> = edited.take(5000).collect();
+        for token in edited {
+            let bell = random.bell();
+            let add = random.of(&[f32::NEG_INFINITY, f32::MAX, f32::MIN, 0.0, 1.5, bell]);
+            let token = token as Token;
+            step.edits.push(Edit { token, add });
+        }
+    }
+    if given.is_none() && random.below(3) == 0 {
+        let words = mask_words(n_tokens);
+        mask = Some((step.masks.len() / words) as u32);
+        let dense = random.below(3);
+        step.masks.extend((0..words).map(|_| match dense {
+            0 => 0,
+            1 => 1 << random.below(32) & !(random.below(2) as u32),
+            _ => random.below(1 << 31) as u32 * 2 + random.below(2) as u32,
+        }));
+    }
     Choice {
-        given: (random.below(6) == 0).then(|| random.below(vocab_size) as Token),
+        given,
         strategy: Strategy::from(&params),
         draw: match random.below(4) {
             0 => random.of(&[0, (1 << 24) - 1]),
             _ => random.below(1 << 24) as u32,
         },
-        n_tokens: random.of(&[vocab_size, vocab_size, vocab_size.div_ceil(2)]),
-        history: first..history.len(),
-        edits: 0..0,
-        mask: None,
+        n_tokens,
+        history,
+        edits: first..step.edits.len(),
+        mask,
         to_host: random.below(8) == 0,
         logprob: random.below(2) == 0,
         top: random.of(&[0, 0, 1, 5, 128, 129]).min(vocab_size),
@@ -170,6 +203,10 @@ fn picks(runner: &mut dyn Run, step: &Step, logits: &[Vec<f32>]) -> Vec<Option<(
     rows.map(|(at, choice)| match answer.row(at, logits[at].len()) {
         RowAnswer::Pick(pick, top) => {
             assert!(!for_host(choice), "{choice:?}");
+            let mut sampler = Sampler::new(choice.n_tokens);
+            sampler.load(&logits[at]);
+            let possible = pick.token.is_none() && sampler.has_possible();
+            assert_eq!(pick.possible, possible, "{choice:?}");
             picked(choice, pick, top).unwrap()
         }
         RowAnswer::Logits(given) => {
@@ -185,7 +222,7 @@ fn picks(runner: &mut dyn Run, step: &Step, logits: &[Vec<f32>]) -> Vec<Option<(
 }
 
 fn for_host(choice: &Choice) -> bool {
-    choice.is_for_host() || choice.top > 128
+    choice.is_for_host() || choice.top > 128 || choice.edits.len() > 4096
 }
 
 type Bits = Option<(Token, u32, Vec<(Token, u32)>)>;
@@ -201,7 +238,7 @@ fn bits(got: &Option<(Token, Score)>) -> Bits {
 #[test]
 fn the_device_chooses_what_the_host_chooses() {
     let mut random = Random(1);
-    let (mut drawn, mut impossible, mut left) = (0, 0, 0);
+    let (mut drawn, mut impossible, mut left, mut changed) = (0, 0, 0, 0);
     for vocab_size in [1, 2, 33, 512, 1001, 20_000] {
         for kind in 0..6 {
             if vocab_size > 5000 && kind > 1 {
@@ -236,8 +273,9 @@ fn the_device_chooses_what_the_host_chooses() {
                 .collect();
             for _ in 0..if vocab_size > 5000 { 1 } else { 2 } {
                 let mut chosen = step(ROWS);
+                let n_tokens = random.of(&[vocab_size, vocab_size, vocab_size.div_ceil(2)]);
                 for _ in 0..ROWS {
-                    let choice = random_choice(&mut random, vocab_size, &mut chosen.history);
+                    let choice = random_choice(&mut random, vocab_size, n_tokens, &mut chosen);
                     chosen.choices.push(choice);
                 }
                 let got = picks(&mut *runner, &chosen, &logits);
@@ -253,19 +291,22 @@ fn the_device_chooses_what_the_host_chooses() {
                     );
                     drawn += usize::from(choice.given.is_none() && want.is_some());
                     impossible += usize::from(want.is_none());
+                    changed += usize::from(choice.is_edited() && !for_host(choice));
                 }
                 // A row alone gives the same result as among others.
                 let at = random.below(ROWS);
                 let mut alone = step(1);
                 alone.choices = vec![chosen.choices[at].clone()];
                 alone.history = chosen.history;
+                alone.edits = chosen.edits;
+                alone.masks = chosen.masks;
                 let alone = picks(&mut *runner, &alone, &logits[at..]);
                 assert_eq!(bits(&alone[0]), bits(&got[at]));
             }
         }
     }
     assert!(drawn > 350 && impossible > 20, "{drawn} {impossible}");
-    assert!(left > 50, "{left}");
+    assert!(left > 50 && changed > 150, "{left} {changed}");
 }
 
 /// A row that wants more than the kernel has room for is left to the host; if all do, the step
@@ -274,8 +315,8 @@ fn the_device_chooses_what_the_host_chooses() {
 fn more_alternatives_than_the_device_finds_come_from_the_host() {
     let mut runner = model(&[1.0; 300]);
     let mut chosen = step(2);
-    let mut choice = random_choice(&mut Random(7), 300, &mut chosen.history);
-    choice.given = None;
+    let mut choice = random_choice(&mut Random(7), 300, 300, &mut chosen);
+    (choice.given, choice.edits, choice.mask) = (None, 0..0, None);
     choice.to_host = false;
     choice.top = 128;
     chosen.choices = vec![choice.clone(), choice];
@@ -408,6 +449,10 @@ fn generations_are_the_same_on_device_and_host() {
         ..GenerateOptions::default()
     };
     let (device, host) = (open(), open());
+    let grammar_of = |llama: &Llama| {
+        let grammar = llama.grammar(Source::Regex("[a-z ]{3,30}")).unwrap();
+        Some(Arc::new(grammar))
+    };
     let generate = |llama: &Llama, prompts: &[Vec<Token>], options: GenerateOptions| {
         let prompts = prompts.iter().cloned().map(Prompt::Tokens).collect();
         let result = llama.generate(prompts, options, &mut |_| true).unwrap();
@@ -452,10 +497,55 @@ fn generations_are_the_same_on_device_and_host() {
             top_p: 0.8,
             min_p: 0.02,
             echo: true,
+            ..base.clone()
+        },
+        // Edits that depend on the last token, and some that do not.
+        GenerateOptions {
+            temperature: 1.0,
+            presence_penalty: 0.7,
+            frequency_penalty: 0.2,
+            repetition_penalty: 1.1,
+            no_repeat_ngram_size: 2,
+            ..base.clone()
+        },
+        GenerateOptions {
+            temperature: 0.7,
+            logit_bias: vec![
+                Bias {
+                    token: 31,
+                    bias: 4.0,
+                },
+                Bias {
+                    token: 7,
+                    bias: f32::NEG_INFINITY,
+                },
+            ],
+            stop_tokens: vec![31],
+            min_gen_len: 3,
+            ignore_eos: false,
+            ..base.clone()
+        },
+        // In a grammar.
+        GenerateOptions {
+            temperature: 1.0,
+            ignore_eos: false,
+            ..base.clone()
+        },
+        GenerateOptions {
+            temperature: 0.0,
+            presence_penalty: 0.5,
+            ignore_eos: false,
             ..base
         },
     ];
     for options in strategies {
+        let in_grammar = |llama: &Llama, options: GenerateOptions| GenerateOptions {
+            grammar: match !options.ignore_eos && options.stop_tokens.is_empty() {
+                true => grammar_of(llama),
+                false => None,
+            },
+            ..options
+        };
         let more = GenerateOptions {
             top_logprobs: 200,
             ..options.clone()
@@ -464,18 +554,18 @@ fn generations_are_the_same_on_device_and_host() {
             top_logprobs: 3,
             ..options.clone()
         };
-        let want: Vec<_> = generate(&host, &prompts, more)
+        let want: Vec<_> = generate(&host, &prompts, in_grammar(&host, more))
             .iter()
             .map(|s| shown(s, 3))
             .collect();
-        let got: Vec<_> = generate(&device, &prompts, few)
+        let got: Vec<_> = generate(&device, &prompts, in_grammar(&device, few))
             .iter()
             .map(|s| shown(s, 3))
             .collect();
         assert_eq!(got, want, "{options:?}");
         // The seed's stream depends on the number of the sequence, so only the first is the same
         // alone.
-        let alone = generate(&device, &prompts[..1], options);
+        let alone = generate(&device, &prompts[..1], in_grammar(&device, options));
         assert_eq!(alone[0].tokens, want[0].0);
         let bits: Vec<u32> = alone[0].logprobs.iter().map(|l| l.to_bits()).collect();
         assert_eq!(bits, want[0].1);

@@ -1,6 +1,6 @@
 //! How a token is chosen from a row's logits, and the arithmetic of probabilities. The host's
-//! sampler (`src/engine/sampler/`) and a device's (`kernels/sample.cu`) must share both to the
-//! bit.
+//! sampler (`src/engine/sampler/`) and a device's (`kernels/change.cu`, `kernels/sample.cu`) must
+//! share both to the bit.
 //!
 //! A token's probability is an integer, its *mass*: `2^39 exp((logit - max) / temperature)`,
 //! rounded. A sum of integers is the same in any order, so host and device agree by construction,
@@ -142,7 +142,8 @@ impl Strategy {
         ((u128::from(total) * u128::from(self.top_p)) >> 32) as u64
     }
 
-    /// Whether a filter asks for the entropy of what is kept, or for probabilities of it.
+    /// Whether a filter asks for the entropy of what is kept, or for probabilities of it. The host
+    /// makes such choices.
     pub fn filters_probabilities(&self) -> bool {
         self.scale.is_some() && (self.typical > 0.0 || self.epsilon > 0.0 || self.eta > 0.0)
     }
@@ -235,10 +236,10 @@ impl Choice {
     }
 
     /// Whether only the host's sampler can make this choice. The backend then gives the row's
-    /// logits.
+    /// logits. A backend that does not change logits leaves more to the host
+    /// ([`Choice::is_edited`]).
     pub fn is_for_host(&self) -> bool {
-        self.given.is_none()
-            && (self.to_host || self.is_edited() || self.strategy.filters_probabilities())
+        self.given.is_none() && (self.to_host || self.strategy.filters_probabilities())
             || self.needs_logits()
     }
 
@@ -251,7 +252,8 @@ impl Choice {
         }
     }
 
-    fn is_edited(&self) -> bool {
+    /// Whether edits or a mask change the row's logits before a token is drawn.
+    pub fn is_edited(&self) -> bool {
         !self.edits.is_empty() || self.mask.is_some()
     }
 }
@@ -266,6 +268,8 @@ pub fn target(draw: u32, total: u64) -> u64 {
 pub struct Pick {
     /// The token, drawn or given; `None` if no token is possible.
     pub token: Option<Token>,
+    /// Whether a token is possible before edits and mask. Valid only if [`Pick::token`] is `None`.
+    pub possible: bool,
     /// The token's raw logit; -inf if it is not finite. This field and the next ones are valid only
     /// if [`Choice::scored`].
     pub logit: f32,

@@ -136,7 +136,8 @@ pub struct Step {
     /// ascend, and each occurs at most once.
     pub edits: Vec<Edit>,
     /// The masks of all rows, end to end: a bit for each possible token. [`Choice::mask`] is the
-    /// number of a row.
+    /// number of a row. Their numbers are not known yet when the step is submitted
+    /// ([`Run::awaits_masks`]).
     pub masks: Vec<u32>,
 }
 
@@ -197,6 +198,17 @@ pub trait Run: Send {
     /// Begins a step. The previous step has been collected, unless this one [`Step::follows`] it.
     fn submit(&mut self, step: &Step) -> Result<()>;
 
+    /// Whether the step that was submitted last chooses tokens as soon as it is given its masks.
+    /// Then [`Run::give_masks`] comes before anything else. Otherwise [`Step::masks`] is not read
+    /// here, and the host chooses where there is a mask.
+    fn awaits_masks(&self) -> bool {
+        false
+    }
+
+    /// Gives the masks of the step that was submitted last, which are not known then
+    /// ([`Step::masks`]).
+    fn give_masks(&mut self, _masks: &[u32]) {}
+
     /// Waits for the oldest step that has not been collected. Returns the logits of its wanted
     /// rows, or the tokens that [`Step::choices`] asks for.
     fn collect(&mut self) -> Result<Answer<'_>>;
@@ -206,9 +218,12 @@ pub trait Run: Send {
         false
     }
 
-    /// Computes one step.
+    /// Computes one step, whose masks are known.
     fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
         self.submit(step)?;
+        if self.awaits_masks() {
+            self.give_masks(&step.masks);
+        }
         self.collect()
     }
 
@@ -393,7 +408,7 @@ pub trait Backend: Sized + Send {
 
     // ---- in every step ----
 
-    /// Loads the step into fixed buffers. This is the only copy from the host.
+    /// Loads the step into fixed buffers. This is the only copy from the host, but for masks.
     fn load_step(&mut self, step: &Step);
     /// Runs the operations of the loaded step; `forward` calls all of them. A backend may record
     /// them and repeat the record for later steps of the same form instead of calling `forward`
@@ -428,7 +443,15 @@ pub trait Backend: Sized + Send {
     /// `out = h + silu(w h (+ bias))`, for rows of decode; `out, h: [rows, dim]`. The block of a
     /// Medusa head (`ResBlock` in FasterDecoding/Medusa's medusa_model.py).
     fn residual_block(&mut self, out: &mut Self::Buf, w: &Self::Mat, h: &Self::Buf);
-    /// Begins to copy the step's answer, which is made from `out`, to the host. Does not wait.
+    /// [`Run::awaits_masks`], of the loaded step. [`Backend::give_masks`] then comes before
+    /// [`Backend::fetch`].
+    fn awaits_masks(&self) -> bool {
+        false
+    }
+    /// [`Run::give_masks`].
+    fn give_masks(&mut self, _masks: &[u32]) {}
+    /// Makes the step's answer from `out`, as far as that is not done yet, and begins to copy it to
+    /// the host. Does not wait.
     fn fetch(&mut self, _out: &Self::Buf) {}
     /// Whether a step that [`Step::follows`] the loaded one may be loaded before the loaded one's
     /// answer is read. If a backend always says no, it runs one step at a time, and no step follows

@@ -29,10 +29,13 @@ impl<D: Device> Gpu<D> {
         self.follow = 0;
         self.step.load(step)?;
         self.load_adapters(step)?;
-        self.chooser.load(step, self.step.choices_mut())?;
+        // Of several ranks, one gets the masks when they come, and other processes have no edits.
+        let changes = self.gather.is_none();
+        self.chooser.load(step, changes, self.step.choices_mut())?;
         self.step.copy(step.follows)?;
         // A step may follow if every row is a decode row whose token is chosen on the device.
-        let all_here = self.chooser.n_rows == rows && !self.chooser.is_mixed();
+        let all_here =
+            self.chooser.n_rows == rows && !self.chooser.is_mixed() && !self.chooser.awaits_masks();
         if self.runs_ahead && self.step.n_prefill == 0 && all_here {
             self.follow = rows;
         }
@@ -269,8 +272,24 @@ impl<D: Device> Backend for Gpu<D> {
         let _pass = gate.pass();
         if let Some(gather) = self.gather {
             self.run(|this| gather.logits(this, out));
+        } else if !self.chooses_in_record() {
+            self.run(|this| ops::choose(this, out));
         }
         if let Err(error) = self.fetch_answer(out) {
+            self.run(|_| Err(error));
+        }
+    }
+
+    fn awaits_masks(&self) -> bool {
+        self.chooser.awaits_masks()
+    }
+
+    fn give_masks(&mut self, masks: &[u32]) {
+        let gate = self.adapters.gate.clone();
+        let _pass = gate.pass();
+        if self.check().is_ok()
+            && let Err(error) = self.chooser.load_masks(masks)
+        {
             self.run(|_| Err(error));
         }
     }

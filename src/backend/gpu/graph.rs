@@ -1,13 +1,14 @@
 //! Decode steps as CUDA graphs. The launches of each form of step are recorded once; after that,
 //! one call repeats them.
 //!
-//! If a step has decode rows only, its launches depend on five things, which are its form: the
+//! If a step has decode rows only, its launches depend on six things, which are its form: the
 //! number of rows (a bucket), the number of chunks of keys for which attention has blocks, the kind
-//! of answer, whether a row needs more than its largest logit, and the highest rank of the rows'
-//! adapters (a power of two, or 0 if there are none). Kernels read everything else from buffers at
-//! fixed addresses, which are filled before the launches. The number of chunks is rounded up to a
-//! power of two, so that a growing sequence passes through few forms. Blocks for chunks that a row
-//! does not have end at once; there are at most as many of them as other blocks.
+//! of answer, whether a row needs more than its largest logit, whether tokens are chosen later, and
+//! the highest rank of the rows' adapters (a power of two, or 0 if there are none). Kernels read
+//! everything else from buffers at fixed addresses, which are filled before the launches. The
+//! number of chunks is rounded up to a power of two, so that a growing sequence passes through few
+//! forms. Blocks for chunks that a row does not have end at once; there are at most as many of them
+//! as other blocks.
 //!
 //! Steps that are not recorded launch the same kernels in the same way, so graphs cannot change a
 //! result.
@@ -46,6 +47,8 @@ struct Form {
     answer: usize,
     /// [`super::sample::Chooser::draws`].
     draws: bool,
+    /// [`super::sample::Chooser::is_changed`]: then tokens are chosen behind what is recorded.
+    changed: bool,
     /// [`super::adapters::Adapters::decode`].
     rank: u32,
 }
@@ -175,10 +178,11 @@ impl<D: Device> Gpu<D> {
             splits: self.splits(),
             answer: match self.chooser.n_rows {
                 0 => 0,
-                _ if self.gather.is_some() => 0,
+                _ if !self.chooses_in_record() => 0,
                 _ => self.chooser.out_stride,
             },
-            draws: self.chooser.draws && self.gather.is_none(),
+            draws: self.chooser.draws && self.chooses_in_record(),
+            changed: self.chooser.is_changed(),
             rank: self.adapters.decode,
         };
         match self.graphs.look_up(form) {

@@ -50,6 +50,7 @@ const FFN_UP_BATCH: Family = Family::new("ffn_up_batch_*");
 const FFN_UP_PREFILL: Family = Family::new("ffn_up_prefill_*");
 const LOGITS: Family = Family::new("logits_*");
 const LOGITS_BATCH: Family = Family::new("logits_batch_*");
+const CHANGE: Kernel = Kernel::named("change");
 const SAMPLE_MAX: Kernel = Kernel::named("sample_max");
 const SAMPLE_DRAW: Kernel = Kernel::named("sample_draw");
 const SILU_ADD: Kernel = Kernel::named("silu_add");
@@ -438,6 +439,12 @@ pub(super) fn adapt_out<D: Device>(d: &D, of: (Dtype, RowKind), p: &AdaptOutPara
 pub(super) fn adapt_up<D: Device>(d: &D, of: (Dtype, RowKind), p: &AdaptUpParams) -> Result<()> {
     let across = p.ffn_dim.div_ceil(256);
     adapt(d, &ADAPT_UP, of, [across, p.n_rows, 0], p)
+}
+
+/// The logits that tokens are drawn from in rows that have edits or a mask.
+pub(super) fn change<D: Device>(d: &D, p: &ChangeParams) -> Result<()> {
+    let grid = [p.vocab_size.div_ceil(GPU_SLICE), p.n_rows, 1];
+    run_dependent(d, CHANGE, blocks(grid, 0), p)
 }
 
 /// `draws`: whether there are rows for `sample_draw`.

@@ -468,6 +468,13 @@ impl<D: Device> Gpu<D> {
             _ => out.stride,
         }
     }
+
+    /// Whether tokens are chosen by what is recorded of a step. They are chosen behind it, if the
+    /// ranks' logits have to be gathered first, and where edits or masks change logits: masks come
+    /// when the rest of the step has been launched, and edits go the same way.
+    pub(super) fn chooses_in_record(&self) -> bool {
+        self.gather.is_none() && !self.chooser.is_changed()
+    }
 }
 
 /// Logits of the wanted rows, and the choice of their tokens if the step asks for it.
@@ -479,7 +486,10 @@ pub(super) fn logits<D: Device>(
     head: &GpuMat<D>,
 ) -> Result<()> {
     self::head(gpu, (out, gpu.logits_stride(out)), x, norm, head)?;
-    choose(gpu, out)
+    match gpu.chooses_in_record() {
+        true => choose(gpu, out),
+        false => Ok(()),
+    }
 }
 
 /// Logits of the wanted rows for the tokens that `head` has, with this stride.

@@ -137,13 +137,19 @@ params! {
     SampleRow {
         given: i32, n_tokens: u32, history: u32, penalty: f32, halvings: f32, high: f32, low: f32,
         inverse: f32, top_k: u32, top_p: u32, min_low: u32, min_high: u32, draw: u32, scored: u32,
-        n_top: u32, zero: u32,
+        n_top: u32, mask: u32, first_edit: u32, n_edits: u32, zeros: [u32; 2],
+    }
+    SampleEdit { token: u32, add: f32 }
+    ChangeParams {
+        changed: u64, logits: u64, rows: u64, histories: u64, edits: u64, masks: u64, possible: u64,
+        n_rows: u32, vocab_size: u32, stride: u32, history_stride: u32, mask_stride: u32, zero: u32,
     }
     /// A row's answer.
     SampleOut { token: i32, logit: f32, max: f32, low: u32, high: u32 }
     SampleParams {
         out: u64, logits: u64, rows: u64, histories: u64, next: u64, slices: u64, counters: u64,
-        n_rows: u32, vocab_size: u32, stride: u32, history_stride: u32, out_stride: u32,
+        changed: u64, possible: u64, n_rows: u32, vocab_size: u32, stride: u32, history_stride: u32,
+        out_stride: u32,
         halvings: f32, high: f32, low: f32, inverse: f32, zero: u32,
     }
 }

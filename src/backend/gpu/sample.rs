@@ -1,12 +1,12 @@
-//! Chooses the tokens of a step on the device. `kernels/sample.cu` runs on the logits, and tokens
-//! come back instead of logits.
+//! Chooses the tokens of a step on the device. `kernels/change.cu` and `kernels/sample.cu` run on
+//! the logits, and tokens come back instead of logits.
 
 use super::device::Device;
-use super::launch;
 use super::memory::Memory;
 use super::params::*;
 use super::step::CHOICE;
-use crate::backend::choice::{ALL, Choice, Pick, Scale};
+use super::{launch, pad32};
+use crate::backend::choice::{ALL, Choice, Pick, Scale, Strategy, mask_words};
 use crate::backend::{Limits, Step};
 use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
@@ -14,6 +14,13 @@ use std::sync::Arc;
 /// The largest number of alternatives that the kernel finds. A row that asks for more gets logits
 /// instead, and so does a row with a choice that only the host can make.
 const MAX_TOP: usize = GPU_MAX_TOP as usize;
+
+/// The largest number of edits that there is room for in a row: penalties of an output with so many
+/// different tokens. A row with more gets logits instead.
+const MAX_EDITS: usize = 4096;
+
+/// Words of an edit.
+const EDIT: usize = size_of::<SampleEdit>() / 4;
 
 /// Words of a row's answer before its alternatives.
 const OUT: usize = size_of::<SampleOut>() / 4;
@@ -25,11 +32,6 @@ pub(super) enum Asked {
     Token { scored: bool, n_top: usize },
     /// Its logits, because only the host can choose.
     Logits,
-}
-
-/// Words of a history: a bit for each token id.
-fn history_len(vocab_size: usize) -> usize {
-    vocab_size.div_ceil(32)
 }
 
 /// The largest number of words in a row's answer.
@@ -45,13 +47,14 @@ fn slices(vocab_size: usize) -> usize {
 /// Bytes of the buffers on the device.
 pub(super) fn bytes(limits: &Limits) -> usize {
     let slices = slices(limits.vocab_size).saturating_mul(GPU_SAMPLE_SLICE as usize);
-    let row = 4 * (history_len(limits.vocab_size) + out_len() + 1);
+    let changes = pad32(limits.vocab_size) + mask_words(limits.vocab_size) + EDIT * MAX_EDITS + 1;
+    let row = 4 * (mask_words(limits.vocab_size) + out_len() + 1 + changes);
     limits.max_wanted.saturating_mul(slices.saturating_add(row))
 }
 
 /// Buffers for the choices of a step and their outcome.
 pub(super) struct Chooser<D: Device> {
-    /// `[max_wanted, history_len]`.
+    /// `[max_wanted, mask_words(vocab_size)]`: a bit for each token id.
     histories: Memory<D>,
     /// `[max_wanted, slices]`: what the blocks of a row tell one another.
     slices: Memory<D>,
@@ -59,6 +62,19 @@ pub(super) struct Chooser<D: Device> {
     counters: Memory<D>,
     /// `[max_wanted, out_len]`.
     pub out: Memory<D>,
+    /// `[max_wanted, pad32(vocab_size)]`: the logits of rows with edits or a mask, after these.
+    changed: Memory<D>,
+    /// `[max_wanted]`: of these rows, whether a token was possible before; zero between launches.
+    possible: Memory<D>,
+    /// `[max_wanted, MAX_EDITS]`, without gaps.
+    edits: Memory<D>,
+    /// `[max_wanted, mask_words(vocab_size)]`, rows of `mask_stride` words.
+    masks: Memory<D>,
+    host_edits: Vec<u32>,
+    /// Words of a mask of the loaded step; 0 if no row with a mask is chosen here.
+    mask_stride: usize,
+    /// Whether its masks have not been loaded yet.
+    awaits_masks: bool,
     host_histories: Vec<u32>,
     /// For each row of the loaded step, the number of its history. A step that follows must use the
     /// same.
@@ -84,11 +100,19 @@ impl<D: Device> Chooser<D> {
         let (n, vocab_size, what) = (limits.max_wanted, limits.vocab_size, "the rows of a step");
         let memory = |n: usize, len: usize| Memory::new(device, what, n.saturating_mul(4 * len));
         let mut chooser = Chooser {
-            histories: memory(n, history_len(vocab_size))?,
+            histories: memory(n, mask_words(vocab_size))?,
             slices: memory(n, slices(vocab_size) * (GPU_SAMPLE_SLICE as usize / 4))?,
             counters: Memory::zeroed(device, what, n.saturating_mul(4))?,
             // Rows that want less leave a gap before the next one, which is copied, too.
             out: Memory::zeroed(device, what, n.saturating_mul(4 * out_len()))?,
+            // Threads load four logits at once, also where a row of tokens ends.
+            changed: Memory::zeroed(device, what, n.saturating_mul(4 * pad32(vocab_size)))?,
+            possible: Memory::zeroed(device, what, n.saturating_mul(4))?,
+            edits: memory(n, EDIT * MAX_EDITS)?,
+            masks: memory(n, mask_words(vocab_size))?,
+            host_edits: Vec::new(),
+            mask_stride: 0,
+            awaits_masks: false,
             host_histories: Vec::new(),
             history_of: Vec::new(),
             vocab_size,
@@ -100,8 +124,10 @@ impl<D: Device> Chooser<D> {
             picks: Vec::new(),
             top: Vec::new(),
         };
-        let histories = n.saturating_mul(history_len(vocab_size));
+        let histories = n.saturating_mul(mask_words(vocab_size));
         reserve::vec(what, &mut chooser.host_histories, histories)?;
+        let edits = n.saturating_mul(EDIT * MAX_EDITS);
+        reserve::vec(what, &mut chooser.host_edits, edits)?;
         reserve::vec(what, &mut chooser.history_of, n)?;
         reserve::vec(what, &mut chooser.asked, n)?;
         reserve::vec(what, &mut chooser.picks, n)?;
@@ -111,11 +137,18 @@ impl<D: Device> Chooser<D> {
 
     /// Loads the choices of `step`. `rows` is room for the words of a [`SampleRow`] for each of
     /// them, and for padding. The step must not have more choices than there is room for.
-    pub fn load(&mut self, step: &Step, rows: &mut [u32]) -> Result<()> {
+    /// `changes`: whether rows with edits or a mask are chosen here.
+    pub fn load(&mut self, step: &Step, changes: bool, rows: &mut [u32]) -> Result<()> {
         (self.n_rows, self.n_padded, self.out_stride) = (0, 0, OUT);
-        self.draws = false;
-        let n_top = |choice: &Choice| choice.top.min(self.vocab_size);
-        let beyond = |choice: &Choice| n_top(choice) > MAX_TOP || choice.is_for_host();
+        (self.draws, self.awaits_masks, self.mask_stride) = (false, false, 0);
+        self.host_edits.clear();
+        let vocab_size = self.vocab_size;
+        let n_top = |choice: &Choice| choice.top.min(vocab_size);
+        let beyond = |choice: &Choice| {
+            n_top(choice) > MAX_TOP
+                || choice.is_for_host()
+                || choice.is_edited() && !(changes && choice.edits.len() <= MAX_EDITS)
+        };
         // A step without choices wants logits, too.
         if step.choices.iter().all(beyond) || slices(self.vocab_size) > GPU_MOST_SLICES as usize {
             return Ok(());
@@ -135,7 +168,7 @@ impl<D: Device> Chooser<D> {
         if !step.follows {
             self.history_of.clear();
         }
-        let (history_len, mut n_histories) = (history_len(self.vocab_size), 0);
+        let (history_len, mut n_histories) = (mask_words(self.vocab_size), 0);
         let n_padded = rows.len() / CHOICE;
         let mut to = rows.chunks_exact_mut(CHOICE);
         let mut put = |row: &SampleRow| {
@@ -185,20 +218,38 @@ impl<D: Device> Chooser<D> {
                     }
                 }
             }
-            let n_top = n_top(choice);
-            let row = SampleRow {
+            let first_edit = (self.host_edits.len() / EDIT) as u32;
+            let mut row = SampleRow {
                 n_tokens: choice.n_tokens.min(self.vocab_size) as u32,
                 history,
-                n_top: n_top as u32,
+                n_top: n_top(choice) as u32,
                 ..row(choice)
             };
+            if choice.given.is_none() {
+                for edit in &step.edits[choice.edits.clone()] {
+                    let words = [edit.token as u32, edit.add.to_bits()];
+                    self.host_edits.extend_from_slice(&words);
+                }
+                (row.first_edit, row.n_edits) = (first_edit, choice.edits.len() as u32);
+                row.mask = choice.mask.map_or(0, |mask| mask + 1);
+            }
+            if row.mask > 0 {
+                let words = mask_words(row.n_tokens as usize);
+                if self.mask_stride != 0 && self.mask_stride != words {
+                    let there = self.mask_stride;
+                    return Err(Error::Internal(format!(
+                        "masks of {there} words and of {words}"
+                    )));
+                }
+                (self.mask_stride, self.awaits_masks) = (words, true);
+            }
             put(&row);
             self.draws |= choice.scored() || choice.given.is_none() && row.halvings != 0.0;
             self.asked.push(Asked::Token {
                 scored: choice.scored(),
-                n_top,
+                n_top: n_top(choice),
             });
-            if n_top > 0 {
+            if row.n_top > 0 {
                 // This is room for the largest number of alternatives rather than for `n_top`, so
                 // that launches have few different forms.
                 self.out_stride = out_len();
@@ -208,7 +259,24 @@ impl<D: Device> Chooser<D> {
         for _ in self.n_rows..n_padded {
             put(&no_row());
         }
+        self.edits.write_numbers(0, &self.host_edits)?;
         self.histories.write_numbers(0, &self.host_histories)
+    }
+
+    /// Whether the loaded step has rows that cannot be chosen from before the masks are there.
+    pub fn awaits_masks(&self) -> bool {
+        self.awaits_masks
+    }
+
+    /// Loads [`Step::masks`] of the loaded step.
+    pub fn load_masks(&mut self, masks: &[u32]) -> Result<()> {
+        self.awaits_masks = false;
+        self.masks.write_numbers(0, masks)
+    }
+
+    /// Whether edits or masks change rows of the loaded step.
+    pub fn is_changed(&self) -> bool {
+        self.n_rows > 0 && (self.mask_stride > 0 || !self.host_edits.is_empty())
     }
 
     /// Launches the choice from `logits`, which have `stride` floats from row to row. `rows` is
@@ -222,6 +290,24 @@ impl<D: Device> Chooser<D> {
         stride: usize,
         next: u64,
     ) -> Result<()> {
+        if self.is_changed() {
+            let params = ChangeParams {
+                changed: self.changed.at(),
+                logits,
+                rows,
+                histories: self.histories.at(),
+                edits: self.edits.at(),
+                masks: self.masks.at(),
+                possible: self.possible.at(),
+                n_rows: self.n_padded as u32,
+                vocab_size: self.vocab_size as u32,
+                stride: stride as u32,
+                history_stride: mask_words(self.vocab_size) as u32,
+                mask_stride: self.mask_stride as u32,
+                zero: 0,
+            };
+            launch::change(device, &params)?;
+        }
         let one = Scale::new(1.0);
         let params = SampleParams {
             out: self.out.at(),
@@ -231,10 +317,12 @@ impl<D: Device> Chooser<D> {
             next,
             slices: self.slices.at(),
             counters: self.counters.at(),
+            changed: self.changed.at(),
+            possible: self.possible.at(),
             n_rows: self.n_padded as u32,
             vocab_size: self.vocab_size as u32,
             stride: stride as u32,
-            history_stride: history_len(self.vocab_size) as u32,
+            history_stride: mask_words(self.vocab_size) as u32,
             out_stride: self.out_stride as u32,
             halvings: one.halvings,
             high: one.high,
@@ -272,6 +360,7 @@ impl<D: Device> Chooser<D> {
             };
             self.picks.push(Pick {
                 token: (token >= 0).then_some(token),
+                possible: token == GPU_NONE_LEFT,
                 logit: number(1),
                 max: number(2),
                 total: u64::from(number(4).to_bits()) << 32 | u64::from(number(3).to_bits()),
@@ -292,25 +381,35 @@ fn no_row() -> SampleRow {
 
 /// The fields of a row that follow from the choice alone.
 fn row(choice: &Choice) -> SampleRow {
-    let strategy = &choice.strategy;
+    // A new filter is either a field of a row, or `filters_probabilities` leaves it to the host.
+    let Strategy {
+        penalty,
+        scale,
+        top_k,
+        top_p,
+        min_mass,
+        typical: _,
+        epsilon: _,
+        eta: _,
+    } = choice.strategy;
     let greedy = Scale {
         halvings: 0.0,
         high: 0.0,
         low: 0.0,
         inverse: 0.0,
     };
-    let scale = strategy.scale.unwrap_or(greedy);
+    let scale = scale.unwrap_or(greedy);
     SampleRow {
         given: choice.given.unwrap_or(GPU_DRAW),
-        penalty: strategy.penalty,
+        penalty,
         halvings: scale.halvings,
         high: scale.high,
         low: scale.low,
         inverse: scale.inverse,
-        top_k: strategy.top_k,
-        top_p: strategy.top_p,
-        min_low: strategy.min_mass as u32,
-        min_high: (strategy.min_mass >> 32) as u32,
+        top_k,
+        top_p,
+        min_low: min_mass as u32,
+        min_high: (min_mass >> 32) as u32,
         draw: choice.draw,
         scored: u32::from(choice.scored()),
         ..SampleRow::default()

@@ -122,7 +122,8 @@ pub struct llama_timings {
     pub masks: u64,
     /// The time of computing these masks, on a thread of its own.
     pub mask_ms: f64,
-    /// Of that, time that generation waited for.
+    /// Of that, time that generation waited for. On a GPU this counts from when a step is launched:
+    /// the GPU may be computing meanwhile.
     pub mask_wait_ms: f64,
     /// Guesses at tokens that were computed (`speculation`).
     pub drafted_tokens: u64,

@@ -106,19 +106,22 @@ impl Scheduler {
                             continue;
                         }
                     }
-                    let got = match answer {
-                        RowAnswer::Logits(_) => match self.sampler.choose(choice, step) {
-                            // No token that the model holds possible is left, and the grammar does
-                            // not let the text end here.
-                            Ok(None) if self.sampler.has_possible() && !sequence.may_end() => {
-                                Err(Error::NoToken {
-                                    index: sequence.output.index,
-                                    position: position + 1,
-                                })
-                            }
-                            got => got,
-                        },
-                        RowAnswer::Pick(pick, top) => picked(choice, pick, top),
+                    let (got, possible) = match answer {
+                        RowAnswer::Logits(_) => {
+                            let got = self.sampler.choose(choice, step);
+                            let possible = matches!(got, Ok(None)) && self.sampler.has_possible();
+                            (got, possible)
+                        }
+                        RowAnswer::Pick(pick, top) => (picked(choice, pick, top), pick.possible),
+                    };
+                    let got = match got {
+                        // No token that the model holds possible is left, and the grammar does not
+                        // let the text end here.
+                        Ok(None) if possible && !sequence.may_end() => Err(Error::NoToken {
+                            index: sequence.output.index,
+                            position: position + 1,
+                        }),
+                        got => got,
                     };
                     sequence.last_row = Some(step.wanted[row]);
                     let told =

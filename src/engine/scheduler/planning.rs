@@ -135,7 +135,7 @@ impl Scheduler {
 
     /// Has the masks computed for the rows whose sequences follow a grammar.
     /// [`Scheduler::collect_masks`] collects them. Until then no token can be chosen from these
-    /// rows.
+    /// rows, neither here nor by the model ([`Run::awaits_masks`]).
     fn ask_for_masks(&mut self, plan: &mut Plan) {
         let Plan {
             step,
@@ -167,7 +167,7 @@ impl Scheduler {
         step.masks.resize(row * mask_words(self.n_tokens), 0);
     }
 
-    /// Waits for the masks of a step that the model has computed.
+    /// Waits for the masks of a step, if they have not been collected yet.
     pub fn collect_masks(&mut self, plan: &mut Plan) {
         let times = self.guides.collect(&mut plan.step, &mut self.running);
         if times.masks > 0 {

@@ -3,13 +3,17 @@
 
 use super::PATIENCE;
 use super::toy::{EOS, IDS, VOCAB};
-use llamabi::backend::choice::{Scale, Search, mass};
+use llamabi::backend::choice::{Scale, mass};
 use llamabi::backend::{Answer, Choice, Limits, Pick, RowKind, Run, Step};
 use llamabi::engine::sampler::Sampler;
 use llamabi::{Error, Result, Token};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+
+mod promises;
+
+use promises::assert_only_tokens;
 
 /// What a row sees: its sequence's tokens up to itself, and with which arithmetic each was
 /// computed.
@@ -32,6 +36,8 @@ pub struct Model {
     seen: Vec<(u32, Vec<(Token, RowKind)>)>,
     /// What the next step may follow: the tokens that the last one chose, one for each row.
     chosen: Option<Vec<Option<Token>>>,
+    /// A step whose tokens are chosen when its masks are there.
+    unmasked: Option<(Step, Given)>,
     /// Not collected, oldest first.
     answers: VecDeque<Given>,
     given: Given,
@@ -44,8 +50,11 @@ struct Given {
     logits: Vec<f32>,
     picks: Vec<Pick>,
     top: Vec<(Token, f32)>,
+    /// Of the wanted rows, the tokens that they have seen.
+    histories: Vec<Vec<Token>>,
     /// The logits of the rows that a device leaves to the host: it goes on with no beam whose row
-    /// is changed, and chooses from no row that the host wants to see.
+    /// is changed, chooses from no row that the host wants to see, and has not always room for
+    /// the alternatives.
     left: Vec<f32>,
     /// All rows are such.
     for_host: bool,
@@ -155,6 +164,7 @@ impl Model {
             heads: None,
             seen: Vec::new(),
             chosen: None,
+            unmasked: None,
             answers: VecDeque::new(),
             given: Given::default(),
             probe: Arc::default(),
@@ -215,6 +225,7 @@ impl Model {
         );
         Pick {
             token,
+            possible: token.is_none() && sampler.has_possible(),
             logit: token.map_or(0.0, |token| logits[token as usize]),
             max,
             total: logits.iter().map(|&l| mass(scale.share(l, max))).sum(),
@@ -223,118 +234,45 @@ impl Model {
         }
     }
 
+    /// Chooses the tokens of a step, if it is the model that does.
+    fn choose(&mut self, mut step: Step, mut given: Given) {
+        if self.ahead && !given.for_host {
+            for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
+                if is_left_to_host(&step.choices[at]) {
+                    assert!(!step.follows);
+                    let number = given.left.len() / VOCAB;
+                    given.picks.push(Pick::left_to_host(number as u32));
+                    given.left.extend(logits);
+                    continue;
+                }
+                if step.follows && step.choices[at].strategy.penalty != 1.0 {
+                    // A device has them from the steps before.
+                    assert!(step.choices[at].history.is_empty());
+                    let first = step.history.len();
+                    step.history.extend(&given.histories[at]);
+                    step.choices[at].history = first..step.history.len();
+                }
+                given
+                    .picks
+                    .push(self.pick(&step, at, logits, &mut given.top));
+            }
+            let mut spans = step.spans.iter();
+            let decodes = spans.all(|span| span.kind == RowKind::Decode && span.rows.len() == 1);
+            self.chosen = (decodes && given.left.is_empty())
+                .then(|| given.picks.iter().map(|pick| pick.token).collect());
+        }
+        self.answers.push_back(given);
+    }
+
     fn slots(&self, page: u32) -> std::ops::Range<usize> {
         let first = page as usize * self.limits.page_size;
         first..first + self.limits.page_size
     }
+}
 
-    /// Everything a step promises.
-    fn check(&self, step: &Step) {
-        let Limits {
-            page_size,
-            n_pages,
-            max_rows,
-            max_wanted,
-            ..
-        } = self.limits;
-        let rows = step.tokens.len();
-        assert!(rows > 0 && rows <= max_rows, "{rows} rows of {max_rows}");
-        assert!(step.wanted.len() <= max_wanted);
-        if !self.drafts || !step.choices.is_empty() {
-            assert_eq!(step.choices.len(), step.wanted.len());
-        }
-        assert_eq!(step.slots.len(), rows);
-        if self.drafts {
-            assert_only_tokens(step);
-        }
-        for choice in &step.choices {
-            let edits = &step.edits[choice.edits.clone()];
-            assert!(edits.is_sorted_by(|a, b| a.token < b.token));
-            assert!(
-                edits
-                    .iter()
-                    .all(|edit| (0..IDS as Token).contains(&edit.token))
-            );
-        }
-        assert!(
-            step.wanted.is_sorted_by(|a, b| a < b)
-                && step.wanted.iter().all(|w| (*w as usize) < rows)
-        );
-        assert!(step.tokens.iter().all(|t| (0..VOCAB as Token).contains(t)));
-        if step.follows {
-            assert!(self.ahead && self.answers.len() == 1, "one step ahead");
-            assert_eq!(self.chosen.as_ref().map(Vec::len), Some(rows));
-            assert_eq!(step.wanted.len(), rows, "every row is wanted");
-            assert!(step.spans.iter().all(|span| span.kind == RowKind::Decode));
-        } else {
-            assert!(
-                self.answers.is_empty(),
-                "a step before the last one was collected"
-            );
-        }
-
-        let (mut next_row, mut next_page) = (0, 0);
-        let mut written = HashSet::new();
-        for span in &step.spans {
-            assert_eq!(
-                span.rows.start, next_row,
-                "spans partition the rows in order"
-            );
-            assert!(span.rows.end > span.rows.start);
-            assert_eq!(span.pages.start, next_page);
-            (next_row, next_page) = (span.rows.end, span.pages.end);
-            let pages = &step.pages[span.pages.clone()];
-            assert!(pages.iter().all(|page| (*page as usize) < n_pages));
-            assert_eq!(
-                pages.iter().collect::<HashSet<_>>().len(),
-                pages.len(),
-                "a page twice"
-            );
-            let last = span.position + span.rows.len() - 1;
-            assert!(
-                last / page_size < pages.len(),
-                "the page table covers every position"
-            );
-            if span.kind == RowKind::Decode && !self.drafts {
-                let rows = span.rows.clone();
-                let wanted = rows.filter(|row| step.wanted.contains(&(*row as u32)));
-                assert_eq!(
-                    wanted.count(),
-                    span.rows.len(),
-                    "each row of decode is wanted"
-                );
-            }
-            for (row, position) in span.rows.clone().zip(span.position..) {
-                let own = pages[position / page_size] as usize * page_size + position % page_size;
-                match step.slots[row] {
-                    Step::NO_SLOT => {
-                        let cached = self.cache[own];
-                        assert_eq!(cached, Some((step.tokens[row], RowKind::Prefill)));
-                        assert_eq!(span.kind, RowKind::Prefill);
-                    }
-                    slot => {
-                        assert_eq!(slot as usize, own, "the slot is in the sequence's own page");
-                        assert!(written.insert(slot), "a slot is written twice");
-                    }
-                }
-            }
-        }
-        assert_eq!(next_row, rows);
-        assert_eq!(next_page, step.pages.len());
-        // A page that one sequence writes is in no other's table.
-        for (i, span) in step.spans.iter().enumerate() {
-            let slots = step.slots[span.rows.clone()]
-                .iter()
-                .filter(|s| **s != Step::NO_SLOT);
-            let pages: HashSet<u32> = slots.map(|s| s / page_size as u32).collect();
-            for (j, other) in step.spans.iter().enumerate() {
-                let shared = step.pages[other.pages.clone()]
-                    .iter()
-                    .any(|p| pages.contains(p));
-                assert!(i == j || !shared, "a written page is shared");
-            }
-        }
-    }
+/// Whether a device leaves the row to the host.
+fn is_left_to_host(choice: &Choice) -> bool {
+    choice.needs_logits() || choice.to_host || choice.mask.is_some() && choice.top > 2
 }
 
 impl Run for Model {
@@ -348,7 +286,6 @@ impl Run for Model {
         }
         let size = self.limits.page_size;
         let mut given = Given::default();
-        let mut histories = Vec::new();
         self.seen.clear();
         // All rows write before any row reads, as in a layer.
         for span in &step.spans {
@@ -371,48 +308,36 @@ impl Run for Model {
                 let at = given.logits.len();
                 given.logits.resize(at + VOCAB, 0.0);
                 (self.think)(&history, &mut given.logits[at..]);
-                self.seen.push((row as u32, history.clone()));
-                histories.push(history);
+                given
+                    .histories
+                    .push(history.iter().map(|entry| entry.0).collect());
+                self.seen.push((row as u32, history));
             }
         }
         self.chosen = None;
-        let for_host = |choice: &Choice| {
-            // A mask is not there yet: it is made while the model computes.
-            choice.needs_logits() || choice.to_host || choice.mask.is_some()
-        };
         // Of a step without choices, too.
-        given.for_host = step.choices.iter().all(for_host);
-        if self.ahead && !given.for_host {
-            for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
-                if for_host(&step.choices[at]) {
-                    assert!(!step.follows);
-                    let number = given.left.len() / VOCAB;
-                    given.picks.push(Pick::left_to_host(number as u32));
-                    given.left.extend(logits);
-                    continue;
-                }
-                if step.follows && step.choices[at].strategy.penalty != 1.0 {
-                    // A device has them from the steps before.
-                    assert!(step.choices[at].history.is_empty());
-                    let first = step.history.len();
-                    step.history
-                        .extend(histories[at].iter().map(|entry| entry.0));
-                    step.choices[at].history = first..step.history.len();
-                }
-                given
-                    .picks
-                    .push(self.pick(&step, at, logits, &mut given.top));
-            }
-            let mut spans = step.spans.iter();
-            let decodes = spans.all(|span| span.kind == RowKind::Decode && span.rows.len() == 1);
-            self.chosen = (decodes && given.left.is_empty())
-                .then(|| given.picks.iter().map(|pick| pick.token).collect());
+        given.for_host = step.choices.iter().all(is_left_to_host);
+        let masked = |choice: &Choice| choice.mask.is_some() && !is_left_to_host(choice);
+        match self.ahead && step.choices.iter().any(masked) {
+            true => self.unmasked = Some((step, given)),
+            false => self.choose(step, given),
         }
-        self.answers.push_back(given);
         Ok(())
     }
 
+    fn awaits_masks(&self) -> bool {
+        self.unmasked.is_some()
+    }
+
+    fn give_masks(&mut self, masks: &[u32]) {
+        let (mut step, given) = self.unmasked.take().expect("a step that awaits masks");
+        assert_eq!(masks.len(), step.masks.len());
+        step.masks = masks.to_vec();
+        self.choose(step, given);
+    }
+
     fn collect(&mut self) -> Result<Answer<'_>> {
+        assert!(self.unmasked.is_none(), "a step that awaits masks");
         self.probe.state.lock().unwrap().order.push('>');
         self.given = self.answers.pop_front().expect("a step was submitted");
         let Given {
@@ -421,6 +346,7 @@ impl Run for Model {
             top,
             left,
             for_host,
+            histories: _,
         } = &self.given;
         Ok(match self.ahead && !for_host {
             true => Answer::Picks {
@@ -518,14 +444,6 @@ impl Run for Model {
 
     fn limits(&self) -> Limits {
         self.limits.clone()
-    }
-}
-
-/// Nobody is told of a guess, so nothing is computed for one but its token.
-fn assert_only_tokens(step: &Step) {
-    for choice in &step.choices {
-        assert!(!choice.logprob && choice.top == 0 && !choice.to_host);
-        assert!(choice.search == Search::Off);
     }
 }
 
