@@ -221,7 +221,8 @@ static void some_strategy(llama_generate_options *o, int *valid) {
   if (one_in(3)) o->draft_len = below(17);
   if (!one_in(20)) return;
   *valid = 0;
-  switch (below(15)) {
+  enum { N_INVALID = 15 }; /* one more than the last case */
+  switch (below(N_INVALID)) {
   case 0:
     o->temperature = -1;
     break;
@@ -255,16 +256,16 @@ static void some_strategy(llama_generate_options *o, int *valid) {
   case 10:
     o->speculation = 5 + (int32_t)below(3);
     break;
+  case 11:
+    o->draft_len = 17 + (uint32_t)draw() / 2;
+    break;
   case 12:
     o->contrast_beta = one_in(2) ? -1 : NAN;
     break;
   case 13:
     o->contrast_alpha = 1.5f;
     break;
-  case 11:
-    o->draft_len = 17 + (uint32_t)draw() / 2;
-    break;
-  default:
+  case N_INVALID - 1:
     o->min_gen_len = UINT32_MAX - below(2);
   }
 }
