@@ -40,7 +40,7 @@ use llamabi::engine::{
     Engine, EngineOptions, Event, GenerateOptions, Next, Prompt, Request, Speculation,
 };
 use llamabi::log::Log;
-use llamabi::tokenizer::{Bound, Encoded, Piece, Tokenizer};
+use llamabi::tokenizer::{self, Bound, Encoded, Piece, Tokenizer};
 use llamabi::{Dtype, Result, Token};
 use model::Plan;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -68,7 +68,13 @@ impl Tokenizer for Letters {
     fn pad_id(&self) -> Token {
         -1
     }
-    fn encode_onto(&self, _: &str, _: &mut Vec<Token>, _: Bound<'_>) -> Result<Encoded> {
+    fn encode_runs(
+        &self,
+        _: &str,
+        _: &[tokenizer::Run],
+        _: &mut Vec<Token>,
+        _: Bound<'_>,
+    ) -> Result<Encoded> {
         Ok(Encoded::Whole)
     }
     fn decode(&self, _: &[Token]) -> Result<String> {

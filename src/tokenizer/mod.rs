@@ -136,14 +136,31 @@ pub trait Tokenizer: Send + Sync {
         true
     }
 
-    /// Append the ids of `text`, without BOS or EOS, to `tokens`; none for an empty text. Ends
+    /// Append the ids of `text`, without BOS or EOS, to `tokens`; none for an empty text. The texts
+    /// of added tokens (`<|eot_id|>`) become these tokens within the `runs` that a template wrote,
+    /// elsewhere they are words. There are no runs, or their lengths add up to the text's. Ends
     /// early where `bound` says so; what was appended until then is of no use.
     ///
     /// Fails with [`Error::InvalidArgument`] where the text is longer than the tokenizer can take
     /// (the implementation says how long that is), with [`Error::Refused`] where there is no memory
     /// for it, and with [`Error::Cancelled`].
-    fn encode_onto(&self, text: &str, tokens: &mut Vec<Token>, bound: Bound<'_>)
-    -> Result<Encoded>;
+    fn encode_runs(
+        &self,
+        text: &str,
+        runs: &[Run],
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded>;
+
+    /// The same of a text that no template wrote.
+    fn encode_onto(
+        &self,
+        text: &str,
+        tokens: &mut Vec<Token>,
+        bound: Bound<'_>,
+    ) -> Result<Encoded> {
+        self.encode_runs(text, &[], tokens, bound)
+    }
 
     /// Ids of `text`, without BOS or EOS.
     fn encode(&self, text: &str) -> Result<Vec<Token>> {
@@ -154,12 +171,10 @@ pub trait Tokenizer: Send + Sync {
 
     /// Append the ids of a rendered chat to `tokens`, without a BOS that the text does not spell.
     ///
-    /// The texts of added tokens (`<|eot_id|>`) become these tokens where the template wrote all of
-    /// their bytes, and with `parse_all` everywhere; elsewhere they are words. The lengths of
-    /// `runs` add up to the text's. Ends early and fails as [`Tokenizer::encode_onto`], and with
-    /// [`Error::InvalidArgument`] where the runs are not this text's.
-    ///
-    /// The default is for a tokenizer without added tokens.
+    /// The texts of added tokens become these tokens where the template wrote all of their bytes,
+    /// and with `parse_all` everywhere. The lengths of `runs` add up to the text's. Ends early and
+    /// fails as [`Tokenizer::encode_runs`], and with [`Error::InvalidArgument`] where the runs are
+    /// not this text's.
     fn encode_rendered_onto(
         &self,
         text: &str,
@@ -168,8 +183,8 @@ pub trait Tokenizer: Send + Sync {
         tokens: &mut Vec<Token>,
         bound: Bound<'_>,
     ) -> Result<Encoded> {
-        let (_, _) = (runs, parse_all);
-        self.encode_onto(text, tokens, bound)
+        let runs = Run::checked(runs, text, parse_all)?;
+        self.encode_runs(text, &runs, tokens, bound)
     }
 
     /// Id of the added token (control pieces included) with exactly this text: `<|eot_id|>`.

@@ -222,29 +222,6 @@ impl Pipeline {
             _ => 0,
         }
     }
-
-    fn encode_runs(
-        &self,
-        text: &str,
-        runs: &[Run],
-        tokens: &mut Vec<Token>,
-        bound: Bound<'_>,
-    ) -> Result<Encoded> {
-        let mut encoding = Encoding {
-            pipeline: self,
-            bound,
-            tokens,
-            scratch: Scratch::default(),
-            behind: 0,
-            since_look: 0,
-            too_long: None,
-        };
-        let result = encoding.all(text, runs);
-        match (encoding.too_long, result) {
-            (Some(least), _) => Ok(Encoded::TooLong(least)),
-            (None, result) => result.map(|()| Encoded::Whole),
-        }
-    }
 }
 
 impl Encoding<'_> {
@@ -323,25 +300,27 @@ impl Tokenizer for Pipeline {
         self.adds_bos
     }
 
-    fn encode_onto(
-        &self,
-        text: &str,
-        tokens: &mut Vec<Token>,
-        bound: Bound<'_>,
-    ) -> Result<Encoded> {
-        self.encode_runs(text, &[], tokens, bound)
-    }
-
-    fn encode_rendered_onto(
+    fn encode_runs(
         &self,
         text: &str,
         runs: &[Run],
-        parse_all: bool,
         tokens: &mut Vec<Token>,
         bound: Bound<'_>,
     ) -> Result<Encoded> {
-        let runs = Run::checked(runs, text, parse_all)?;
-        self.encode_runs(text, &runs, tokens, bound)
+        let mut encoding = Encoding {
+            pipeline: self,
+            bound,
+            tokens,
+            scratch: Scratch::default(),
+            behind: 0,
+            since_look: 0,
+            too_long: None,
+        };
+        let result = encoding.all(text, runs);
+        match (encoding.too_long, result) {
+            (Some(least), _) => Ok(Encoded::TooLong(least)),
+            (None, result) => result.map(|()| Encoded::Whole),
+        }
     }
 
     fn added_id(&self, text: &str) -> Option<Token> {

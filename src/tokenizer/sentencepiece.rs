@@ -178,42 +178,6 @@ impl SentencePiece {
         }
     }
 
-    /// Append the ids of a text; added tokens are looked for in the template's runs.
-    fn encode_runs(
-        &self,
-        text: &str,
-        runs: &[Run],
-        tokens: &mut Vec<Token>,
-        bound: Bound<'_>,
-    ) -> Result<Encoded> {
-        let mut work = Work::default();
-        for (id, range) in self.added.cut(Pass::Raw, text, runs)? {
-            if let Some(id) = id {
-                reserve::vec("the tokens of a text", tokens, 1)?;
-                tokens.push(id);
-                continue;
-            }
-            let behind = text.len() - range.end;
-            let prefix = range.start == 0 || self.prefix_behind_added;
-            let stretch = Stretch {
-                text: &text[range],
-                prefix,
-                behind,
-            };
-            if let Encoded::TooLong(least) =
-                self.encode_stretch(stretch, &mut work, tokens, bound)?
-            {
-                return Ok(Encoded::TooLong(least));
-            }
-        }
-        Ok(
-            match bound.max_tokens.is_some_and(|max| tokens.len() > max) {
-                true => Encoded::TooLong(tokens.len()),
-                false => Encoded::Whole,
-            },
-        )
-    }
-
     /// What lies between two added tokens.
     ///
     /// A text may have any length as long as it can be cut into parts of at most [`MAX_PART_BYTES`]
@@ -307,25 +271,39 @@ impl Tokenizer for SentencePiece {
         self.unk_id
     }
 
-    fn encode_onto(
-        &self,
-        text: &str,
-        tokens: &mut Vec<Token>,
-        bound: Bound<'_>,
-    ) -> Result<Encoded> {
-        self.encode_runs(text, &[], tokens, bound)
-    }
-
-    fn encode_rendered_onto(
+    fn encode_runs(
         &self,
         text: &str,
         runs: &[Run],
-        parse_all: bool,
         tokens: &mut Vec<Token>,
         bound: Bound<'_>,
     ) -> Result<Encoded> {
-        let runs = Run::checked(runs, text, parse_all)?;
-        self.encode_runs(text, &runs, tokens, bound)
+        let mut work = Work::default();
+        for (id, range) in self.added.cut(Pass::Raw, text, runs)? {
+            if let Some(id) = id {
+                reserve::vec("the tokens of a text", tokens, 1)?;
+                tokens.push(id);
+                continue;
+            }
+            let behind = text.len() - range.end;
+            let prefix = range.start == 0 || self.prefix_behind_added;
+            let stretch = Stretch {
+                text: &text[range],
+                prefix,
+                behind,
+            };
+            if let Encoded::TooLong(least) =
+                self.encode_stretch(stretch, &mut work, tokens, bound)?
+            {
+                return Ok(Encoded::TooLong(least));
+            }
+        }
+        Ok(
+            match bound.max_tokens.is_some_and(|max| tokens.len() > max) {
+                true => Encoded::TooLong(tokens.len()),
+                false => Encoded::Whole,
+            },
+        )
     }
 
     fn stop_ids(&self) -> &[Token] {

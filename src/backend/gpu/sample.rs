@@ -218,7 +218,6 @@ impl<D: Device> Chooser<D> {
                     }
                 }
             }
-            let first_edit = (self.host_edits.len() / EDIT) as u32;
             let mut row = SampleRow {
                 n_tokens: choice.n_tokens.min(self.vocab_size) as u32,
                 history,
@@ -226,22 +225,7 @@ impl<D: Device> Chooser<D> {
                 ..row(choice)
             };
             if choice.given.is_none() {
-                for edit in &step.edits[choice.edits.clone()] {
-                    let words = [edit.token as u32, edit.add.to_bits()];
-                    self.host_edits.extend_from_slice(&words);
-                }
-                (row.first_edit, row.n_edits) = (first_edit, choice.edits.len() as u32);
-                row.mask = choice.mask.map_or(0, |mask| mask + 1);
-            }
-            if row.mask > 0 {
-                let words = mask_words(row.n_tokens as usize);
-                if self.mask_stride != 0 && self.mask_stride != words {
-                    let there = self.mask_stride;
-                    return Err(Error::Internal(format!(
-                        "masks of {there} words and of {words}"
-                    )));
-                }
-                (self.mask_stride, self.awaits_masks) = (words, true);
+                self.put_changes(choice, step, &mut row)?;
             }
             put(&row);
             self.draws |= choice.scored() || choice.given.is_none() && row.halvings != 0.0;
@@ -261,6 +245,29 @@ impl<D: Device> Chooser<D> {
         }
         self.edits.write_numbers(0, &self.host_edits)?;
         self.histories.write_numbers(0, &self.host_histories)
+    }
+
+    /// Puts into `row` what changes its logits, and keeps the edits for the device.
+    fn put_changes(&mut self, choice: &Choice, step: &Step, row: &mut SampleRow) -> Result<()> {
+        row.first_edit = (self.host_edits.len() / EDIT) as u32;
+        row.n_edits = choice.edits.len() as u32;
+        for edit in &step.edits[choice.edits.clone()] {
+            let words = [edit.token as u32, edit.add.to_bits()];
+            self.host_edits.extend_from_slice(&words);
+        }
+        let Some(mask) = choice.mask else {
+            return Ok(());
+        };
+        row.mask = mask + 1;
+        let words = mask_words(row.n_tokens as usize);
+        if self.mask_stride != 0 && self.mask_stride != words {
+            let there = self.mask_stride;
+            return Err(Error::Internal(format!(
+                "masks of {there} words and of {words}"
+            )));
+        }
+        (self.mask_stride, self.awaits_masks) = (words, true);
+        Ok(())
     }
 
     /// Whether the loaded step has rows that cannot be chosen from before the masks are there.

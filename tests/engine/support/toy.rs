@@ -1,7 +1,7 @@
 //! A tokenizer whose ids can be read, and its decoding written down a second time.
 
 use llamabi::engine::Prompt;
-use llamabi::tokenizer::{Bound, Encoded, Piece, Tokenizer};
+use llamabi::tokenizer::{Bound, Encoded, Piece, Run, Tokenizer};
 use llamabi::{Result, Token};
 use std::sync::LazyLock;
 
@@ -37,7 +37,13 @@ impl Tokenizer for Toy {
     fn pad_id(&self) -> Token {
         -1
     }
-    fn encode_onto(&self, text: &str, tokens: &mut Vec<Token>, _: Bound<'_>) -> Result<Encoded> {
+    fn encode_runs(
+        &self,
+        text: &str,
+        _: &[Run],
+        tokens: &mut Vec<Token>,
+        _: Bound<'_>,
+    ) -> Result<Encoded> {
         tokens.extend(ids(text));
         Ok(Encoded::Whole)
     }
