@@ -124,9 +124,9 @@ enum {
     GPU_TILE_FMA = 4,      // rows of an AttendTile: attend_prefill_fma_*
     GPU_TILE_HOPPER = 128, // rows of an AttendTile: attend_hopper_*
 
-    GPU_DRAW = -1,
+    GPU_DRAW = -1, // of SampleRow.given, as the next one
     GPU_NO_ROW = -2,
-    GPU_NONE_LEFT = -2,
+    GPU_NONE_LEFT = -2,          // of SampleOut.token
     GPU_MAX_TOP = 128,           // most alternatives that sample finds
     GPU_SLICE = 4032,            // ids of a slice, which a block of sample_max or sample_draw has
     GPU_SAMPLE_SLICE = 5152,     // bytes of a SampleSlice
@@ -657,7 +657,7 @@ typedef struct {
 // What the blocks of a slice leave for the row's other blocks: sample_max the first four numbers,
 // sample_draw the others. Scratch.
 typedef struct {
-    // The best token that may be drawn, after the penalty; ~0 where there is none. Ranks are in
+    // The best token that may be drawn, after all that changes it; ~0 where there is none. Ranks are in
     // descending order of logits, as choice.rs has them.
     uint32_t rank, id;
     float max;          // the largest raw logit

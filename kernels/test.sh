@@ -141,10 +141,10 @@ COUNTED_EARLY attend bf16 attend twin says|other bits|left a counter
 SHARED_BOUNDS prepare - prepare twin says|other bits
 COUNTER_LEFT attend bf16 attend left a counter
 COUNTER_LEFT sample - sample left a counter
-POSSIBLE_LEFT sample - sample still possible
-NO_BARRIER_CHANGE change - sample twin says|other bits
+POSSIBLE_LEFT sample - sample_changed still possible
+NO_BARRIER_CHANGE change - sample_changed twin says|other bits
 NO_BARRIER_LEFT sample - sample_together twin says
-NO_BARRIER_LAST sample - sample a thread exited while|a lane exited while|twin says|other bits
+NO_BARRIER_LAST sample - sample a thread exited while|twin says|other bits
 NO_BARRIER_PICK sample - sample twin says|other bits
 NO_BARRIER_WARPS sample - sample divergent barrier|twin says|other bits
 NO_BARRIER_PICKED sample - sample divergent barrier|twin says|other bits
@@ -268,18 +268,18 @@ NO_BARRIER_QUERIES attend_prefill attend_hopper_bf16_64|attend_hopper_bf16_128 a
 NO_BARRIER_CODES matmul_add hopper_int8 codes data race|a product reads what threads have stored
 NO_BARRIER_CODES_ROWS ffn_up hopper_nf4 codes data race
 NOT_ATOMIC sample - sample data race
-NO_BARRIER_CHANGE change - sample data race|twin says
+NO_BARRIER_CHANGE change - sample_changed data race|twin says
 NOT_ATOMIC_SLICE sample - sample data race
 NO_BARRIER_PICK sample - sample data race
 NO_BARRIER_WARPS sample - sample data race
-NO_BARRIER_PICKED sample - sample data race|divergent barrier
+NO_BARRIER_PICKED sample - sample data race
 NO_BARRIER_LIST sample - sample data race|twin says
 NO_BARRIER_SELECT sample - sample data race
 NO_BARRIER_CHOSEN sample - sample data race|twin says
 NO_BARRIER_MAX sample - sample data race
 NO_BARRIER_SLICE sample - sample data race
 NO_BARRIER_SUMMED sample - sample data race|twin says
-NO_BARRIER_KEPT sample - sample data race|twin says
+NO_BARRIER_KEPT sample - sample data race
 NO_BARRIER_SLICES sample - sample data race
 NO_BARRIER_BOUND sample - sample data race
 NO_BARRIER_BOUNDED sample - sample data race

@@ -449,10 +449,8 @@ fn generations_are_the_same_on_device_and_host() {
         ..GenerateOptions::default()
     };
     let (device, host) = (open(), open());
-    let grammar_of = |llama: &Llama| {
-        let grammar = llama.grammar(Source::Regex("[a-z ]{3,30}")).unwrap();
-        Some(Arc::new(grammar))
-    };
+    let grammar_of =
+        |llama: &Llama| Arc::new(llama.grammar(Source::Regex("[a-z ]{3,30}")).unwrap());
     let generate = |llama: &Llama, prompts: &[Vec<Token>], options: GenerateOptions| {
         let prompts = prompts.iter().cloned().map(Prompt::Tokens).collect();
         let result = llama.generate(prompts, options, &mut |_| true).unwrap();
@@ -525,7 +523,8 @@ fn generations_are_the_same_on_device_and_host() {
             ignore_eos: false,
             ..base.clone()
         },
-        // In a grammar.
+    ];
+    let in_grammar = [
         GenerateOptions {
             temperature: 1.0,
             ignore_eos: false,
@@ -538,12 +537,11 @@ fn generations_are_the_same_on_device_and_host() {
             ..base
         },
     ];
-    for options in strategies {
-        let in_grammar = |llama: &Llama, options: GenerateOptions| GenerateOptions {
-            grammar: match !options.ignore_eos && options.stop_tokens.is_empty() {
-                true => grammar_of(llama),
-                false => None,
-            },
+    let free = strategies.into_iter().map(|options| (options, false));
+    for (options, is_in_grammar) in free.chain(in_grammar.map(|options| (options, true))) {
+        // Grammars belong to a handle.
+        let of = |llama: &Llama, options: GenerateOptions| GenerateOptions {
+            grammar: is_in_grammar.then(|| grammar_of(llama)),
             ..options
         };
         let more = GenerateOptions {
@@ -554,18 +552,18 @@ fn generations_are_the_same_on_device_and_host() {
             top_logprobs: 3,
             ..options.clone()
         };
-        let want: Vec<_> = generate(&host, &prompts, in_grammar(&host, more))
+        let want: Vec<_> = generate(&host, &prompts, of(&host, more))
             .iter()
             .map(|s| shown(s, 3))
             .collect();
-        let got: Vec<_> = generate(&device, &prompts, in_grammar(&device, few))
+        let got: Vec<_> = generate(&device, &prompts, of(&device, few))
             .iter()
             .map(|s| shown(s, 3))
             .collect();
         assert_eq!(got, want, "{options:?}");
         // The seed's stream depends on the number of the sequence, so only the first is the same
         // alone.
-        let alone = generate(&device, &prompts[..1], in_grammar(&device, options));
+        let alone = generate(&device, &prompts[..1], of(&device, options));
         assert_eq!(alone[0].tokens, want[0].0);
         let bits: Vec<u32> = alone[0].logprobs.iter().map(|l| l.to_bits()).collect();
         assert_eq!(bits, want[0].1);

@@ -300,6 +300,8 @@ fn ranks_choose_as_one_device_does() {
     let (dir, options) = (reference("mha-f32/hf"), options(Some(Dtype::F32)));
     let one = build(&dir, None, &options, 1).unwrap();
     let two = ranks(2, 9, &dir, &options).unwrap();
+    // Its device chooses, too, and gets masks through the same layer as several.
+    let single = ranks(1, 9, &dir, &options).unwrap();
     let plain = run(&one, &prompt(20, 4), going_on(12));
     let plain: Vec<Token> = plain.iter().map(|(token, _)| *token).collect();
     let banned = vec![Bias {
@@ -351,6 +353,7 @@ fn ranks_choose_as_one_device_does() {
         };
         let (got, want) = (tokens(&two), tokens(&one));
         assert_eq!(got, want, "{what}");
+        assert_eq!(tokens(&single), want, "{what} on one rank");
         assert!(!plain.starts_with(&want[0]), "{what} changes nothing");
         // Beside a call whose tokens the devices choose.
         let beside = start(&two, &prompt(20, 4), going_on(12));
