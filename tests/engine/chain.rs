@@ -7,10 +7,16 @@ use llamabi::engine::{FinishReason, GenerateOptions, Next};
 use std::time::{Duration, Instant};
 
 /// All that the model thinks possible is banned: that is the call's mistake, and ends all of it and
-/// nothing else.
+/// nothing else. So it is where a device chooses.
 #[test]
 fn options_that_leave_no_token_end_their_call() {
-    let (host, _) = Setup::default().start(|history, logits| {
+    for ahead in [false, true] {
+        no_token_is_left(ahead);
+    }
+}
+
+fn no_token_is_left(ahead: bool) {
+    let (host, _) = Setup::default().start_ahead(ahead, |history, logits| {
         logits.fill(f32::NAN);
         logits[if history.len() < 6 { 4 } else { 5 }] = 1.0;
     });
@@ -34,7 +40,7 @@ fn options_that_leave_no_token_end_their_call() {
     );
     assert_eq!(collect(&other, 1).unwrap().0[0].tokens.len(), 9);
     // Where the model thinks nothing possible, the options are not to blame.
-    let (host, _) = Setup::default().start(|_, logits| logits.fill(f32::NAN));
+    let (host, _) = Setup::default().start_ahead(ahead, |_, logits| logits.fill(f32::NAN));
     assert_eq!(
         host.one(prompt("ab"), banned).reason(),
         FinishReason::NotFinite
