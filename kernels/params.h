@@ -657,8 +657,8 @@ typedef struct {
 // What the blocks of a slice leave for the row's other blocks: sample_max the first four numbers,
 // sample_draw the others. Scratch.
 typedef struct {
-    // The best token that may be drawn, after all that changes it; ~0 where there is none. Ranks are in
-    // descending order of logits, as choice.rs has them.
+    // The best token that may be drawn, after all that changes it; ~0 where there is none. Ranks
+    // are in descending order of logits, as choice.rs has them.
     uint32_t rank, id;
     float max;          // the largest raw logit
     float sum;          // of the finite logits of the tokens that may be drawn, roughly
