@@ -33,6 +33,7 @@ use crate::model::matrices::{Norm, Part};
 use crate::quant::{Quant, ggml, k};
 use crate::{Cancel, Dtype, Error, Result, sentence};
 use keys::Hyper;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// An architecture that this library reads.
@@ -294,6 +295,9 @@ fn full_name(name: &str, layer: Option<usize>) -> String {
     }
 }
 
+/// Bytes that a thread reads before it unpacks them: they stay in its caches.
+const READ: usize = 64 << 10;
+
 /// A matrix in a block format: some rows of a tensor.
 struct Blocks<'a> {
     source: Source<'a>,
@@ -304,14 +308,25 @@ struct Blocks<'a> {
 
 impl Blocks<'_> {
     /// Reads the stored bytes of rows.
-    fn read(&self, row: usize, rows: usize) -> Result<Vec<u8>> {
-        let width = self.source.row_bytes();
-        let mut bytes = zeros("blocks of rows", (rows * width) as u64)?;
-        let info: &TensorInfo = self.source.info;
-        self.source
-            .file
-            .read(info, ((self.first + row) * width) as u64, &mut bytes)?;
-        Ok(bytes)
+    /// Reads rows, a few at a time. Calls `take` with the numbers of those, counted from `row`, and
+    /// their bytes.
+    fn read(
+        &self,
+        row: usize,
+        rows: usize,
+        mut take: impl FnMut(Range<usize>, &[u8]),
+    ) -> Result<()> {
+        let (width, info): (_, &TensorInfo) = (self.source.row_bytes(), self.source.info);
+        let step = (READ / width).clamp(1, rows.max(1));
+        let mut bytes = zeros("blocks of rows", (step * width) as u64)?;
+        for first in (0..rows).step_by(step) {
+            let n = step.min(rows - first);
+            let bytes = &mut bytes[..n * width];
+            let offset = (self.first + row + first) * width;
+            self.source.file.read(info, offset as u64, bytes)?;
+            take(first..first + n, bytes);
+        }
+        Ok(())
     }
 
     fn cols(&self) -> usize {
@@ -349,8 +364,12 @@ impl Rows for &Blocks<'_> {
     fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
         let quant = self.kind.kept().expect("the caller has asked");
         let of_row = quant.scales(self.cols());
-        let bytes = self.read(row, scales.len() / of_row)?;
-        self.kind.codes(&bytes, codes, scales);
+        let width = quant.code_bytes(self.cols());
+        self.read(row, scales.len() / of_row, |rows, bytes| {
+            let codes = &mut codes[rows.start * width..rows.end * width];
+            let scales = &mut scales[rows.start * of_row..rows.end * of_row];
+            self.kind.codes(bytes, codes, scales);
+        })?;
         let Some(words) = k::words(quant) else {
             return finite::check_halves(&self.source, (self.first + row) * of_row, scales);
         };
@@ -362,8 +381,10 @@ impl Rows for &Blocks<'_> {
     }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {
-        let bytes = self.read(row, to.len() / self.cols())?;
-        self.kind.decode(&bytes, to);
-        Ok(())
+        let cols = self.cols();
+        self.read(row, to.len() / cols, |rows, bytes| {
+            self.kind
+                .decode(bytes, &mut to[rows.start * cols..rows.end * cols]);
+        })
     }
 }

@@ -94,8 +94,8 @@ impl CpuMat {
     }
 
     /// Places rows of codes or scales.
-    pub(super) fn pack_quantised(&mut self, pool: &Pool, block: &QuantBlock<'_>) {
+    pub(super) fn pack_quantised(&mut self, pool: &Pool, tier: Tier, block: &QuantBlock<'_>) {
         let (run, part) = self.place(block.part);
-        run.pack_quantised(pool, &QuantBlock { part, ..*block });
+        run.pack_quantised(pool, tier, &QuantBlock { part, ..*block });
     }
 }

@@ -77,7 +77,7 @@ impl Backend for Cpu {
     }
 
     fn pack_quantised(&self, mat: &mut CpuMat, block: &QuantBlock<'_>) {
-        mat.pack_quantised(&self.pool, block);
+        mat.pack_quantised(&self.pool, self.tier, block);
     }
 
     fn set_bias(&self, mat: &mut CpuMat, part: usize, values: &[f32]) {

@@ -1,7 +1,7 @@
 //! How blocks of stored tensors become a part of a run. Numbers are converted and transposed; codes
 //! and scales are moved to their places.
 
-use super::blocks::{place_codes, place_scales, place_strip};
+use super::blocks::{PlaceCodes, PlaceScales};
 use super::detect::Tier;
 use super::element::{Bf16, Element, F16, F32, with_element};
 use super::pool::{Grid, Pool};
@@ -94,7 +94,7 @@ impl Run {
     }
 
     /// Places rows of codes or scales.
-    pub(super) fn pack_quantised(&mut self, pool: &Pool, block: &QuantBlock<'_>) {
+    pub(super) fn pack_quantised(&mut self, pool: &Pool, tier: Tier, block: &QuantBlock<'_>) {
         let Some(quant) = self.dtype.quant() else {
             unreachable!("codes for a matrix of {}", self.dtype)
         };
@@ -128,21 +128,17 @@ impl Run {
                     None => 0..0,
                 }
             });
-            let whole = ranges.iter().all(|range| !range.is_empty());
             match block.data {
-                QuantData::Codes(codes) if whole => {
-                    place_strip(quant, strip, ranges.map(|range| &codes[range]));
-                }
-                QuantData::Codes(codes) => {
-                    for (lane, range) in ranges.into_iter().enumerate() {
-                        place_codes(quant, strip, lane, &codes[range]);
-                    }
-                }
-                QuantData::Scales(scales) => {
-                    for (lane, range) in ranges.into_iter().enumerate() {
-                        place_scales(quant, strip, lane, &scales[range]);
-                    }
-                }
+                QuantData::Codes(codes) => tier.run(PlaceCodes {
+                    quant,
+                    strip,
+                    rows: ranges.map(|range| &codes[range]),
+                }),
+                QuantData::Scales(scales) => tier.run(PlaceScales {
+                    quant,
+                    strip,
+                    rows: ranges.map(|range| &scales[range]),
+                }),
             }
         });
     }

@@ -3,8 +3,8 @@
 
 use super::simple::{nibbles, with_fifth};
 use super::{IQ4, Type, k};
-use crate::quant::k::{GROUP_WORDS, K4_WORDS, K8_WORDS, pack};
-use crate::quant::{Quant, join};
+use crate::quant::Quant;
+use crate::quant::k::{GROUP_WORDS, K4_WORDS, K8_WORDS, NIBBLES};
 use half::f16;
 
 impl Type {
@@ -36,7 +36,7 @@ impl Type {
                 let blocks = from.as_chunks::<18>().0.iter().zip(scales);
                 for ((b, scale), codes) in blocks.zip(codes.chunks_exact_mut(16)) {
                     *scale = u16::from_le_bytes([b[0], b[1]]);
-                    join(&nibbles(b[2..].as_array().expect("16")), codes);
+                    join_halves(&b[2..], codes);
                 }
             }
             Type::Q8_0 => {
@@ -79,12 +79,8 @@ impl Type {
                 let blocks = from.as_chunks::<144>().0.iter().zip(scales);
                 for ((b, words), codes) in blocks.zip(codes.chunks_exact_mut(128)) {
                     *words = k4_words(b.first_chunk().expect("16"));
-                    // 32 bytes are the lower halves of 32 weights, then the upper halves.
-                    let pairs = b[16..].as_chunks::<32>().0.iter();
-                    for (from, codes) in pairs.zip(codes.chunks_exact_mut(32)) {
-                        let (low, high) = codes.split_at_mut(16);
-                        join(&from.map(|q| q & 15), low);
-                        join(&from.map(|q| q >> 4), high);
+                    for (from, codes) in b[16..].chunks_exact(32).zip(codes.chunks_exact_mut(32)) {
+                        join_halves(from, codes);
                     }
                 }
             }
@@ -93,18 +89,31 @@ impl Type {
                 let blocks = from.as_chunks::<176>().0.iter().zip(scales);
                 for ((b, words), to) in blocks.zip(codes.chunks_exact_mut(160)) {
                     *words = k4_words(b.first_chunk().expect("16"));
-                    let mut codes = [0; 256];
-                    k::q5_codes(b, &mut codes);
-                    pack(1, &codes, to);
+                    let (codes, plane) = to.split_at_mut(NIBBLES);
+                    for (from, codes) in b[48..].chunks_exact(32).zip(codes.chunks_exact_mut(32)) {
+                        join_halves(from, codes);
+                    }
+                    for (group, word) in plane.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                        *word = gather::<1, 8>(b[16..].as_chunks().0, group);
+                    }
                 }
             }
             Type::Q6K => {
                 let scales = scales.as_chunks_mut::<{ K8_WORDS }>().0.iter_mut();
                 let blocks = from.as_chunks::<210>().0.iter().zip(scales);
                 for ((b, words), to) in blocks.zip(codes.chunks_exact_mut(192)) {
-                    let mut codes = [0; 256];
-                    *words = k8_words(k::q6_codes(b, &mut codes), [b[208], b[209]]);
-                    pack(2, &codes.map(|q| q.wrapping_add(32)), to);
+                    let scales = b[192..208].as_array().expect("16");
+                    *words = k8_words(scales.map(|s| s as i8), [b[208], b[209]]);
+                    let (codes, plane) = to.split_at_mut(NIBBLES);
+                    for (from, codes) in b[..128].chunks_exact(64).zip(codes.chunks_exact_mut(64)) {
+                        // The lower halves are 64 weights, and so are the upper ones.
+                        let (low, high) = codes.split_at_mut(32);
+                        split_halves(from, low, high);
+                    }
+                    for (group, word) in plane.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                        let from = &b[128 + 32 * (group / 8) + 16 * (group % 2)..];
+                        *word = gather::<2, 4>(from.as_chunks().0, group % 8 / 2 * 2);
+                    }
                 }
             }
             Type::Q3K => {
@@ -117,6 +126,37 @@ impl Type {
             _ => panic!("{self} has no codes of ours"),
         }
     }
+}
+
+/// Bytes whose lower halves are codes of neighbouring weights, as nibbles of ours in `low`; the
+/// codes of their upper halves in `high`. In pairs of bytes, not code by code: that is vectorised
+/// with any instructions, and loading 4 GB spends its time here.
+#[inline(always)]
+fn split_halves(from: &[u8], low: &mut [u8], high: &mut [u8]) {
+    for ((two, low), high) in from.as_chunks::<2>().0.iter().zip(low).zip(high) {
+        let two = u16::from_le_bytes(*two);
+        *low = ((two & 15) << 4 | two >> 8 & 15) as u8;
+        *high = (two & 0xf0 | two >> 12) as u8;
+    }
+}
+
+/// [`split_halves`], one after the other.
+#[inline(always)]
+fn join_halves(from: &[u8], to: &mut [u8]) {
+    let (low, high) = to.split_at_mut(from.len() / 2);
+    split_halves(from, low, high);
+}
+
+/// A word of a plane, as [`crate::quant::k`] has it: `N` times `BITS` bits of every byte, of N words
+/// of the file in which they begin at bit `shift` of a byte.
+#[inline(always)]
+fn gather<const BITS: usize, const N: usize>(from: &[[u8; 4]], shift: usize) -> [u8; 4] {
+    let mask = const { 0x0101_0101 * ((1 << BITS) - 1) };
+    let mut word = 0;
+    for (i, four) in from[..N].iter().enumerate() {
+        word |= (u32::from_le_bytes(*four) >> shift & mask) << (i * BITS);
+    }
+    word.to_le_bytes()
 }
 
 /// The scales of a block of [`Quant::K4`] or [`Quant::K5`], from the head of a block of the file.

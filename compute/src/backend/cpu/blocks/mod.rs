@@ -31,14 +31,16 @@
 mod bytes;
 mod formats;
 mod k;
+mod place;
 
 use super::element::Weights;
 use super::simd::{LANES, Simd};
 use crate::quant::Quant;
-use crate::quant::k::{BLOCK, GROUP_WORDS, K4_WORDS, NIBBLES, high_bits, plane_bits};
+use crate::quant::k::{BLOCK, GROUP_WORDS, K4_WORDS, high_bits, plane_bits};
 pub use bytes::{BYTE_WORDS, Bytes, bytes_offsets, in_bytes};
 pub use formats::{Int4, Int8, Nf4};
 pub use k::{K4, K5, K6, K8};
+pub(super) use place::{PlaceCodes, PlaceScales};
 
 /// The number of columns of a block (k in the table above).
 const fn block_k(quant: Quant) -> usize {
@@ -131,92 +133,6 @@ fn scale_at(quant: Quant, i: usize, lane: usize) -> usize {
             }
             _ => i * LANES + lane,
         }
-}
-
-/// Places the codes of one row in its lane.
-pub(super) fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
-    let (blocks, len) = (strip.chunks_exact_mut(block_len(quant)), codes_len(quant));
-    // Bytes of one row in a block.
-    let bytes = quant.code_bytes(block_k(quant));
-    for (block, codes) in blocks.zip(codes.chunks(bytes)) {
-        let (lines, plane) = block[..len].split_at_mut(lines_len(quant));
-        let (codes, high) = match plane_bits(quant) {
-            0 => (codes, &[][..]),
-            _ => codes.split_at(NIBBLES),
-        };
-        for (line, word) in plane.chunks_exact_mut(LINE).zip(high.as_chunks::<4>().0) {
-            line[2 * lane] = u16::from_le_bytes([word[0], word[1]]);
-            line[2 * lane + 1] = u16::from_le_bytes([word[2], word[3]]);
-        }
-        let lines = lines.as_chunks_mut::<LINE>().0;
-        for (line, codes) in lines.iter_mut().zip(codes.chunks(4)) {
-            let mut c = [0; 4];
-            c[..codes.len()].copy_from_slice(codes);
-            let mut word = u32::from_le_bytes(c);
-            if !matches!(quant, Quant::Int8 | Quant::K8) {
-                word = apart(word);
-            }
-            (line[2 * lane], line[2 * lane + 1]) = (word as u16, (word >> 16) as u16);
-        }
-    }
-}
-
-/// Eight codes of four bits, of which two neighbours share a byte, the first in its upper half:
-/// codes 0 to 3 go to the lower halves of the bytes, codes 4 to 7 to the upper halves.
-#[inline(always)]
-fn apart(word: u32) -> u32 {
-    // Of two bytes, the codes in bits 4, 0, 12 and 8 go to bits 0, 8, 16 and 24.
-    let spread = |two: u32| {
-        (two >> 4 & 0xf) | (two & 0xf) << 8 | (two >> 12 & 0xf) << 16 | (two >> 8 & 0xf) << 24
-    };
-    spread(word & 0xffff) | spread(word >> 16) << 4
-}
-
-/// Places the codes of the sixteen rows of a strip, as [`place_codes`] does one by one: that
-/// passes over a strip, which is larger than L1, once for each row.
-pub(super) fn place_strip(quant: Quant, strip: &mut [u16], rows: [&[u8]; LANES]) {
-    let bytes = quant.code_bytes(block_k(quant));
-    let nibbles = !matches!(quant, Quant::Int8 | Quant::K8);
-    for (i, block) in strip.chunks_exact_mut(block_len(quant)).enumerate() {
-        let at = i * bytes;
-        let whole = rows[0].len() >= at + bytes;
-        if !whole {
-            for (lane, row) in rows.into_iter().enumerate() {
-                place_codes(quant, block, lane, &row[at.min(row.len())..]);
-            }
-            continue;
-        }
-        let words = rows.map(|row| row[at..at + bytes].as_chunks::<4>().0);
-        let (lines, planes) = block[..codes_len(quant)].split_at_mut(lines_len(quant));
-        let (lines, planes) = (lines.as_chunks_mut().0, planes.as_chunks_mut().0);
-        let n = lines.len();
-        for (i, line) in lines.iter_mut().enumerate() {
-            let words = words.map(|words| u32::from_le_bytes(words[i]));
-            place_line(line, if nibbles { words.map(apart) } else { words });
-        }
-        for (i, line) in planes.iter_mut().enumerate() {
-            place_line(line, words.map(|words| u32::from_le_bytes(words[n + i])));
-        }
-    }
-}
-
-/// Writes a word of every output.
-#[inline(always)]
-fn place_line(line: &mut [u16; LINE], words: [u32; LANES]) {
-    for (to, word) in line.as_chunks_mut::<2>().0.iter_mut().zip(words) {
-        *to = [word as u16, (word >> 16) as u16];
-    }
-}
-
-/// Places the scales of one row in its lane.
-pub(super) fn place_scales(quant: Quant, strip: &mut [u16], lane: usize, scales: &[u16]) {
-    let each = quant.scales(block_k(quant));
-    let blocks = strip.chunks_exact_mut(block_len(quant));
-    for (block, scales) in blocks.zip(scales.chunks(each)) {
-        for (i, &scale) in scales.iter().enumerate() {
-            block[scale_at(quant, i, lane)] = scale;
-        }
-    }
 }
 
 /// A block format, as a type that kernels are generic over.
@@ -407,37 +323,3 @@ macro_rules! with_blocks {
     };
 }
 pub(super) use with_blocks;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_strip_is_placed_as_its_rows() {
-        use Quant::{Int4, Int8, K4, K5, K6, K8, Nf4};
-        for quant in [Int8, Int4, Nf4, K4, K5, K6, K8] {
-            let k = block_k(quant);
-            // Formats of files have whole blocks; others have blocks that end early, or none.
-            let odd = [8, k - 8, k + 8, 2 * k - 32];
-            let widths = match Quant::OF_FILES.contains(&quant) {
-                true => vec![0, k, 3 * k],
-                false => [&odd[..], &[0, k, 3 * k]].concat(),
-            };
-            for cols in widths {
-                let width = quant.code_bytes(cols);
-                let codes: Vec<u8> = (0..LANES * width)
-                    .map(|i| (i * 37 + i / 251) as u8)
-                    .collect();
-                let rows: [&[u8]; LANES] =
-                    std::array::from_fn(|lane| &codes[lane * width..(lane + 1) * width]);
-                let mut one_by_one = vec![0xa5a5; strip_len(quant, cols).unwrap()];
-                let mut together = one_by_one.clone();
-                for (lane, row) in rows.iter().enumerate() {
-                    place_codes(quant, &mut one_by_one, lane, row);
-                }
-                place_strip(quant, &mut together, rows);
-                assert_eq!(one_by_one, together, "{quant:?}, {cols} columns");
-            }
-        }
-    }
-}
