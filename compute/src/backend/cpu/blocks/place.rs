@@ -104,14 +104,13 @@ fn place_lines<S: Simd>(
     rows: &[&[u8]; LANES],
     f: impl Fn(u32) -> u32 + Copy,
 ) {
-    let (squares, rest) = lines.as_chunks_mut::<LINE>().0.as_chunks_mut::<LANES>();
-    let behind = squares.len() * LANES * 4;
-    for (i, square) in squares.iter_mut().enumerate() {
-        place_square(s, square, rows, i * LANES * 4, f);
+    let lines = lines.as_chunks_mut::<LINE>().0;
+    // Blocks of int4, and the planes of k5, have eight lines; all others have whole squares.
+    if let Some(half) = lines.as_mut_array::<{ LANES / 2 }>() {
+        return place_square(s, half, rows, 0, f);
     }
-    // Blocks of int4, and the planes of k5, have eight lines.
-    for half in rest.as_chunks_mut::<{ LANES / 2 }>().0 {
-        place_square(s, half, rows, behind, f);
+    for (i, square) in lines.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        place_square(s, square, rows, i * LANES * 4, f);
     }
 }
 
@@ -207,7 +206,9 @@ mod tests {
                         place_codes(quant, &mut one_by_one, lane, row);
                     }
                     for tier in ["portable", "avx2", "avx512"] {
-                        let Ok(tier) = Tier::named(tier) else { continue };
+                        let Ok(tier) = Tier::named(tier) else {
+                            continue;
+                        };
                         let mut strip = untouched.clone();
                         tier.run(PlaceCodes {
                             quant,
