@@ -285,7 +285,7 @@ fn main() {
     let (mut runner, tier) = plan.make(threads);
     // Fills the whole cache with real numbers, so that attention behaves as it would.
     let first = Case::new(RowKind::Prefill, 1, 0, 8 * PAGE);
-    runner.run(&first.steps()[0]).unwrap();
+    runner.run(&first.steps()[0], Choices::NONE).unwrap();
     let pages = plan.limits.n_pages as u32;
     let pairs: Vec<(u32, u32)> = (8..pages).map(|page| (page % 8, page)).collect();
     runner.copy_pages(&pairs).unwrap();
@@ -305,7 +305,7 @@ fn main() {
         for (case, steps) in cases.iter_mut().zip(&steps) {
             let start = Instant::now();
             for step in steps {
-                runner.run(step).unwrap();
+                runner.run(step, Choices::NONE).unwrap();
             }
             case.seconds.push(start.elapsed().as_secs_f64());
         }

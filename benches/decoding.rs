@@ -34,7 +34,7 @@ mod strategies;
 
 use llamabi::backend::Limits;
 use llamabi::backend::cpu::{Cpu, Precision, usable_threads};
-use llamabi::backend::{Answer, Backend, Pick, RowKind, Run, Shape, Span, Step};
+use llamabi::backend::{Answer, Backend, Choices, Pick, RowKind, Run, Shape, Span, Step};
 use llamabi::checkpoint::Keep;
 use llamabi::engine::{
     Engine, EngineOptions, Event, GenerateOptions, Next, Prompt, Request, Speculation,
@@ -124,7 +124,7 @@ struct Scripted {
 }
 
 impl Run for Scripted {
-    fn submit(&mut self, step: &Step) -> Result<()> {
+    fn submit(&mut self, step: &Step, choices: &Choices) -> Result<()> {
         self.next.clear();
         for span in &step.spans {
             let rows = span.rows.clone().zip(span.position + 1..);
@@ -132,7 +132,7 @@ impl Run for Scripted {
             self.next.extend(wanted.map(|(_, next)| next));
         }
         let start = clock(self.threads);
-        self.run.submit(step)?;
+        self.run.submit(step, choices)?;
         self.run.collect()?;
         let computed = &mut self.script.lock().unwrap().computed;
         for span in &step.spans {
@@ -376,7 +376,7 @@ fn runner(shape: Shape, dtype: Dtype, threads: usize) -> Box<dyn Run> {
         wanted: vec![0],
         ..Step::default()
     };
-    runner.run(&warm).unwrap();
+    runner.run(&warm, Choices::NONE).unwrap();
     Box::new(runner)
 }
 

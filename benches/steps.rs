@@ -3,7 +3,7 @@
 use super::{Bench, Letters, PAGE, SLOTS, median};
 use crate::limits::processor_seconds;
 use crate::strategies::{generate_from, prompt};
-use llamabi::backend::{Answer, Limits, Pick, Run, Step};
+use llamabi::backend::{Answer, Choices, Limits, Pick, Run, Step};
 use llamabi::engine::GenerateOptions;
 use llamabi::{Result, Token};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl AtOnce {
 }
 
 impl Run for AtOnce {
-    fn submit(&mut self, step: &Step) -> Result<()> {
+    fn submit(&mut self, step: &Step, _: &Choices) -> Result<()> {
         self.n = step.wanted.len();
         Ok(())
     }

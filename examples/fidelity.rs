@@ -9,7 +9,7 @@
 //! demo/held_out.py makes them); else the first tokens of each text file.
 
 use llamabi::backend::cpu::{Cpu, Precision};
-use llamabi::backend::{Backend, Limits, RowKind, Run, Span, Step};
+use llamabi::backend::{Backend, Choices, Limits, RowKind, Run, Span, Step};
 use llamabi::checkpoint::gguf::vocabulary;
 use llamabi::checkpoint::weights::{LoadControl, load};
 use llamabi::checkpoint::{self, Plan, TokenizerSource};
@@ -77,7 +77,11 @@ fn distributions(runner: &mut Runner<Cpu>, tokens: &[Token], kind: RowKind) -> R
             wanted: (0..rows as u32).collect(),
             ..Step::default()
         };
-        for logits in runner.run(&step)?.logits().chunks(vocab_size) {
+        for logits in runner
+            .run(&step, Choices::NONE)?
+            .logits()
+            .chunks(vocab_size)
+        {
             let max = logits.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(x));
             let shifted = logits.iter().map(|&x| f64::from(x - max));
             let log = shifted.clone().map(f64::exp).sum::<f64>().ln();

@@ -4,7 +4,7 @@
 //
 // Weights are integers, so any order of additions gives the same sum. Therefore
 // src/engine/sampler/, which works in another way, picks the same token.
-// compute/src/backend/choice.rs has the arithmetic of both; the functions here repeat it operation
+// src/backend/choice.rs has the arithmetic of both; the functions here repeat it operation
 // for operation.
 //
 // All threads add to sums in shared memory atomically. A 64-bit sum consists of two 32-bit words; a
@@ -36,7 +36,7 @@ static_assert(sizeof(Scratch) <= GPU_SAMPLE_DRAW_SHARED, "the launch gives this 
 static_assert(sizeof(SampleSlice) == GPU_SAMPLE_SLICE, "the host gives this much");
 static_assert(GPU_MOST_SLICES <= 2048 && GPU_MAX_TOP <= LIST, "there is room");
 
-// ---- the arithmetic of compute/src/backend/choice.rs
+// ---- the arithmetic of src/backend/choice.rs
 
 struct Scale {
     float halvings, high, low, inverse;

@@ -600,7 +600,7 @@ typedef struct {
     uint32_t splits; // logits_batch
 } LogitsParams;
 
-// What the host asks for a row of logits. compute/src/backend/choice.rs has the same numbers and
+// What the host asks for a row of logits. src/backend/choice.rs has the same numbers and
 // explains them.
 typedef struct {
     int32_t given;     // a token to score without a draw; GPU_DRAW: draw one; GPU_NO_ROW: none

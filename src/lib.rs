@@ -17,15 +17,15 @@
 //! | [`mod@format`] | files of tensors: safetensors, `.pth`, GGUF |
 //! | [`ranks`] | several ranks of a process that compute one model, each with its share |
 //! | [`quant`] | block formats of weights: INT8, INT4, NF4, and what other programs store |
-//! | [`backend`] | **the seam** to a device, the transformer over it, the CPU and the GPU |
+//! | [`backend`] | **the seam** to a device, the transformer over it, how tokens are chosen, CPU, GPU |
 //!
-//! `quant`, `backend` without the GPU, `dtype` and `error` come from `compute/`, a crate of its
-//! own, because the kernels take longest to compile.
+//! `quant`, `dtype`, `error` and `backend`, but for the GPU and the choice of tokens, come from
+//! `compute/`, a crate of its own, because the kernels take longest to compile.
 //!
 //! Dependencies point one way: `capi -> llama -> engine -> {kv, grammar -> tokenizer}`, `llama ->
 //! chat -> tokenizer`, `llama -> ranks -> backend` and `llama -> checkpoint -> {format -> quant,
-//! model -> backend -> quant}`. A backend knows nothing above [`backend::Step`]; the engine knows a
-//! model only as [`backend::Run`].
+//! model -> backend -> quant}`. A backend knows nothing above [`backend::Step`] and
+//! [`backend::Choices`]; the engine knows a model only as [`backend::Run`].
 //!
 //! `docs/glossary.md` defines the words that recur: row, slot, span, page, chunk, tile, strip, ...
 //!

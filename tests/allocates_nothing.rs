@@ -119,7 +119,7 @@ fn steps_allocate_nothing() {
 
 /// Every so many of them; returns in how many of these the device chose for some rows and left
 /// others to the host.
-fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) -> usize {
+fn steps_of<B: Chooses>(mut runner: Runner<B>, every: usize) -> usize {
     let mut steps = Vec::new();
     for position in (0..1000).step_by(100) {
         steps.push(step(RowKind::Prefill, 1, position, 100));
@@ -138,28 +138,33 @@ fn steps_of<B: Backend>(mut runner: Runner<B>, every: usize) -> usize {
         steps[last].clone(),
         steps[last].clone(),
     ]);
-    for step in steps.iter_mut().step_by(2) {
-        step.history = vec![1, 2, 3];
-        step.choices = vec![choice(); step.wanted.len()];
-    }
-    for step in steps.iter_mut().step_by(4) {
-        let every_second = step.choices.iter_mut().skip(1).step_by(2);
-        every_second.for_each(|choice| choice.to_host = true);
-    }
-    for step in steps.iter_mut().skip(2).step_by(4) {
-        step.edits = vec![Edit {
-            token: 5,
-            add: -1.5,
-        }];
-        step.masks = vec![u32::MAX; mask_words(SHAPE.vocab_size)];
-        for choice in step.choices.iter_mut().step_by(2) {
-            (choice.edits, choice.mask) = (0..1, Some(0));
+    let choices_of = |(i, step): (usize, &Step)| {
+        let mut choices = Choices::default();
+        if i % 2 == 0 {
+            choices.history = vec![1, 2, 3];
+            choices.rows = vec![choice(); step.wanted.len()];
         }
-    }
+        if i % 4 == 0 {
+            let every_second = choices.rows.iter_mut().skip(1).step_by(2);
+            every_second.for_each(|choice| choice.to_host = true);
+        }
+        if i % 4 == 2 {
+            choices.edits = vec![Edit {
+                token: 5,
+                add: -1.5,
+            }];
+            choices.masks = vec![u32::MAX; mask_words(SHAPE.vocab_size)];
+            for choice in choices.rows.iter_mut().step_by(2) {
+                (choice.edits, choice.mask) = (0..1, Some(0));
+            }
+        }
+        choices
+    };
+    let choices: Vec<_> = steps.iter().enumerate().map(choices_of).collect();
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     let (mut answered, mut mixed) = (0, 0);
-    for step in &steps {
-        answered += match runner.run(step).unwrap() {
+    for (step, choices) in steps.iter().zip(&choices) {
+        answered += match runner.run(step, choices).unwrap() {
             Answer::Logits(logits) => logits.len() / SHAPE.vocab_size,
             Answer::Picks { picks, top, .. } => {
                 let left = picks.iter().filter(|pick| pick.logits.is_some()).count();

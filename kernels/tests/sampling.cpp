@@ -11,7 +11,7 @@ struct Scale {
     float halvings, high, low, inverse;
 };
 
-// The arithmetic of compute/src/backend/choice.rs, implemented a third time.
+// The arithmetic of src/backend/choice.rs, implemented a third time.
 Scale scale_of(float temperature) {
     double t = std::min(std::max((double)temperature, ldexp(1.0, -100)), ldexp(1.0, 100)),
            halving = 0.693147180559945309417 * t;

@@ -307,9 +307,8 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// Reads the stored bytes of rows.
-    /// Reads rows, a few at a time. Calls `take` with the numbers of those, counted from `row`, and
-    /// their bytes.
+    /// Reads the stored bytes of rows, a few rows at a time. Calls `take` with the numbers of
+    /// those, counted from `row`, and their bytes.
     fn read(
         &self,
         row: usize,

@@ -89,8 +89,8 @@ impl DraftModel {
     /// Computes the planned step, of whose rows `decodes` are rows of decode.
     pub fn compute(&mut self, decodes: usize) -> Result<(Answer<'_>, &Plan)> {
         let start = Instant::now();
-        let step = &self.plan.step;
-        self.run.submit(step)?;
+        let Plan { step, choices, .. } = &self.plan;
+        self.run.submit(step, choices)?;
         let answer = self.run.collect()?;
         let seconds = start.elapsed().as_secs_f64();
         self.pace

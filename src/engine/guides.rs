@@ -11,7 +11,7 @@
 use super::guide::{Guide, Work};
 use super::lock::lock;
 use super::sequence::Sequence;
-use crate::backend::Step;
+use crate::backend::Choices;
 use crate::grammar::STACK_BYTES;
 use crate::thread::without_signals;
 use crate::{Error, Result, Token, reserve};
@@ -25,7 +25,7 @@ struct Job {
     id: u64,
     /// Which of its branches; see [`Sequence::guide_mut`].
     branch: usize,
-    /// The first of its rows of [`Step::masks`].
+    /// The first of its rows of [`Choices::masks`].
     row: usize,
     guide: Box<Guide>,
 }
@@ -100,7 +100,7 @@ impl Guides {
     }
 
     /// Asks for the mask of a sequence's next token and those behind its drafts. They become the
-    /// rows of the step's masks from `row` on.
+    /// rows of [`Choices::masks`] from `row` on.
     pub fn ask(&mut self, sequence: &mut Sequence, branch: usize, row: usize, drafts: &[Token]) {
         let (id, guide) = (sequence.id, sequence.guide_mut(branch).take());
         if let Some(mut guide) = guide {
@@ -134,8 +134,9 @@ impl Guides {
         self.asked += 1;
     }
 
-    /// Waits for the masks that were asked for, puts them into `step`, and gives the guides back.
-    pub fn collect(&mut self, step: &mut Step, running: &mut [Sequence]) -> MaskTimes {
+    /// Waits for the masks that were asked for, puts them into `choices`, and gives the guides
+    /// back.
+    pub fn collect(&mut self, choices: &mut Choices, running: &mut [Sequence]) -> MaskTimes {
         let mut times = MaskTimes::default();
         let start = Instant::now();
         self.wait(running, |row, guide, sequence| {
@@ -148,7 +149,7 @@ impl Guides {
             if let Some(sequence) = sequence {
                 // A row without one allows nothing, and nobody asks what it gives.
                 let masks = guide.masks();
-                step.masks[row * guide.words()..][..masks.len()].copy_from_slice(masks);
+                choices.masks[row * guide.words()..][..masks.len()].copy_from_slice(masks);
                 if let Some(error) = guide.take_error() {
                     sequence.end = Some(Err(error));
                 }

@@ -51,7 +51,7 @@ impl Medusa {
         head: usize,
     ) -> Result<(Answer<'a>, &'a Plan)> {
         let start = Instant::now();
-        let answer = run.guess(head, &self.plan.step)?;
+        let answer = run.guess(head, &self.plan.step, &self.plan.choices)?;
         let seconds = start.elapsed().as_secs_f64();
         self.pace.observe(0, self.plan.step.tokens.len(), seconds);
         self.seconds += seconds;

@@ -1,12 +1,13 @@
-//! The next step, and the sequences to which its rows belong.
+//! The next step, what is chosen from it, and the sequences to which its rows belong.
 
-use crate::backend::{Limits, Step};
+use crate::backend::{Choices, Limits, Step};
 use crate::{Result, reserve};
 
-/// A step, and the sequences to which its rows belong.
+/// A step, what is chosen from it, and the sequences to which its rows belong.
 #[derive(Default)]
 pub(super) struct Plan {
     pub step: Step,
+    pub choices: Choices,
     /// The id of the sequence of each span.
     pub whose: Vec<u64>,
     /// For each span, which branch of its sequence it belongs to.
@@ -14,8 +15,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Makes an empty plan. It has room for any step, but not for the step's history and edits: for
-    /// these the scheduler takes room as it plans.
+    /// Makes an empty plan. It has room for any step, but not for history and edits of its choices:
+    /// for these the scheduler takes room as it plans.
     pub fn new(limits: &Limits, max_batch_size: usize) -> Result<Self> {
         let what = "the plan of a step";
         let pages_each = limits.max_positions.div_ceil(limits.page_size);
@@ -31,7 +32,7 @@ impl Plan {
             max_batch_size.saturating_mul(pages_each),
         )?;
         reserve::vec(what, &mut step.wanted, limits.max_wanted)?;
-        reserve::vec(what, &mut step.choices, limits.max_wanted)?;
+        reserve::vec(what, &mut plan.choices.rows, limits.max_wanted)?;
         reserve::vec(what, &mut plan.whose, max_batch_size)?;
         reserve::vec(what, &mut plan.branches, max_batch_size)?;
         Ok(plan)
@@ -39,6 +40,7 @@ impl Plan {
 
     pub fn clear(&mut self) {
         self.step.clear();
+        self.choices.clear();
         self.whose.clear();
         self.branches.clear();
     }

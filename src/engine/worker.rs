@@ -78,17 +78,17 @@ fn serve(
                 continue;
             }
             start = Instant::now();
-            run.submit(&now.step)?;
+            run.submit(&now.step, &now.choices)?;
         }
         if run.can_follow() {
             scheduler.plan_ahead(&now, &mut next);
         }
         if !next.is_empty() {
-            run.submit(&next.step)?;
+            run.submit(&next.step, &next.choices)?;
         }
         if run.awaits_masks() {
             scheduler.collect_masks(&mut now);
-            run.give_masks(&now.step.masks);
+            run.give_masks(&now.choices.masks);
         }
         let answer = run.collect()?;
         let end = Instant::now();

@@ -1,7 +1,7 @@
 //! Medusa heads (Cai et al. 2024, <https://arxiv.org/abs/2401.10774>): each guesses a token further
 //! ahead from the hidden state of a row. They run on rows of a step that has been computed.
 
-use crate::backend::{Answer, Backend, Shape, Step};
+use crate::backend::{Answer, Backend, Choices, Chooses, Shape, Step};
 use crate::{Error, Result};
 
 /// A backend may pad the rows of a step to a multiple of this.
@@ -50,16 +50,19 @@ impl<B: Backend> Heads<B> {
         &mut self,
         backend: &'a mut B,
         head: usize,
-        step: &Step,
+        (step, choices): (&Step, &Choices),
         (x, norm): (&B::Buf, &B::Buf),
         logits: &'a mut B::Buf,
-    ) -> Result<Answer<'a>> {
+    ) -> Result<Answer<'a>>
+    where
+        B: Chooses,
+    {
         let n = self.heads.len();
         let Some(head) = self.heads.get(head) else {
             return Err(Error::Internal(format!("Medusa head {head} of {n}")));
         };
         let [h, after] = &mut self.hidden;
-        backend.load_step(step);
+        backend.load(step, choices);
         backend.hidden(h, x, norm);
         for block in &head.blocks {
             backend.residual_block(after, block, h);
@@ -67,6 +70,6 @@ impl<B: Backend> Heads<B> {
         }
         backend.logits(logits, h, None, &head.vocabulary);
         backend.fetch(logits);
-        backend.read(logits)
+        backend.answer(logits)
     }
 }

@@ -1,8 +1,10 @@
 //! Weights, KV pool and scratch buffers on one backend, as the engine's [`Run`].
 
 use super::medusa::Heads;
-use crate::backend::{Answer, Backend, Exchange, Limits, Run, Shape, Step, Weights};
-use crate::backend::{Scratch, forward};
+use crate::backend::{
+    Answer, Backend, Choices, Chooses, Exchange, Limits, Run, Scratch, Shape, Step, Weights,
+    forward,
+};
 use crate::{Dtype, Error, Result};
 
 /// A model that can run steps.
@@ -75,8 +77,8 @@ impl<B: Backend> Runner<B> {
     }
 }
 
-impl<B: Backend> Run for Runner<B> {
-    fn submit(&mut self, step: &Step) -> Result<()> {
+impl<B: Chooses> Run for Runner<B> {
+    fn submit(&mut self, step: &Step, choices: &Choices) -> Result<()> {
         debug_assert!(step.tokens.len() <= self.limits.max_rows);
         debug_assert!(step.wanted.len() <= self.limits.max_wanted);
         let Runner {
@@ -86,7 +88,7 @@ impl<B: Backend> Run for Runner<B> {
             scratch,
             ..
         } = self;
-        backend.load_step(step);
+        backend.load(step, choices);
         backend.record(&mut |backend| forward(backend, weights, kv, scratch));
         if !backend.awaits_masks() {
             backend.fetch(&scratch.logits);
@@ -106,7 +108,7 @@ impl<B: Backend> Run for Runner<B> {
     fn collect(&mut self) -> Result<Answer<'_>> {
         let exchange = self.scratch.exchange.as_ref();
         let failure = exchange.and_then(|exchange| exchange.failure());
-        let answer = self.backend.read(&self.scratch.logits)?;
+        let answer = self.backend.answer(&self.scratch.logits)?;
         failure.map_or(Ok(answer), Err)
     }
 
@@ -118,14 +120,14 @@ impl<B: Backend> Run for Runner<B> {
         self.medusa.as_ref().map_or(0, Heads::count)
     }
 
-    fn guess(&mut self, head: usize, step: &Step) -> Result<Answer<'_>> {
+    fn guess(&mut self, head: usize, step: &Step, choices: &Choices) -> Result<Answer<'_>> {
         debug_assert!(step.tokens.len() <= self.limits.max_wanted);
         let Some(medusa) = &mut self.medusa else {
             return Err(Error::Internal("a guess without Medusa heads".into()));
         };
         let Scratch { x, logits, .. } = &mut self.scratch;
         let hidden = (&*x, &self.weights.norm);
-        medusa.guess(&mut self.backend, head, step, hidden, logits)
+        medusa.guess(&mut self.backend, head, (step, choices), hidden, logits)
     }
 
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {

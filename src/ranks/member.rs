@@ -2,7 +2,7 @@
 
 use super::board::Board;
 use super::{Rank, bytes, nodes, of_rank};
-use crate::backend::Step;
+use crate::backend::{Choices, Step};
 use crate::error::panic_text;
 use crate::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ const AHEAD: Duration = Duration::from_millis(1);
 
 /// What a rank is told to do.
 pub(super) enum Task {
-    Step(Arc<Step>),
+    Step(Arc<Step>, Arc<Choices>),
     Copy(Arc<[(u32, u32)]>),
     Save(Arc<[u32]>, Sender<Result<Vec<u8>>>),
     Load(Arc<[u32]>, Vec<u8>, Sender<Result<()>>),
@@ -70,14 +70,14 @@ impl Member {
     fn perform(&mut self, task: Task) -> Result<()> {
         let number = self.number;
         match task {
-            Task::Step(step) => {
+            Task::Step(step, choices) => {
                 if !step.follows {
                     self.finish()?;
                 }
                 while self.under_way > 1 {
                     self.collect()?;
                 }
-                self.rank.run.submit(&step)?;
+                self.rank.run.submit(&step, &choices)?;
                 self.under_way += 1;
                 match self.rank.run.can_follow() {
                     true => Ok(()),

@@ -22,7 +22,7 @@ pub mod processes;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Answer, Limits, Run, Step};
+use crate::backend::{Answer, Choices, Limits, Run, Step};
 use crate::process::Process;
 use crate::thread::without_signals;
 use crate::{Error, Result, reserve};
@@ -151,21 +151,22 @@ impl Ranks {
     /// Has the others begin a step, in which they will wait for rank 0. Each is told of its own
     /// parts of adapters only: whoever lets go of a part last waits for its device, and a rank that
     /// waited for another's would be waited for by that one.
-    fn begin(&mut self, step: &Step) -> Result<()> {
-        let whole = match step.adapters.is_empty() {
-            true if !self.others.is_empty() => Some(Arc::new(step.clone())),
-            _ => None,
-        };
+    fn begin(&mut self, step: &Step, choices: &Choices) -> Result<()> {
+        self.under_way += 1;
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        let choices = Arc::new(choices.clone());
+        let whole = step.adapters.is_empty().then(|| Arc::new(step.clone()));
         for (i, other) in self.others.iter().enumerate() {
             let step = match &whole {
                 Some(step) => step.clone(),
                 None => Arc::new(adapters::of_rank(step, i + 1)?),
             };
             if let Some(tasks) = &other.tasks {
-                let _ = tasks.send(Task::Step(step));
+                let _ = tasks.send(Task::Step(step, choices.clone()));
             }
         }
-        self.under_way += 1;
         Ok(())
     }
 
@@ -177,13 +178,13 @@ impl Ranks {
 }
 
 impl Run for Ranks {
-    fn submit(&mut self, step: &Step) -> Result<()> {
+    fn submit(&mut self, step: &Step, choices: &Choices) -> Result<()> {
         if !self.stays {
             self.stays = true;
             self.own.processors.as_deref().map(nodes::stay_on);
         }
-        self.begin(step)?;
-        self.own.run.submit(step)
+        self.begin(step, choices)?;
+        self.own.run.submit(step, choices)
     }
 
     fn awaits_masks(&self) -> bool {

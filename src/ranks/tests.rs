@@ -54,7 +54,7 @@ struct Fake {
 }
 
 impl Run for Fake {
-    fn submit(&mut self, step: &Step) -> Result<()> {
+    fn submit(&mut self, step: &Step, _: &Choices) -> Result<()> {
         if self.wire.rank() == 1 && self.fails_at == Some(step.tokens[0]) {
             return Err(Error::Device("out of order".into()));
         }
@@ -128,7 +128,7 @@ fn step(token: i32) -> Step {
 }
 
 fn sum(ranks: &mut Ranks, token: i32) -> Result<f32> {
-    match ranks.run(&step(token))? {
+    match ranks.run(&step(token), Choices::NONE)? {
         Answer::Logits(sum) => Ok(sum[0]),
         Answer::Picks { .. } => unreachable!(),
     }
@@ -192,7 +192,7 @@ fn a_failure_of_a_rank_is_everybodys() {
 #[test]
 fn nobody_waits_for_a_rank_that_has_gone() {
     let mut ranks = ranks(&[3, 3, 3], None);
-    ranks.begin(&step(1)).unwrap();
+    ranks.begin(&step(1), Choices::NONE).unwrap();
     std::thread::sleep(Duration::from_millis(10));
     drop(ranks);
 }
@@ -204,7 +204,7 @@ struct Keeps {
 }
 
 impl Run for Keeps {
-    fn submit(&mut self, step: &Step) -> Result<()> {
+    fn submit(&mut self, step: &Step, _: &Choices) -> Result<()> {
         let mut sees = self.sees.lock().unwrap();
         for adapter in step.adapters.iter().flatten() {
             // The number of matrices says whose part it is.
@@ -264,8 +264,8 @@ fn each_rank_has_its_own_part_of_an_adapter_and_all_are_freed_together() {
     assert_eq!((whole.id, Arc::strong_count(&freed)), (7, 1 + n));
     let mut of_adapter = step(1);
     of_adapter.adapters = vec![None, Some(whole.clone())];
-    ranks.run(&of_adapter).unwrap();
-    ranks.run(&step(2)).unwrap();
+    ranks.run(&of_adapter, Choices::NONE).unwrap();
+    ranks.run(&step(2), Choices::NONE).unwrap();
     drop(ranks);
     let mut seen = sees.lock().unwrap().clone();
     seen.sort_unstable();

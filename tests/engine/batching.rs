@@ -1,7 +1,7 @@
 //! Batching: joining and leaving, fairness, slots and pages.
 
 use crate::support::*;
-use llamabi::backend::{Answer, Limits, RowKind, Run, Step};
+use llamabi::backend::{Answer, Choices, Limits, RowKind, Run, Step};
 use llamabi::engine::{GenerateOptions, Next, Prompt, Stream};
 use llamabi::{Error, Result};
 use std::time::Duration;
@@ -183,9 +183,9 @@ fn a_step_may_take_as_long_as_is_said() {
 struct Slow(Model, Duration);
 
 impl Run for Slow {
-    fn submit(&mut self, step: &Step) -> Result<()> {
+    fn submit(&mut self, step: &Step, choices: &Choices) -> Result<()> {
         std::thread::sleep(self.1 * rows(step, RowKind::Prefill) as u32);
-        self.0.submit(step)
+        self.0.submit(step, choices)
     }
     fn collect(&mut self) -> Result<Answer<'_>> {
         self.0.collect()

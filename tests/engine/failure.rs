@@ -1,7 +1,7 @@
 //! What goes wrong fails a call or the handle, and never more than that.
 
 use crate::support::*;
-use llamabi::backend::{Answer, Limits, Run, Step};
+use llamabi::backend::{Answer, Choices, Limits, Run, Step};
 use llamabi::capi::status_of;
 use llamabi::engine::{Engine, Event, FinishReason, GenerateOptions, Next, Stream};
 use llamabi::log::{Level, Log};
@@ -209,7 +209,7 @@ struct Broken {
 }
 
 impl Run for Broken {
-    fn submit(&mut self, _: &Step) -> Result<()> {
+    fn submit(&mut self, _: &Step, _: &Choices) -> Result<()> {
         assert!(self.short, "bad state");
         Ok(())
     }

@@ -32,7 +32,7 @@ pub fn logits(runner: &mut dyn Run, cuts: &[(usize, RowKind)]) -> Vec<f32> {
             wanted: (0..n as u32).collect(),
             ..Step::default()
         };
-        all.extend_from_slice(runner.run(&step).unwrap().logits());
+        all.extend_from_slice(runner.run(&step, Choices::NONE).unwrap().logits());
         position += n;
     }
     all
@@ -170,7 +170,7 @@ fn beside(runner: &mut dyn Run, adapter: Option<Arc<Adapter>>) -> Vec<u32> {
         },
         ..Step::default()
     };
-    let logits = runner.run(&step).unwrap();
+    let logits = runner.run(&step, Choices::NONE).unwrap();
     logits.logits().iter().map(|x| x.to_bits()).collect()
 }
 

@@ -7,7 +7,7 @@ use crate::emu::{Emu, real};
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::cpu::detect::Tier;
 use llamabi::backend::gpu::Gpu;
-use llamabi::backend::{Backend, Limits, RopeTable, RowKind, Run, Shape, Span, Step};
+use llamabi::backend::{Choices, Chooses, Limits, RopeTable, RowKind, Run, Shape, Span, Step};
 use llamabi::checkpoint::weights::{LoadControl, load};
 use llamabi::checkpoint::{self, Plan};
 use llamabi::engine::{GenerateOptions, Prompt};
@@ -27,7 +27,7 @@ fn prompt(n: i32, seed: i32) -> Vec<Token> {
 }
 
 /// A checkpoint on the backend that `open` makes.
-fn runner<B: Backend + 'static>(
+fn runner<B: Chooses + 'static>(
     dir: &str,
     weights: Dtype,
     kv: Dtype,
@@ -101,7 +101,7 @@ fn logits(runner: &mut dyn Run, tokens: &[Token], cuts: &[(usize, RowKind)]) -> 
             wanted: (0..n as u32).collect(),
             ..Step::default()
         };
-        all.extend_from_slice(runner.run(&step).unwrap().logits());
+        all.extend_from_slice(runner.run(&step, Choices::NONE).unwrap().logits());
         position += n;
     }
     all

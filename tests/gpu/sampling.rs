@@ -3,7 +3,7 @@
 
 use crate::common::reference;
 use crate::emu::{Emu, real};
-use llamabi::backend::choice::{Edit, RowAnswer, Search, Strategy, mask_words};
+use llamabi::backend::choice::{Search, Strategy, mask_words};
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::gpu::device::Device;
 use llamabi::backend::*;
@@ -129,13 +129,8 @@ fn step(rows: usize) -> Step {
     }
 }
 
-/// A choice of one of the first `n_tokens`. What it refers to is appended to the step.
-fn random_choice(
-    random: &mut Random,
-    vocab_size: usize,
-    n_tokens: usize,
-    step: &mut Step,
-) -> Choice {
+/// A choice of one of the first `n_tokens`. It is appended, with what it refers to.
+fn random_choice(random: &mut Random, vocab_size: usize, n_tokens: usize, choices: &mut Choices) {
     let params = GenerateOptions {
         temperature: random.of(&[0.0, 1e-30, 0.1, 0.6, 1.0, 1.0, 5.0, 1e30]),
         top_k: random.of(&[0, 0, 1, 5, 40, vocab_size / 2, vocab_size, vocab_size + 1]) as i32,
@@ -144,7 +139,7 @@ fn random_choice(
         repetition_penalty: random.of(&[1.0, 1.0, 1.3, 0.5, 1e-38]),
         ..GenerateOptions::default()
     };
-    let history = &mut step.history;
+    let history = &mut choices.history;
     let first = history.len();
     if params.repetition_penalty != 1.0 {
         let n = random.below(200);
@@ -152,7 +147,7 @@ fn random_choice(
     }
     let history = first..history.len();
     let given = (random.below(6) == 0).then(|| random.below(vocab_size) as Token);
-    let (first, mut mask) = (step.edits.len(), None);
+    let (first, mut mask) = (choices.edits.len(), None);
     if given.is_none() && random.below(2) == 0 {
         let one_in = random.of(&[1, 3, 100]);
         let edited = (0..n_tokens).filter(|_| random.below(one_in) == 0);
@@ -161,20 +156,20 @@ fn random_choice(
             let bell = random.bell();
             let add = random.of(&[f32::NEG_INFINITY, f32::MAX, f32::MIN, 0.0, 1.5, bell]);
             let token = token as Token;
-            step.edits.push(Edit { token, add });
+            choices.edits.push(Edit { token, add });
         }
     }
     if given.is_none() && random.below(3) == 0 {
         let words = mask_words(n_tokens);
-        mask = Some((step.masks.len() / words) as u32);
+        mask = Some((choices.masks.len() / words) as u32);
         let dense = random.below(3);
-        step.masks.extend((0..words).map(|_| match dense {
+        choices.masks.extend((0..words).map(|_| match dense {
             0 => 0,
             1 => 1 << random.below(32) & !(random.below(2) as u32),
             _ => random.below(1 << 31) as u32 * 2 + random.below(2) as u32,
         }));
     }
-    Choice {
+    choices.rows.push(Choice {
         given,
         strategy: Strategy::from(&params),
         draw: match random.below(4) {
@@ -183,23 +178,27 @@ fn random_choice(
         },
         n_tokens,
         history,
-        edits: first..step.edits.len(),
+        edits: first..choices.edits.len(),
         mask,
         to_host: random.below(8) == 0,
         logprob: random.below(2) == 0,
         top: random.of(&[0, 0, 1, 5, 128, 129]).min(vocab_size),
         search: Search::Off,
-    }
+    });
 }
 
 /// What is chosen for each row: by the device, or from the logits that it leaves to the host, which
 /// must be `logits`.
-fn picks(runner: &mut dyn Run, step: &Step, logits: &[Vec<f32>]) -> Vec<Option<(Token, Score)>> {
-    let answer = runner.run(step).unwrap();
+fn picks(
+    runner: &mut dyn Run,
+    choices: &Choices,
+    logits: &[Vec<f32>],
+) -> Vec<Option<(Token, Score)>> {
+    let answer = runner.run(&step(choices.rows.len()), choices).unwrap();
     answer
-        .complete(step.choices.len(), logits[0].len())
+        .complete(choices.rows.len(), logits[0].len())
         .unwrap();
-    let rows = step.choices.iter().enumerate();
+    let rows = choices.rows.iter().enumerate();
     rows.map(|(at, choice)| match answer.row(at, logits[at].len()) {
         RowAnswer::Pick(pick, top) => {
             assert!(!for_host(choice), "{choice:?}");
@@ -215,7 +214,7 @@ fn picks(runner: &mut dyn Run, step: &Step, logits: &[Vec<f32>]) -> Vec<Option<(
             assert_eq!(bits(given), bits(&logits[at]), "row {at}");
             let mut sampler = Sampler::new(choice.n_tokens);
             sampler.load(given);
-            sampler.choose(choice, step).unwrap()
+            sampler.choose(choice, choices).unwrap()
         }
     })
     .collect()
@@ -263,27 +262,25 @@ fn the_device_chooses_what_the_host_chooses() {
                 })
                 .collect();
             let mut runner = model(&logits);
-            let plain = step(ROWS);
             let logits: Vec<Vec<f32>> = runner
-                .run(&plain)
+                .run(&step(ROWS), Choices::NONE)
                 .unwrap()
                 .logits()
                 .chunks(vocab_size)
                 .map(<[f32]>::to_vec)
                 .collect();
             for _ in 0..if vocab_size > 5000 { 1 } else { 2 } {
-                let mut chosen = step(ROWS);
+                let mut choices = Choices::default();
                 let n_tokens = random.of(&[vocab_size, vocab_size, vocab_size.div_ceil(2)]);
                 for _ in 0..ROWS {
-                    let choice = random_choice(&mut random, vocab_size, n_tokens, &mut chosen);
-                    chosen.choices.push(choice);
+                    random_choice(&mut random, vocab_size, n_tokens, &mut choices);
                 }
-                let got = picks(&mut *runner, &chosen, &logits);
-                left += chosen.choices.iter().filter(|c| for_host(c)).count();
-                for (at, choice) in chosen.choices.iter().enumerate() {
+                let got = picks(&mut *runner, &choices, &logits);
+                left += choices.rows.iter().filter(|c| for_host(c)).count();
+                for (at, choice) in choices.rows.iter().enumerate() {
                     let mut sampler = Sampler::new(choice.n_tokens);
                     sampler.load(&logits[at]);
-                    let want = sampler.choose(choice, &chosen).unwrap();
+                    let want = sampler.choose(choice, &choices).unwrap();
                     assert_eq!(
                         bits(&got[at]),
                         bits(&want),
@@ -295,11 +292,10 @@ fn the_device_chooses_what_the_host_chooses() {
                 }
                 // A row alone gives the same result as among others.
                 let at = random.below(ROWS);
-                let mut alone = step(1);
-                alone.choices = vec![chosen.choices[at].clone()];
-                alone.history = chosen.history;
-                alone.edits = chosen.edits;
-                alone.masks = chosen.masks;
+                let alone = Choices {
+                    rows: vec![choices.rows[at].clone()],
+                    ..choices
+                };
                 let alone = picks(&mut *runner, &alone, &logits[at..]);
                 assert_eq!(bits(&alone[0]), bits(&got[at]));
             }
@@ -314,23 +310,25 @@ fn the_device_chooses_what_the_host_chooses() {
 #[test]
 fn more_alternatives_than_the_device_finds_come_from_the_host() {
     let mut runner = model(&[1.0; 300]);
-    let mut chosen = step(2);
-    let mut choice = random_choice(&mut Random(7), 300, 300, &mut chosen);
+    let mut choices = Choices::default();
+    random_choice(&mut Random(7), 300, 300, &mut choices);
+    let mut choice = choices.rows.remove(0);
     (choice.given, choice.edits, choice.mask) = (None, 0..0, None);
     choice.to_host = false;
     choice.top = 128;
-    chosen.choices = vec![choice.clone(), choice];
-    let left = |runner: &mut dyn Run, chosen: &Step| match runner.run(chosen).unwrap() {
-        Answer::Picks { picks, logits, .. } => {
-            (picks.iter().map(|pick| pick.logits).collect(), logits.len())
-        }
-        Answer::Logits(_) => (Vec::new(), 0),
-    };
-    assert_eq!(left(&mut *runner, &chosen), (vec![None, None], 0));
-    chosen.choices[0].top = 129;
-    assert_eq!(left(&mut *runner, &chosen), (vec![Some(0), None], 300));
-    chosen.choices[1].top = 129;
-    assert!(matches!(runner.run(&chosen).unwrap(), Answer::Logits(l) if l.len() == 600));
+    choices.rows = vec![choice.clone(), choice];
+    let left =
+        |runner: &mut dyn Run, choices: &Choices| match runner.run(&step(2), choices).unwrap() {
+            Answer::Picks { picks, logits, .. } => {
+                (picks.iter().map(|pick| pick.logits).collect(), logits.len())
+            }
+            Answer::Logits(_) => (Vec::new(), 0),
+        };
+    assert_eq!(left(&mut *runner, &choices), (vec![None, None], 0));
+    choices.rows[0].top = 129;
+    assert_eq!(left(&mut *runner, &choices), (vec![Some(0), None], 300));
+    choices.rows[1].top = 129;
+    assert!(matches!(runner.run(&step(2), &choices).unwrap(), Answer::Logits(l) if l.len() == 600));
 }
 
 /// A step that follows another uses the histories on the device. If its choices asked for other
@@ -338,7 +336,7 @@ fn more_alternatives_than_the_device_finds_come_from_the_host() {
 #[test]
 fn histories_of_a_step_that_follows_are_those_there() {
     let of = |penalties: [f32; 3]| {
-        let mut all = step(3);
+        let mut all = Choices::default();
         for repetition_penalty in penalties {
             let params = GenerateOptions {
                 temperature: 0.0,
@@ -348,7 +346,7 @@ fn histories_of_a_step_that_follows_are_those_there() {
                 repetition_penalty,
                 ..GenerateOptions::default()
             };
-            all.choices.push(Choice {
+            all.rows.push(Choice {
                 given: None,
                 strategy: Strategy::from(&params),
                 draw: 0,
@@ -371,11 +369,11 @@ fn histories_of_a_step_that_follows_are_those_there() {
         ([1.0, 1.3, 1.0], false),
     ] {
         let mut runner = model(&[1.0; 300]);
-        runner.submit(&of([1.0, 1.3, 1.3])).unwrap();
-        let mut next = of(then);
+        runner.submit(&step(3), &of([1.0, 1.3, 1.3])).unwrap();
+        let mut next = step(3);
         next.follows = true;
         assert!(runner.can_follow());
-        runner.submit(&next).unwrap();
+        runner.submit(&next, &of(then)).unwrap();
         let first = runner.collect().map(drop);
         let error = first.and_then(|()| runner.collect().map(drop)).err();
         match fits {
@@ -412,7 +410,7 @@ fn steps_beyond_what_there_is_room_for() {
         (too_many, Some("13 rows that decode, at most 12")),
     ] {
         let mut runner = model(&[1.0; 300]);
-        runner.submit(&step).unwrap();
+        runner.submit(&step, Choices::NONE).unwrap();
         let said = runner.collect().map(drop).map_err(|e| e.to_string());
         match wrong {
             None => assert_eq!(said, Ok(())),

@@ -41,7 +41,7 @@ impl Numbers {
         rows.map(sum).collect()
     }
 
-    fn matrix<B: Backend>(&self, backend: &B, dtype: Dtype, bias: bool) -> B::Mat {
+    fn matrix<B: Chooses>(&self, backend: &B, dtype: Dtype, bias: bool) -> B::Mat {
         let rows = self.weights.len() / DIM;
         let spec = MatSpec {
             parts: PartSpec::all(&[rows], dtype),
@@ -129,7 +129,7 @@ fn from(rows: &[u32]) -> Step {
 
 /// Compares guesses with the plain statement, and rows alone with rows in company. `backend` makes
 /// the same one each time; `off` is how far a number may be off, as a share of the largest.
-pub fn check<B: Backend + 'static>(backend: B, dtype: Dtype, off: f64) {
+pub fn check<B: Chooses + 'static>(backend: B, dtype: Dtype, off: f64) {
     let numbers = heads();
     let made = numbers.iter().map(|(blocks, vocabulary)| Head {
         blocks: blocks
@@ -142,10 +142,20 @@ pub fn check<B: Backend + 'static>(backend: B, dtype: Dtype, off: f64) {
     let heads = Heads::new(&backend, made, &SHAPE, LIMITS.max_wanted).unwrap();
     let mut runner = runner(backend, dtype, dtype).with_heads(heads);
     assert_eq!(runner.medusa_heads(), 3);
-    let logits = runner.run(&step()).unwrap().logits().to_vec();
+    let logits = runner
+        .run(&step(), Choices::NONE)
+        .unwrap()
+        .logits()
+        .to_vec();
     assert!(logits.iter().all(|logit| logit.is_finite()));
     let rows = [25, 0, 22, 1, 25];
-    let mut guess = |head, rows: &[u32]| runner.guess(head, &from(rows)).unwrap().logits().to_vec();
+    let mut guess = |head, rows: &[u32]| {
+        runner
+            .guess(head, &from(rows), Choices::NONE)
+            .unwrap()
+            .logits()
+            .to_vec()
+    };
     let hidden = guess(0, &rows);
     assert_eq!(hidden[..VOCAB], hidden[4 * VOCAB..], "the same row twice");
     let near = |got: &[f32], want: &[f64], what: &str| {
@@ -186,9 +196,13 @@ pub fn check<B: Backend + 'static>(backend: B, dtype: Dtype, off: f64) {
         }
     }
     // What was guessed does not change the next step.
-    let again = runner.run(&step()).unwrap().logits().to_vec();
+    let again = runner
+        .run(&step(), Choices::NONE)
+        .unwrap()
+        .logits()
+        .to_vec();
     assert_eq!(logits, again);
-    assert!(runner.guess(3, &from(&[0])).is_err());
+    assert!(runner.guess(3, &from(&[0]), Choices::NONE).is_err());
 }
 
 /// Files of `n` heads that all guess one token, whatever they see: the block makes a large number

@@ -1,17 +1,16 @@
 //! **The seam** between the transformer and the machine it runs on.
 //!
-//! [`Backend`] is what a device must do for [`forward()`]. [`Run`] is how the engine
-//! sees the two together. Everything that a step needs is passed in one [`Step`].
+//! [`Backend`] is what a device must do for [`forward()`]. Everything that the model needs of a
+//! step is passed in one [`Step`]. How tokens are chosen from its logits is not known here: that
+//! changes with every option of a decoder, and these kernels take minutes to compile.
 
 pub mod adapter;
-pub mod choice;
 pub mod cpu;
 pub mod exchange;
 pub mod forward;
 pub mod matrix;
 
 pub use adapter::{Adapter, Carrier};
-pub use choice::{Answer, Changes, Choice, Edit, Pick};
 pub use exchange::{Exchange, LONGEST_LOOK, Waited, Watch, Wire};
 pub use forward::{Scratch, forward};
 pub use matrix::{Block, MatSpec, MatUse, PartSpec, QuantBlock, QuantData, RowOrder};
@@ -20,7 +19,6 @@ use crate::quant::Quant;
 use crate::{Dtype, Result};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The sizes of a model that every operation needs.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,7 +110,8 @@ pub struct Step {
     /// for its wanted row `i`, and [`Step::tokens`] is ignored. Both steps have one decode row for
     /// each of the same sequences, in the same order, and every row is wanted. If no token is
     /// possible, or the sequence has ended since, the row's results and what it writes into its
-    /// slot are discarded.
+    /// slot are discarded. Only a backend that chooses tokens itself gets such a step; the CPU does
+    /// not.
     pub follows: bool,
     /// The slot for K and V of each row: `page * page_size + offset`, or [`Step::NO_SLOT`] for a
     /// row whose K and V are already in the cache (the last token of a fully cached prompt).
@@ -125,20 +124,6 @@ pub struct Step {
     pub pages: Vec<u32>,
     /// Rows whose logits are wanted, ascending.
     pub wanted: Vec<u32>,
-    /// How tokens are chosen: one entry for each of [`Step::wanted`], or none at all if the logits
-    /// themselves are wanted.
-    pub choices: Vec<Choice>,
-    /// Earlier tokens of the sequences whose [`Choice`] has a penalty, end to end. Empty if the
-    /// step follows another: the device then knows these tokens, and the tokens that the other step
-    /// chose.
-    pub history: Vec<crate::Token>,
-    /// The edits of all rows; [`Choice::edits`] are ranges of this list. Within a range, tokens
-    /// ascend, and each occurs at most once.
-    pub edits: Vec<Edit>,
-    /// The masks of all rows, end to end: a bit for each possible token. [`Choice::mask`] is the
-    /// number of a row. Their numbers are not known yet when the step is submitted
-    /// ([`Run::awaits_masks`]).
-    pub masks: Vec<u32>,
 }
 
 impl Step {
@@ -154,22 +139,6 @@ impl Step {
         self.adapters.clear();
         self.pages.clear();
         self.wanted.clear();
-        self.choices.clear();
-        self.history.clear();
-        self.edits.clear();
-        self.masks.clear();
-    }
-
-    /// The changes that `choice`, one of this step's choices, makes to its row.
-    pub fn changes(&self, choice: &Choice) -> Changes<'_> {
-        let words = choice::mask_words(choice.n_tokens);
-        Changes {
-            history: &self.history[choice.history.clone()],
-            edits: &self.edits[choice.edits.clone()],
-            mask: choice
-                .mask
-                .map(|row| &self.masks[row as usize * words..][..words]),
-        }
     }
 }
 
@@ -188,90 +157,6 @@ pub struct Limits {
     pub max_wanted: usize,
     /// Logits per wanted row.
     pub vocab_size: usize,
-}
-
-/// A model on a backend, as the engine sees it. Tests drive the engine with a scripted one.
-///
-/// Steps take effect in the order in which they are submitted, each as if the previous one had
-/// ended.
-pub trait Run: Send {
-    /// Begins a step. The previous step has been collected, unless this one [`Step::follows`] it.
-    fn submit(&mut self, step: &Step) -> Result<()>;
-
-    /// Whether the step that was submitted last chooses tokens as soon as it is given its masks.
-    /// Then [`Run::give_masks`] comes before anything else. Otherwise [`Step::masks`] is not read
-    /// here, and the host chooses where there is a mask.
-    fn awaits_masks(&self) -> bool {
-        false
-    }
-
-    /// Gives the masks of the step that was submitted last, which are not known then
-    /// ([`Step::masks`]).
-    fn give_masks(&mut self, _masks: &[u32]) {}
-
-    /// Waits for the oldest step that has not been collected. Returns the logits of its wanted
-    /// rows, or the tokens that [`Step::choices`] asks for.
-    fn collect(&mut self) -> Result<Answer<'_>>;
-
-    /// Whether a step that follows the last one may be submitted.
-    fn can_follow(&self) -> bool {
-        false
-    }
-
-    /// Computes one step, whose masks are known.
-    fn run(&mut self, step: &Step) -> Result<Answer<'_>> {
-        self.submit(step)?;
-        if self.awaits_masks() {
-            self.give_masks(&step.masks);
-        }
-        self.collect()
-    }
-
-    /// The number of Medusa heads, each of which guesses one token further ahead than the one
-    /// before it.
-    fn medusa_heads(&self) -> usize {
-        0
-    }
-
-    /// Guesses tokens from rows of the last step, which has been collected: head `head` guesses the
-    /// token `head + 2` positions behind a row's own. `step` has a row of decode for each guess.
-    /// Its [`Step::tokens`] are the numbers of the rows in the last step, all of its rows are
-    /// wanted, and its slots and pages are not used. The answer is as that of [`Run::collect`].
-    ///
-    /// # Errors
-    /// [`crate::Error::Internal`] if there is no such head.
-    fn guess(&mut self, head: usize, _step: &Step) -> Result<Answer<'_>> {
-        Err(crate::Error::Internal(format!(
-            "Medusa head {head} of a model that has none"
-        )))
-    }
-
-    /// Copies whole pages, `(from, to)`, on every layer.
-    fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
-
-    /// Bytes of a page on all layers.
-    fn page_bytes(&self) -> usize;
-
-    /// Copies whole pages out, as the steps submitted so far leave them: [`Run::page_bytes`] each,
-    /// end to end. Only the backend knows what the bytes mean.
-    fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()>;
-
-    /// Copies the bytes that [`Run::save_pages`] gave into pages, which may be others, for the
-    /// steps submitted from now on.
-    fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()>;
-
-    /// The limits of steps and of the pool.
-    fn limits(&self) -> Limits;
-
-    /// How often [`Run::beat`] is to be called, at least, between steps and while there are none.
-    fn beats(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Looks whether the model could still run a step. Called at [`Run::beats`], or more often.
-    fn beat(&mut self) -> Result<()> {
-        Ok(())
-    }
 }
 
 /// One transformer layer's weights, in a backend's own form. Differences within the family (bias,
@@ -331,11 +216,14 @@ pub struct Weights<B: Backend> {
 /// Each operation is a stage between two barriers of a fused decode kernel, so a device would not
 /// want to fuse more than one operation.
 ///
+/// A step is loaded before its operations and its answer is read after them; how, depends on what
+/// chooses tokens, which is above this crate.
+///
 /// The laws for the operations of a step: they write into buffers that their caller owns, never
-/// allocate, and never wait ([`Backend::load_step`] and [`Backend::read`] excepted). A backend that
-/// executes them later keeps their order. And batch invariance: the result of a row depends on that
-/// row, its kind and its sequence alone. Reductions run in an order that is fixed by the size of
-/// the matrix and, in attention, by chunks of 256 keys at absolute positions.
+/// allocate, and never wait. A backend that executes them later keeps their order. And batch
+/// invariance: the result of a row depends on that row, its kind and its sequence alone. Reductions
+/// run in an order that is fixed by the size of the matrix and, in attention, by chunks of 256 keys
+/// at absolute positions.
 pub trait Backend: Sized + Send {
     /// Activations, `[rows, width]` of float32, or a vector.
     type Buf: Send;
@@ -408,8 +296,6 @@ pub trait Backend: Sized + Send {
 
     // ---- in every step ----
 
-    /// Loads the step into fixed buffers. This is the only copy from the host, but for masks.
-    fn load_step(&mut self, step: &Step);
     /// Runs the operations of the loaded step; `forward` calls all of them. A backend may record
     /// them and repeat the record for later steps of the same form instead of calling `forward`
     /// again, or it may call `forward` twice. So `forward` must call the same operations each time,
@@ -443,26 +329,6 @@ pub trait Backend: Sized + Send {
     /// `out = h + silu(w h (+ bias))`, for rows of decode; `out, h: [rows, dim]`. The block of a
     /// Medusa head (`ResBlock` in FasterDecoding/Medusa's medusa_model.py).
     fn residual_block(&mut self, out: &mut Self::Buf, w: &Self::Mat, h: &Self::Buf);
-    /// [`Run::awaits_masks`], of the loaded step. [`Backend::give_masks`] then comes before
-    /// [`Backend::fetch`].
-    fn awaits_masks(&self) -> bool {
-        false
-    }
-    /// [`Run::give_masks`].
-    fn give_masks(&mut self, _masks: &[u32]) {}
-    /// Makes the step's answer from `out`, as far as that is not done yet, and begins to copy it to
-    /// the host. Does not wait.
-    fn fetch(&mut self, _out: &Self::Buf) {}
-    /// Whether a step that [`Step::follows`] the loaded one may be loaded before the loaded one's
-    /// answer is read. If a backend always says no, it runs one step at a time, and no step follows
-    /// another.
-    fn can_follow(&self) -> bool {
-        false
-    }
-    /// Waits for the oldest answer that was fetched but not read. Returns the first `wanted *
-    /// vocab_size` numbers of `out`; or, if the device can choose tokens itself, the picks that the
-    /// step's choices ask for.
-    fn read<'a>(&'a mut self, out: &'a Self::Buf) -> Result<Answer<'a>>;
     /// Copies whole pages, `(from, to)`, on every layer.
     fn copy_pages(&mut self, kv: &mut Self::Kv, pairs: &[(u32, u32)]) -> Result<()>;
     /// Copies whole pages to the host, as the steps so far leave them: [`Backend::page_bytes`]

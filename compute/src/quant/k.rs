@@ -21,7 +21,7 @@
 //! `d s` and `d s q` are exact in float32. So a weight of K4 and K5 is rounded once, and one of K6
 //! and K8 never.
 
-use super::{Quant, join};
+use super::Quant;
 use half::f16;
 
 /// Weights of a block.
@@ -71,20 +71,4 @@ pub fn high_bits(plane: &[u8], bits: usize, i: usize) -> u8 {
     let each = 32 / bits;
     let shift = i % each / 4 * bits;
     plane[i / each * 4 + i % 4] >> shift & ((1 << bits) - 1)
-}
-
-/// Stores the codes of a block, one in a byte, as nibbles and a plane of `bits` bits, which `to`
-/// has room for.
-pub fn pack(bits: usize, codes: &[u8; BLOCK], to: &mut [u8]) {
-    let (nibbles, plane) = to.split_at_mut(NIBBLES);
-    join(&codes.map(|q| q & 15), nibbles);
-    let mask = 0x0101_0101 * ((1 << bits) - 1);
-    let words = codes.chunks_exact(32 / bits);
-    for (codes, to) in words.zip(plane.as_chunks_mut::<4>().0) {
-        let mut word = 0;
-        for (i, four) in codes.as_chunks::<4>().0.iter().enumerate() {
-            word |= (u32::from_le_bytes(*four) >> 4 & mask) << (i * bits);
-        }
-        *to = word.to_le_bytes();
-    }
 }

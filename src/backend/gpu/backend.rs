@@ -1,5 +1,6 @@
-//! Implements [`Backend`] for a GPU: the objects that are made when a model is built, the beginning
-//! and the end of a step, and the pages of the cache. `ops` has the operations of a step.
+//! Implements [`Backend`] and [`Chooses`] for a GPU: the objects that are made when a model is
+//! built, the beginning and the end of a step, and the pages of the cache. `ops` has the operations
+//! of a step.
 
 use super::adapters::Carriage;
 use super::answer::LogitRows;
@@ -11,14 +12,14 @@ use super::{
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{
-    Answer, Backend, Block, Carrier, Layer, Limits, MatSpec, Needs, PartSpec, QuantBlock, Shape,
-    Step,
+    Answer, Backend, Block, Carrier, Choices, Chooses, Layer, Limits, MatSpec, Needs, PartSpec,
+    QuantBlock, Shape, Step,
 };
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 
 impl<D: Device> Gpu<D> {
-    fn load(&mut self, step: &Step) -> Result<()> {
+    fn try_load(&mut self, step: &Step, choices: &Choices) -> Result<()> {
         let rows = step.tokens.len();
         if step.follows && (rows != self.follow || !self.answers.has_room()) {
             return Err(Error::Internal(format!(
@@ -31,7 +32,8 @@ impl<D: Device> Gpu<D> {
         self.load_adapters(step)?;
         // Of several ranks, one gets the masks when they come, and other processes have no edits.
         let changes = self.gather.is_none();
-        self.chooser.load(step, changes, self.step.choices_mut())?;
+        self.chooser
+            .load(step, choices, changes, self.step.choices_mut())?;
         self.step.copy(step.follows)?;
         // A step may follow if every row is a decode row whose token is chosen on the device.
         let all_here =
@@ -212,16 +214,6 @@ impl<D: Device> Backend for Gpu<D> {
         })
     }
 
-    fn load_step(&mut self, step: &Step) {
-        let gate = self.adapters.gate.clone();
-        let _pass = gate.pass();
-        if self.check().is_ok()
-            && let Err(error) = self.load(step)
-        {
-            self.run(|_| Err(error));
-        }
-    }
-
     fn record(&mut self, forward: &mut dyn FnMut(&mut Self)) {
         self.forward(forward);
     }
@@ -264,67 +256,6 @@ impl<D: Device> Backend for Gpu<D> {
         self.run(|this| medusa::residual_block(this, out, w, h));
     }
 
-    fn fetch(&mut self, out: &GpuBuf<D>) {
-        if self.check().is_err() {
-            return;
-        }
-        let gate = self.adapters.gate.clone();
-        let _pass = gate.pass();
-        if let Some(gather) = self.gather {
-            self.run(|this| gather.logits(this, out));
-        } else if !self.chooses_in_record() {
-            self.run(|this| ops::choose(this, out));
-        }
-        if let Err(error) = self.fetch_answer(out) {
-            self.run(|_| Err(error));
-        }
-    }
-
-    fn awaits_masks(&self) -> bool {
-        self.chooser.awaits_masks()
-    }
-
-    fn give_masks(&mut self, masks: &[u32]) {
-        let gate = self.adapters.gate.clone();
-        let _pass = gate.pass();
-        if self.check().is_ok()
-            && let Err(error) = self.chooser.load_masks(masks)
-        {
-            self.run(|_| Err(error));
-        }
-    }
-
-    fn can_follow(&self) -> bool {
-        self.follow > 0 && self.answers.has_room() && self.check().is_ok()
-    }
-
-    fn read<'a>(&'a mut self, _: &'a GpuBuf<D>) -> Result<Answer<'a>> {
-        self.check()?;
-        let Gpu {
-            answers,
-            chooser,
-            failure,
-            ..
-        } = self;
-        let outcome = answers.take()?;
-        // This waits even if no row is wanted, so that a failure is reported by the step that
-        // caused it.
-        let read = outcome.landing.wait().inspect_err(|error| {
-            let failure = failure.get_mut().unwrap_or_else(|e| e.into_inner());
-            *failure = Some(error.clone());
-        })?;
-        if outcome.stride == 0 {
-            return Ok(Answer::Logits(read));
-        }
-        let (words, logits) = read.split_at(outcome.asked.len() * outcome.stride);
-        chooser.take(words, outcome.stride, &outcome.asked);
-        Ok(Answer::Picks {
-            picks: &chooser.picks,
-            top: &chooser.top,
-            logits,
-        })
-    }
-
     fn copy_pages(&mut self, kv: &mut GpuKv<D>, pairs: &[(u32, u32)]) -> Result<()> {
         let _pass = self.adapters.gate.pass();
         self.run(|this| {
@@ -361,5 +292,78 @@ impl<D: Device> Backend for Gpu<D> {
             }
         }
         Ok(())
+    }
+}
+
+impl<D: Device> Chooses for Gpu<D> {
+    fn load(&mut self, step: &Step, choices: &Choices) {
+        let gate = self.adapters.gate.clone();
+        let _pass = gate.pass();
+        if self.check().is_ok()
+            && let Err(error) = self.try_load(step, choices)
+        {
+            self.run(|_| Err(error));
+        }
+    }
+
+    fn awaits_masks(&self) -> bool {
+        self.chooser.awaits_masks()
+    }
+
+    fn give_masks(&mut self, masks: &[u32]) {
+        let gate = self.adapters.gate.clone();
+        let _pass = gate.pass();
+        if self.check().is_ok()
+            && let Err(error) = self.chooser.load_masks(masks)
+        {
+            self.run(|_| Err(error));
+        }
+    }
+
+    fn fetch(&mut self, out: &GpuBuf<D>) {
+        if self.check().is_err() {
+            return;
+        }
+        let gate = self.adapters.gate.clone();
+        let _pass = gate.pass();
+        if let Some(gather) = self.gather {
+            self.run(|this| gather.logits(this, out));
+        } else if !self.chooses_in_record() {
+            self.run(|this| ops::choose(this, out));
+        }
+        if let Err(error) = self.fetch_answer(out) {
+            self.run(|_| Err(error));
+        }
+    }
+
+    fn can_follow(&self) -> bool {
+        self.follow > 0 && self.answers.has_room() && self.check().is_ok()
+    }
+
+    fn answer<'a>(&'a mut self, _: &'a GpuBuf<D>) -> Result<Answer<'a>> {
+        self.check()?;
+        let Gpu {
+            answers,
+            chooser,
+            failure,
+            ..
+        } = self;
+        let outcome = answers.take()?;
+        // This waits even if no row is wanted, so that a failure is reported by the step that
+        // caused it.
+        let read = outcome.landing.wait().inspect_err(|error| {
+            let failure = failure.get_mut().unwrap_or_else(|e| e.into_inner());
+            *failure = Some(error.clone());
+        })?;
+        if outcome.stride == 0 {
+            return Ok(Answer::Logits(read));
+        }
+        let (words, logits) = read.split_at(outcome.asked.len() * outcome.stride);
+        chooser.take(words, outcome.stride, &outcome.asked);
+        Ok(Answer::Picks {
+            picks: &chooser.picks,
+            top: &chooser.top,
+            logits,
+        })
     }
 }

@@ -6,8 +6,8 @@ use super::memory::Memory;
 use super::params::*;
 use super::step::CHOICE;
 use super::{launch, pad32};
-use crate::backend::choice::{ALL, Choice, Pick, Scale, Strategy, mask_words};
-use crate::backend::{Limits, Step};
+use crate::backend::choice::{ALL, Scale, Strategy, mask_words};
+use crate::backend::{Choice, Choices, Limits, Pick, Step};
 use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
 
@@ -135,10 +135,16 @@ impl<D: Device> Chooser<D> {
         Ok(chooser)
     }
 
-    /// Loads the choices of `step`. `rows` is room for the words of a [`SampleRow`] for each of
-    /// them, and for padding. The step must not have more choices than there is room for.
-    /// `changes`: whether rows with edits or a mask are chosen here.
-    pub fn load(&mut self, step: &Step, changes: bool, rows: &mut [u32]) -> Result<()> {
+    /// Loads the choices of `step`'s wanted rows. `rows` is room for the words of a [`SampleRow`]
+    /// for each of them, and for padding. The step must not have more choices than there is room
+    /// for. `changes`: whether rows with edits or a mask are chosen here.
+    pub fn load(
+        &mut self,
+        step: &Step,
+        choices: &Choices,
+        changes: bool,
+        rows: &mut [u32],
+    ) -> Result<()> {
         (self.n_rows, self.n_padded, self.out_stride) = (0, 0, OUT);
         (self.draws, self.awaits_masks, self.mask_stride) = (false, false, 0);
         self.host_edits.clear();
@@ -150,16 +156,16 @@ impl<D: Device> Chooser<D> {
                 || choice.is_edited() && !(changes && choice.edits.len() <= MAX_EDITS)
         };
         // A step without choices wants logits, too.
-        if step.choices.iter().all(beyond) || slices(self.vocab_size) > GPU_MOST_SLICES as usize {
+        if choices.rows.iter().all(beyond) || slices(self.vocab_size) > GPU_MOST_SLICES as usize {
             return Ok(());
         }
         let known = |token: Token| (token as usize) < self.vocab_size;
-        if step.choices.len() != step.wanted.len()
-            || !step.choices.iter().filter_map(|c| c.given).all(known)
+        if choices.rows.len() != step.wanted.len()
+            || !choices.rows.iter().filter_map(|c| c.given).all(known)
         {
             return Err(Error::Internal(format!(
                 "{} choices for {} wanted rows, or of tokens that are none",
-                step.choices.len(),
+                choices.rows.len(),
                 step.wanted.len()
             )));
         }
@@ -175,7 +181,7 @@ impl<D: Device> Chooser<D> {
             let to = to.next().into_iter().flatten();
             to.zip(row.words()).for_each(|(to, word)| *to = word);
         };
-        for (at, choice) in step.choices.iter().enumerate() {
+        for (at, choice) in choices.rows.iter().enumerate() {
             if beyond(choice) {
                 if step.follows {
                     return Err(Error::Internal(format!(
@@ -211,7 +217,7 @@ impl<D: Device> Chooser<D> {
             if history != GPU_NO_HISTORY && !step.follows {
                 let first = self.host_histories.len();
                 self.host_histories.resize(first + history_len, 0);
-                for &token in &step.history[choice.history.clone()] {
+                for &token in &choices.history[choice.history.clone()] {
                     let at = token as usize;
                     if let Some(word) = self.host_histories[first..].get_mut(at / 32) {
                         *word |= 1 << (at % 32);
@@ -225,7 +231,7 @@ impl<D: Device> Chooser<D> {
                 ..row(choice)
             };
             if choice.given.is_none() {
-                self.put_changes(choice, step, &mut row)?;
+                self.put_changes(choice, choices, &mut row)?;
             }
             put(&row);
             self.draws |= choice.scored() || choice.given.is_none() && row.halvings != 0.0;
@@ -239,7 +245,7 @@ impl<D: Device> Chooser<D> {
                 self.out_stride = out_len();
             }
         }
-        (self.n_rows, self.n_padded) = (step.choices.len(), n_padded);
+        (self.n_rows, self.n_padded) = (choices.rows.len(), n_padded);
         for _ in self.n_rows..n_padded {
             put(&no_row());
         }
@@ -248,10 +254,15 @@ impl<D: Device> Chooser<D> {
     }
 
     /// Puts into `row` what changes its logits, and keeps the edits for the device.
-    fn put_changes(&mut self, choice: &Choice, step: &Step, row: &mut SampleRow) -> Result<()> {
+    fn put_changes(
+        &mut self,
+        choice: &Choice,
+        choices: &Choices,
+        row: &mut SampleRow,
+    ) -> Result<()> {
         row.first_edit = (self.host_edits.len() / EDIT) as u32;
         row.n_edits = choice.edits.len() as u32;
-        for edit in &step.edits[choice.edits.clone()] {
+        for edit in &choices.edits[choice.edits.clone()] {
             let words = [edit.token as u32, edit.add.to_bits()];
             self.host_edits.extend_from_slice(&words);
         }
@@ -275,7 +286,7 @@ impl<D: Device> Chooser<D> {
         self.awaits_masks
     }
 
-    /// Loads [`Step::masks`] of the loaded step.
+    /// Loads [`Choices::masks`] of the loaded step.
     pub fn load_masks(&mut self, masks: &[u32]) -> Result<()> {
         self.awaits_masks = false;
         self.masks.write_numbers(0, masks)

@@ -20,7 +20,7 @@ use super::output::Output;
 use super::phrases::{Phrases, Progress};
 use super::sampler::{self, Continuation, Sampler};
 use super::text::TextStream;
-use crate::backend::{Choice, Pick, Step};
+use crate::backend::{Choice, Choices, Pick};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
@@ -247,7 +247,7 @@ impl Group {
         &mut self,
         at: usize,
         choice: &Choice,
-        step: &Step,
+        choices: &Choices,
         row: Row<'_>,
         output: &Output,
     ) -> Result<()> {
@@ -264,7 +264,7 @@ impl Group {
         let top = match row {
             Row::Logits(sampler) => {
                 self.possible |= sampler.has_possible();
-                let beam = sampler.continuations(choice, step, n, out);
+                let beam = sampler.continuations(choice, choices, n, out);
                 if let Some(beam) = &beam {
                     self.forced.clear();
                     let progress = &self.slots[self.beams[at]].progress;

@@ -1,7 +1,7 @@
 //! What a device has chosen, in the sampler's types.
 
 use super::{ALTERNATIVES, Continuation, LogSoftmax, Score};
-use crate::backend::choice::{Choice, Pick};
+use crate::backend::{Choice, Pick};
 use crate::engine::event::Alternative;
 use crate::{Result, Token, reserve};
 

@@ -20,7 +20,7 @@ use self::filters::{change, clean, filter_probabilities, keep_nucleus};
 use self::passes::{best, exponentials, kth_largest, maximum, share_from, total_mass};
 use super::event::Alternative;
 use super::request::GenerateOptions;
-use crate::backend::Step;
+use crate::backend::Choices;
 use crate::backend::choice::{self, Changes, Choice, ONE, Scale, Strategy, mass, rank};
 use crate::{Result, Token, reserve};
 use rand::rngs::ChaCha8Rng;
@@ -177,11 +177,11 @@ impl Sampler {
         self.is_contrasted = false;
     }
 
-    /// Makes `choice`, one of the step's choices, for the loaded row. Returns `None` if no token is
+    /// Makes `choice`, one of `choices`, for the loaded row. Returns `None` if no token is
     /// possible. If there is no memory for the alternatives, it fails with
     /// [`Error::Refused`](crate::Error::Refused).
-    pub fn choose(&mut self, choice: &Choice, step: &Step) -> Result<Option<(Token, Score)>> {
-        let drawn = || self.draw(&choice.strategy, step.changes(choice), choice.draw);
+    pub fn choose(&mut self, choice: &Choice, choices: &Choices) -> Result<Option<(Token, Score)>> {
+        let drawn = || self.draw(&choice.strategy, choices.changes(choice), choice.draw);
         match choice.given.or_else(drawn) {
             Some(token) => self.scored(choice, token),
             None => Ok(None),
@@ -358,14 +358,14 @@ impl Sampler {
         softmax.logprob(self.logits[token as usize])
     }
 
-    /// The `n` best continuations of a beam under `choice`, one of the step's, appended to `out`:
+    /// The `n` best continuations of a beam under `choice`, one of `choices`, appended to `out`:
     /// best first, ties lowest id first, none that is impossible. What changes logits elsewhere
     /// changes log probabilities here, so that they stay those of the model where nothing does.
     /// `None` if the loaded row has no possible token.
     pub fn continuations(
         &mut self,
         choice: &Choice,
-        step: &Step,
+        choices: &Choices,
         n: usize,
         out: &mut Vec<Continuation>,
     ) -> Option<Beam> {
@@ -380,7 +380,7 @@ impl Sampler {
             ..
         } = self;
         let logits = &logits[..logits.len().min(*n_tokens)];
-        let (penalty, changes) = (choice.strategy.penalty, step.changes(choice));
+        let (penalty, changes) = (choice.strategy.penalty, choices.changes(choice));
         let plain = penalty == 1.0 && changes.edits.is_empty() && changes.mask.is_none();
         let values = match plain {
             true => logits,

@@ -3,8 +3,8 @@
 
 use super::Scheduler;
 use crate::Error;
-use crate::backend::choice::{RowAnswer, Search};
-use crate::backend::{Answer, RowKind, Step};
+use crate::backend::choice::Search;
+use crate::backend::{Answer, RowAnswer, RowKind, Step};
 use crate::engine::draft::{Guesser, draft_after};
 use crate::engine::event::FinishReason;
 use crate::engine::group::Row;
@@ -18,6 +18,7 @@ impl Scheduler {
     pub fn absorb(&mut self, plan: &Plan, answer: Answer<'_>, seconds: f64) {
         let Plan {
             step,
+            choices,
             whose,
             branches,
         } = plan;
@@ -55,7 +56,7 @@ impl Scheduler {
                 self.fork_samples(at);
             }
             for row in wanted_before(span.rows.start)..wanted_before(span.rows.end) {
-                let choice = &step.choices[row];
+                let choice = &choices.rows[row];
                 let position = span.position + step.wanted[row] as usize - span.rows.start;
                 if span.kind == RowKind::Decode {
                     let (sequence, row) = (&mut self.running[at], step.wanted[row] as usize);
@@ -83,7 +84,7 @@ impl Scheduler {
                     let (pool, copies) = (&mut self.pool, &mut self.copies);
                     if sequence.end.is_none()
                         && let Err(error) =
-                            sequence.take_beam(*branch_at, choice, step, row, pool, copies)
+                            sequence.take_beam(*branch_at, choice, choices, row, pool, copies)
                     {
                         sequence.end = Some(Err(error));
                     }
@@ -98,7 +99,7 @@ impl Scheduler {
                     if sequence.end.is_some() || !(sequence.id == *id || shares) {
                         continue;
                     }
-                    match sequence.ask(position, choice, step, &mut self.sampler) {
+                    match sequence.ask(position, choice, choices, &mut self.sampler) {
                         Ok(false) => {}
                         Ok(true) => continue,
                         Err(error) => {
@@ -108,7 +109,7 @@ impl Scheduler {
                     }
                     let (got, possible) = match answer {
                         RowAnswer::Logits(_) => {
-                            let got = self.sampler.choose(choice, step);
+                            let got = self.sampler.choose(choice, choices);
                             let possible = matches!(got, Ok(None)) && self.sampler.has_possible();
                             (got, possible)
                         }

@@ -189,7 +189,7 @@ impl Scheduler {
     /// One more draft of each sequence that still lacks some.
     fn propose_next(&mut self, model: &mut DraftModel, place: usize) -> Result<()> {
         model.plan.clear();
-        if self.reserve_changes(&mut model.plan.step).is_err() {
+        if self.reserve_changes(&mut model.plan.choices).is_err() {
             // A draft is a hint: without room for what changes its choice there is none.
             return Ok(());
         }
@@ -203,8 +203,8 @@ impl Scheduler {
                 continue;
             }
             add_lacking(model, sequence, branch.tokens.len(), &self.pool);
-            let (step, editor) = (&mut model.plan.step, &mut self.editor);
-            want_guess(step, sequence, branch, rows - 1, editor);
+            let (plan, editor) = (&mut model.plan, &mut self.editor);
+            want_guess(plan, sequence, branch, rows - 1, editor);
         }
         if model.plan.is_empty() {
             return Ok(());
@@ -231,7 +231,12 @@ impl Scheduler {
                 }
             }
             model.plan.clear();
-            let Plan { step, whose, .. } = plan;
+            let Plan {
+                step,
+                choices,
+                whose,
+                ..
+            } = plan;
             for (span, id) in step.spans.iter().zip(whose) {
                 let sequence = this.running.iter().find(|s| s.id == *id);
                 let Some(sequence) = sequence.filter(|s| contrasts(s)) else {
@@ -240,7 +245,7 @@ impl Scheduler {
                 let first = model.plan.step.tokens.len();
                 let (tokens, place) = (&step.tokens[span.rows.clone()], (span.kind, span.position));
                 add(&mut model.plan, sequence, place, tokens, &this.pool);
-                for (at, (row, choice)) in step.wanted.iter().zip(&step.choices).enumerate() {
+                for (at, (row, choice)) in step.wanted.iter().zip(&choices.rows).enumerate() {
                     let row = *row as usize;
                     if span.rows.contains(&row) && choice.given.is_none() {
                         model.pair(at, first + row - span.rows.start);

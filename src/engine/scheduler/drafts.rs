@@ -1,8 +1,7 @@
 //! The drafts of the step that is being planned: of which sequences, and how many pay.
 
 use super::Scheduler;
-use crate::backend::choice::RowAnswer;
-use crate::backend::{Answer, Run};
+use crate::backend::{Answer, RowAnswer, Run};
 use crate::engine::draft::{Askers, Guesser, IN_ANY_CASE};
 use crate::engine::guide::Work;
 use crate::engine::pace::{Gain, Pace};
@@ -143,15 +142,15 @@ impl Scheduler {
         answer: Answer<'_>,
         vocab_size: usize,
     ) -> Result<()> {
-        let rows = plan.step.choices.len();
+        let rows = plan.choices.rows.len();
         if let Err(words) = answer.complete(rows, vocab_size) {
             return Err(Error::Internal(format!("a guesser's answer: {words}")));
         }
-        for (row, (id, choice)) in plan.whose.iter().zip(&plan.step.choices).enumerate() {
+        for (row, (id, choice)) in plan.whose.iter().zip(&plan.choices.rows).enumerate() {
             let token = match answer.row(row, vocab_size) {
                 RowAnswer::Logits(logits) => {
                     self.sampler.load(logits);
-                    let chosen = self.sampler.choose(choice, &plan.step)?;
+                    let chosen = self.sampler.choose(choice, &plan.choices)?;
                     chosen.map(|(token, _)| token)
                 }
                 RowAnswer::Pick(pick, _) => pick.token,

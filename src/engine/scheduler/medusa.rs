@@ -36,7 +36,7 @@ impl Scheduler {
         let guesser = medusa.guesser();
         for head in 0..self.settle_asked(guesser, &medusa.pace, decodes, room) {
             medusa.plan.clear();
-            if self.reserve_changes(&mut medusa.plan.step).is_err() {
+            if self.reserve_changes(&mut medusa.plan.choices).is_err() {
                 // A draft is a hint: without room for what changes its choice there is none.
                 break;
             }
@@ -45,8 +45,8 @@ impl Scheduler {
                 let lacks = drafts.is_some_and(|drafts| drafts.lacks(guesser, head));
                 if let Some(row) = sequence.last_row.filter(|_| lacks) {
                     add_row(&mut medusa.plan, sequence, row);
-                    let (step, branch) = (&mut medusa.plan.step, &sequence.branch);
-                    want_guess(step, sequence, branch, 0, &mut self.editor);
+                    let (plan, branch) = (&mut medusa.plan, &sequence.branch);
+                    want_guess(plan, sequence, branch, 0, &mut self.editor);
                 }
             }
             if medusa.plan.is_empty() {
@@ -66,6 +66,7 @@ fn add_row(plan: &mut Plan, sequence: &Sequence, row: u32) {
         step,
         whose,
         branches,
+        ..
     } = plan;
     let at = step.tokens.len();
     step.tokens.push(row as Token);

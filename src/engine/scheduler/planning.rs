@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use crate::backend::choice::{Search, mask_words};
-use crate::backend::{RowKind, Run, Span, Step};
+use crate::backend::{Choices, RowKind, Run, Span, Step};
 use crate::engine::branch::Branch;
 use crate::engine::edits::Editor;
 use crate::engine::lock::lock;
@@ -22,10 +22,10 @@ impl Scheduler {
         }
         self.keep_up()?;
         self.draft(run)?;
-        if self.reserve_changes(&mut plan.step).is_err() {
+        if self.reserve_changes(&mut plan.choices).is_err() {
             self.drop_drafts();
         }
-        if let Err(error) = self.reserve_changes(&mut plan.step) {
+        if let Err(error) = self.reserve_changes(&mut plan.choices) {
             let needs_room = |s: &&mut Sequence| s.history_len() > 0 || s.policy.is_edited();
             for sequence in self.running.iter_mut().filter(needs_room) {
                 sequence.end = Some(Err(error.clone()));
@@ -36,7 +36,7 @@ impl Scheduler {
         let rows = self.running.iter().filter(|s| guided(s));
         let rows: usize = rows.map(|s| s.branches().count() + s.n_drafts()).sum();
         let words = rows * mask_words(self.n_tokens);
-        if let Err(error) = reserve::vec("the masks of a step", &mut plan.step.masks, words) {
+        if let Err(error) = reserve::vec("the masks of a step", &mut plan.choices.masks, words) {
             for sequence in self.running.iter_mut().filter(|s| guided(s)) {
                 sequence.end = Some(Err(error.clone()));
             }
@@ -64,7 +64,7 @@ impl Scheduler {
                     written: branch.computed,
                 };
                 add_span(plan, sequence, &rows_of, pool);
-                want(&mut plan.step, sequence, branch, rows, &mut self.editor);
+                want(plan, sequence, branch, rows, &mut self.editor);
             }
             sequence.branch.tokens.truncate(n);
         }
@@ -106,7 +106,7 @@ impl Scheduler {
         if !rows().map(|s| s.id).eq(plan.whose.iter().copied())
             || !rows().all(Sequence::goes_on)
             || self.running.iter().any(|s| s.sits_out == s.could_go_on())
-            || self.reserve_edits(&mut next.step).is_err()
+            || self.reserve_edits(&mut next.choices).is_err()
         {
             return;
         }
@@ -124,7 +124,7 @@ impl Scheduler {
                 written: branch.computed,
             };
             add_span(next, sequence, &rows, pool);
-            want(&mut next.step, sequence, branch, 0..1, &mut self.editor);
+            want(next, sequence, branch, 0..1, &mut self.editor);
         }
         for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
             if let Some(drafts) = &mut sequence.drafts {
@@ -139,6 +139,7 @@ impl Scheduler {
     fn ask_for_masks(&mut self, plan: &mut Plan) {
         let Plan {
             step,
+            choices,
             whose,
             branches,
         } = plan;
@@ -151,7 +152,7 @@ impl Scheduler {
                 continue;
             }
             let first = row;
-            for (choice, wanted) in step.choices.iter_mut().zip(&step.wanted) {
+            for (choice, wanted) in choices.rows.iter_mut().zip(&step.wanted) {
                 let is_its = span.rows.contains(&(*wanted as usize));
                 if is_its && choice.given.is_none() {
                     choice.mask = Some(row as u32);
@@ -164,12 +165,12 @@ impl Scheduler {
                 self.guides.ask(sequence, *branch, first, drafts);
             }
         }
-        step.masks.resize(row * mask_words(self.n_tokens), 0);
+        choices.masks.resize(row * mask_words(self.n_tokens), 0);
     }
 
     /// Waits for the masks of a step, if they have not been collected yet.
     pub fn collect_masks(&mut self, plan: &mut Plan) {
-        let times = self.guides.collect(&mut plan.step, &mut self.running);
+        let times = self.guides.collect(&mut plan.choices, &mut self.running);
         if times.masks > 0 {
             let mut totals = lock(&self.shared.totals);
             totals.masks += times.masks;
@@ -179,14 +180,14 @@ impl Scheduler {
     }
 
     /// Room for what the tokens of a step are chosen by.
-    pub(super) fn reserve_changes(&self, step: &mut Step) -> Result<()> {
+    pub(super) fn reserve_changes(&self, choices: &mut Choices) -> Result<()> {
         let history = self.running.iter().map(Sequence::history_len).sum();
-        reserve::vec("the tokens for penalties", &mut step.history, history)?;
-        self.reserve_edits(step)
+        reserve::vec("the tokens for penalties", &mut choices.history, history)?;
+        self.reserve_edits(choices)
     }
 
     /// Room for the edits that the running sequences can have in a step.
-    fn reserve_edits(&self, step: &mut Step) -> Result<()> {
+    fn reserve_edits(&self, choices: &mut Choices) -> Result<()> {
         let edited = self.running.iter().filter(|s| s.policy.is_edited());
         let most = |s: &Sequence| -> usize {
             let (options, rows) = (&s.call().options, 1 + s.n_drafts());
@@ -194,7 +195,7 @@ impl Scheduler {
             s.branches().map(most).sum()
         };
         let edits = edited.map(most).sum();
-        reserve::vec("the edits of logits", &mut step.edits, edits)
+        reserve::vec("the edits of logits", &mut choices.edits, edits)
     }
 
     /// Whether an earlier span of this step computes the page with which this sequence would begin.
@@ -255,52 +256,53 @@ impl Scheduler {
         };
         let rows_wanted = wanted_from..rows;
         let editor = &mut self.editor;
-        want(&mut plan.step, sequence, branch, rows_wanted, editor);
+        want(plan, sequence, branch, rows_wanted, editor);
         rows
     }
 }
 
-/// Asks for the logits of some rows of the step's last span, which belongs to this branch of the
+/// Asks for tokens behind some rows of the step's last span, which belongs to this branch of the
 /// sequence.
 pub(super) fn want(
-    step: &mut Step,
+    plan: &mut Plan,
     sequence: &Sequence,
     branch: &Branch,
     rows: Range<usize>,
     editor: &mut Editor,
 ) {
+    let Plan { step, choices, .. } = plan;
     let Some(span) = step.spans.last() else {
         return;
     };
     for row in rows {
         let policy = &sequence.policy;
         let next = span.position + row + 1;
-        let mut choice = policy.choice(branch, next - 1, &mut step.history);
+        let mut choice = policy.choice(branch, next - 1, &mut choices.history);
         if choice.given.is_none() && policy.is_edited() {
-            let (first, prompt_len) = (step.edits.len(), branch.prompt_len);
+            let (first, prompt_len) = (choices.edits.len(), branch.prompt_len);
             // If this step follows another, its last token is not known yet.
             let tokens = &branch.tokens[..next.min(branch.tokens.len())];
             let (output, generated) = (&tokens[prompt_len..], next - prompt_len);
             let options = &sequence.call().options;
-            editor.write(options, tokens, output, generated, &mut step.edits);
-            choice.edits = first..step.edits.len();
+            editor.write(options, tokens, output, generated, &mut choices.edits);
+            choice.edits = first..choices.edits.len();
         }
         step.wanted.push((span.rows.start + row) as u32);
-        step.choices.push(choice);
+        choices.rows.push(choice);
     }
 }
 
 /// Asks for a guess at the token behind row `row` of the step's last span. Nobody is told of it, so
 /// nothing but the token is computed.
 pub(super) fn want_guess(
-    step: &mut Step,
+    plan: &mut Plan,
     sequence: &Sequence,
     branch: &Branch,
     row: usize,
     editor: &mut Editor,
 ) {
-    want(step, sequence, branch, row..row + 1, editor);
-    if let Some(choice) = step.choices.last_mut() {
+    want(plan, sequence, branch, row..row + 1, editor);
+    if let Some(choice) = plan.choices.rows.last_mut() {
         (choice.logprob, choice.top, choice.to_host) = (false, 0, false);
         choice.search = Search::Off;
     }
@@ -325,6 +327,7 @@ pub(super) fn add_span(plan: &mut Plan, sequence: &Sequence, rows: &Rows<'_>, po
         step,
         whose,
         branches,
+        ..
     } = plan;
     let Rows {
         branch, position, ..

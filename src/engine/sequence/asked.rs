@@ -2,8 +2,7 @@
 //! it waits for the reader.
 
 use super::Sequence;
-use crate::backend::Step;
-use crate::backend::choice::{Changes, Choice, Strategy};
+use crate::backend::choice::{Changes, Choice, Choices, Strategy};
 use crate::engine::inquiry::Open;
 use crate::engine::sampler::Sampler;
 use crate::{Error, Result, Token};
@@ -37,14 +36,14 @@ impl Sequence {
         &mut self,
         position: usize,
         choice: &Choice,
-        step: &Step,
+        choices: &Choices,
         sampler: &mut Sampler,
     ) -> Result<bool> {
         let Some(inquiry) = self.inquiry.as_mut().filter(|_| choice.given.is_none()) else {
             return Ok(false);
         };
         let forbidden = |mask: &[u32]| mask.iter().all(|word| *word == 0);
-        if !sampler.has_possible() || step.changes(choice).mask.is_some_and(forbidden) {
+        if !sampler.has_possible() || choices.changes(choice).mask.is_some_and(forbidden) {
             return Ok(false);
         }
         let Some(mut row) = inquiry.row.take() else {
@@ -53,7 +52,7 @@ impl Sequence {
         row.tokens.clear();
         row.tokens.extend_from_slice(&self.branch.tokens);
         row.logits.clear();
-        let changed = sampler.changed(&choice.strategy, step.changes(choice));
+        let changed = sampler.changed(&choice.strategy, choices.changes(choice));
         row.logits.extend_from_slice(changed);
         inquiry.raw.clear();
         inquiry.raw.extend_from_slice(sampler.loaded());

@@ -2,7 +2,7 @@
 
 use super::Sequence;
 use crate::Result;
-use crate::backend::{Choice, Step};
+use crate::backend::{Choice, Choices};
 use crate::engine::branch::Branch;
 use crate::engine::event::FinishReason;
 use crate::engine::group::Row;
@@ -50,7 +50,7 @@ impl Sequence {
         &mut self,
         at: usize,
         choice: &Choice,
-        step: &Step,
+        choices: &Choices,
         row: Row<'_>,
         pool: &mut Pool,
         copies: &mut Vec<(u32, u32)>,
@@ -60,7 +60,7 @@ impl Sequence {
         else {
             return Ok(());
         };
-        group.take_row(at, choice, step, row, output)?;
+        group.take_row(at, choice, choices, row, output)?;
         if group.has_all_rows() {
             self.end = group.advance(branch, output, pool, copies)?.map(Ok);
         }

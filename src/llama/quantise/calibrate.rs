@@ -10,7 +10,7 @@
 //! tokens: 0.9 + 0.3 + 1.0 + 0.8 GB.
 
 use super::feedback::Feedback;
-use super::gram::{Adder, Gram, floats, pack, read, step};
+use super::gram::{Adder, Gram, floats, pack, step};
 use super::layout::{Output, Unit};
 use super::partial::Partial;
 use crate::backend::cpu::{Cpu, CpuBuf, CpuKv, CpuMat};
@@ -67,10 +67,10 @@ impl Seen {
         };
         self.products += 1;
         input.clear();
-        input.extend_from_slice(read(cpu, y)?);
+        input.extend_from_slice(cpu.read(y));
         cpu.matmul_add(x, w, y);
         output.clear();
-        output.extend_from_slice(read(cpu, x)?);
+        output.extend_from_slice(cpu.read(x));
         Ok(())
     }
 }

@@ -5,10 +5,9 @@
 
 use crate::backend::cpu::{Cpu, CpuBuf, CpuMat};
 use crate::backend::{
-    Answer, Backend, Block, MatSpec, MatUse, PartSpec, RopeTable, RowKind, RowOrder, Shape, Span,
-    Step,
+    Backend, Block, MatSpec, MatUse, PartSpec, RopeTable, RowKind, RowOrder, Shape, Span, Step,
 };
-use crate::{Dtype, Error, Result, reserve};
+use crate::{Dtype, Result, reserve};
 
 /// A backend for products of `X^T`.
 pub(super) struct Adder {
@@ -42,14 +41,6 @@ pub(super) fn step(first: usize, rows: usize) -> Step {
         pages: (0..pages as u32).collect(),
         wanted: all.collect(),
         ..Step::default()
-    }
-}
-
-/// The first rows of a buffer, as many as the loaded step wants.
-pub(super) fn read<'a>(cpu: &'a mut Cpu, buf: &'a CpuBuf) -> Result<&'a [f32]> {
-    match cpu.read(buf)? {
-        Answer::Logits(numbers) => Ok(numbers),
-        _ => Err(Error::Internal("a CPU that picks tokens".into())),
     }
 }
 
@@ -144,7 +135,7 @@ impl Gram {
             let first = block * adder.rows;
             let step = step(first, adder.rows.min(self.k - first));
             adder.cpu.load_step(&step);
-            all.extend_from_slice(read(&mut adder.cpu, &sums)?);
+            all.extend_from_slice(adder.cpu.read(&sums));
         }
         Ok(all)
     }

@@ -22,7 +22,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Answer, Limits, Run, Step, Watch, Wire};
+use crate::backend::{Answer, Choices, Limits, Run, Step, Watch, Wire};
 use crate::{Error, Result};
 use adapters::{Desks, Orders};
 use link::{BEAT, Link};
@@ -173,10 +173,10 @@ impl Processes {
 }
 
 impl Run for Processes {
-    fn submit(&mut self, step: &Step) -> Result<()> {
+    fn submit(&mut self, step: &Step, choices: &Choices) -> Result<()> {
         self.stepping = true;
         self.link.link().tell_all(Kind::Step, |m| m.step(step))?;
-        Self::told(&self.link, self.own.submit(step))
+        Self::told(&self.link, self.own.submit(step, choices))
     }
 
     fn collect(&mut self) -> Result<Answer<'_>> {

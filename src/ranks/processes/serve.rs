@@ -5,7 +5,7 @@ use super::Shared;
 use super::adapters::{Adapters, Load};
 use super::link::BEAT;
 use super::message::{Kind, Message};
-use crate::backend::{Run, Step};
+use crate::backend::{Choices, Run, Step};
 use crate::{Error, Result, reserve};
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ fn perform(
     match message.kind {
         Kind::Step => {
             reader.step(&limits, &|id| adapters.get(id), step)?;
-            run.submit(step)?;
+            run.submit(step, Choices::NONE)?;
             run.collect()?;
             // Nobody else may have them any more.
             step.adapters.clear();

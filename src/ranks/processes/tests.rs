@@ -86,7 +86,7 @@ impl Fake {
 }
 
 impl Run for Fake {
-    fn submit(&mut self, step: &Step) -> Result<()> {
+    fn submit(&mut self, step: &Step, _: &Choices) -> Result<()> {
         if self.breaks_at == Some(step.tokens[0]) {
             return Err(Error::Device("out of order".into()));
         }
@@ -199,7 +199,7 @@ fn run_with<'l>(
 }
 
 fn sum_of(processes: &mut Processes, token: i32) -> Result<f32> {
-    match processes.run(&a_step(token))? {
+    match processes.run(&a_step(token), Choices::NONE)? {
         Answer::Logits(sum) => Ok(sum[0]),
         Answer::Picks { .. } => panic!("no picks"),
     }

@@ -11,7 +11,7 @@ fn edit(token: Token, add: f32) -> Edit {
 #[test]
 fn edits_and_masks_come_after_the_penalty() {
     let logits = [4.0, -1.0, f32::MAX, f32::NAN, 2.0, 0.5];
-    let step = Step {
+    let choices = Choices {
         history: vec![0],
         edits: vec![
             edit(0, 3.0),
@@ -23,7 +23,7 @@ fn edits_and_masks_come_after_the_penalty() {
         // Two rows: the first allows everything, the second all but token 2; neither has bits for
         // more than the vocabulary.
         masks: vec![u32::MAX, 0b11_1011],
-        ..Step::default()
+        ..Choices::default()
     };
     let params = Params {
         repetition_penalty: 2.0,
@@ -45,7 +45,7 @@ fn edits_and_masks_come_after_the_penalty() {
     let mut sampler = Sampler::new(6);
     sampler.load(&logits);
     let mut kept = |choice: Choice| -> Vec<(Token, f64)> {
-        let kept = sampler.distribution(&choice.strategy, step.changes(&choice));
+        let kept = sampler.distribution(&choice.strategy, choices.changes(&choice));
         let one = kept.iter().map(|k| k.mass).max().unwrap();
         let share = |mass: u64| (mass as f64 / one as f64).ln();
         kept.iter().map(|k| (k.token, share(k.mass))).collect()
@@ -65,9 +65,9 @@ fn edits_and_masks_come_after_the_penalty() {
     assert_eq!(left.iter().map(|k| k.0).collect::<Vec<_>>(), [0, 1, 4, 5]);
     assert_eq!(left[0].1, left[2].1);
     // Nothing is left, though the row has possible tokens.
-    let none = Step {
+    let none = Choices {
         masks: vec![0],
-        ..Step::default()
+        ..Choices::default()
     };
     let nothing = Choice {
         history: 0..0,

@@ -4,8 +4,7 @@ mod distributions;
 mod edits;
 
 use llamabi::Token;
-use llamabi::backend::Step;
-use llamabi::backend::choice::{Changes, Choice, Edit, Search, Strategy};
+use llamabi::backend::choice::{Changes, Choice, Choices, Edit, Search, Strategy};
 use llamabi::engine::GenerateOptions as Params;
 use llamabi::engine::sampler::{Sampler, uniform};
 use std::collections::{HashMap, HashSet};

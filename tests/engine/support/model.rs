@@ -4,7 +4,7 @@
 use super::PATIENCE;
 use super::toy::{EOS, IDS, VOCAB};
 use llamabi::backend::choice::{Scale, mass};
-use llamabi::backend::{Answer, Choice, Limits, Pick, RowKind, Run, Step};
+use llamabi::backend::{Answer, Choice, Choices, Limits, Pick, RowKind, Run, Step};
 use llamabi::engine::sampler::Sampler;
 use llamabi::{Error, Result, Token};
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ pub struct Model {
     /// What the next step may follow: the tokens that the last one chose, one for each row.
     chosen: Option<Vec<Option<Token>>>,
     /// A step whose tokens are chosen when its masks are there.
-    unmasked: Option<(Step, Given)>,
+    unmasked: Option<(Step, Choices, Given)>,
     /// Not collected, oldest first.
     answers: VecDeque<Given>,
     given: Given,
@@ -197,8 +197,14 @@ impl Model {
     }
 
     /// What of a row a device gives, its list not made by the sampler.
-    fn pick(&self, step: &Step, at: usize, logits: &[f32], top: &mut Vec<(Token, f32)>) -> Pick {
-        let choice = &step.choices[at];
+    fn pick(
+        &self,
+        choices: &Choices,
+        at: usize,
+        logits: &[f32],
+        top: &mut Vec<(Token, f32)>,
+    ) -> Pick {
+        let choice = &choices.rows[at];
         let clean = |logit: &f32| {
             if logit.is_finite() {
                 *logit
@@ -210,7 +216,7 @@ impl Model {
         let mut sampler = Sampler::new(choice.n_tokens);
         sampler.load(&logits);
         let token = sampler
-            .choose(choice, step)
+            .choose(choice, choices)
             .unwrap()
             .map(|(token, _)| token);
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -235,26 +241,26 @@ impl Model {
     }
 
     /// Chooses the tokens of a step, if it is the model that does.
-    fn choose(&mut self, mut step: Step, mut given: Given) {
+    fn choose(&mut self, step: &Step, mut choices: Choices, mut given: Given) {
         if self.ahead && !given.for_host {
             for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
-                if is_left_to_host(&step.choices[at]) {
+                if is_left_to_host(&choices.rows[at]) {
                     assert!(!step.follows);
                     let number = given.left.len() / VOCAB;
                     given.picks.push(Pick::left_to_host(number as u32));
                     given.left.extend(logits);
                     continue;
                 }
-                if step.follows && step.choices[at].strategy.penalty != 1.0 {
+                if step.follows && choices.rows[at].strategy.penalty != 1.0 {
                     // A device has them from the steps before.
-                    assert!(step.choices[at].history.is_empty());
-                    let first = step.history.len();
-                    step.history.extend(&given.histories[at]);
-                    step.choices[at].history = first..step.history.len();
+                    assert!(choices.rows[at].history.is_empty());
+                    let first = choices.history.len();
+                    choices.history.extend(&given.histories[at]);
+                    choices.rows[at].history = first..choices.history.len();
                 }
                 given
                     .picks
-                    .push(self.pick(&step, at, logits, &mut given.top));
+                    .push(self.pick(&choices, at, logits, &mut given.top));
             }
             let mut spans = step.spans.iter();
             let decodes = spans.all(|span| span.kind == RowKind::Decode && span.rows.len() == 1);
@@ -276,8 +282,8 @@ fn is_left_to_host(choice: &Choice) -> bool {
 }
 
 impl Run for Model {
-    fn submit(&mut self, step: &Step) -> Result<()> {
-        self.check(step);
+    fn submit(&mut self, step: &Step, choices: &Choices) -> Result<()> {
+        self.check(step, choices);
         self.probe.begin(step)?;
         let mut step = step.clone();
         if let (true, Some(chosen)) = (step.follows, &self.chosen) {
@@ -316,11 +322,11 @@ impl Run for Model {
         }
         self.chosen = None;
         // Of a step without choices, too.
-        given.for_host = step.choices.iter().all(is_left_to_host);
+        given.for_host = choices.rows.iter().all(is_left_to_host);
         let masked = |choice: &Choice| choice.mask.is_some() && !is_left_to_host(choice);
-        match self.ahead && step.choices.iter().any(masked) {
-            true => self.unmasked = Some((step, given)),
-            false => self.choose(step, given),
+        match self.ahead && choices.rows.iter().any(masked) {
+            true => self.unmasked = Some((step, choices.clone(), given)),
+            false => self.choose(&step, choices.clone(), given),
         }
         Ok(())
     }
@@ -330,10 +336,10 @@ impl Run for Model {
     }
 
     fn give_masks(&mut self, masks: &[u32]) {
-        let (mut step, given) = self.unmasked.take().expect("a step that awaits masks");
-        assert_eq!(masks.len(), step.masks.len());
-        step.masks = masks.to_vec();
-        self.choose(step, given);
+        let (step, mut choices, given) = self.unmasked.take().expect("a step that awaits masks");
+        assert_eq!(masks.len(), choices.masks.len());
+        choices.masks = masks.to_vec();
+        self.choose(&step, choices, given);
     }
 
     fn collect(&mut self) -> Result<Answer<'_>> {
@@ -362,14 +368,14 @@ impl Run for Model {
         self.heads.as_ref().map_or(0, |(n, _)| *n)
     }
 
-    fn guess(&mut self, head: usize, step: &Step) -> Result<Answer<'_>> {
+    fn guess(&mut self, head: usize, step: &Step, choices: &Choices) -> Result<Answer<'_>> {
         assert!(self.answers.is_empty(), "a step is under way");
         let (n, think) = self.heads.as_mut().expect("there are heads");
         assert!(head < *n && !step.follows && !step.tokens.is_empty());
         let rows = step.tokens.len();
         assert!(step.wanted.iter().copied().eq(0..rows as u32));
-        assert_eq!(step.choices.len(), rows);
-        assert_only_tokens(step);
+        assert_eq!(choices.rows.len(), rows);
+        assert_only_tokens(choices);
         let mut given = Given::default();
         for row in &step.tokens {
             let seen = self.seen.iter().find(|(at, _)| *at == *row as u32);
@@ -387,7 +393,7 @@ impl Run for Model {
             for (at, logits) in given.logits.chunks(VOCAB).enumerate() {
                 given
                     .picks
-                    .push(self.pick(step, at, logits, &mut given.top));
+                    .push(self.pick(choices, at, logits, &mut given.top));
             }
         }
         self.given = given;

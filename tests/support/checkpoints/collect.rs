@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use llamabi::backend::{
-    Answer, Backend, Block, Layer, Limits, MatSpec, PartSpec, QuantBlock, QuantData, Shape, Step,
+    Backend, Block, Layer, Limits, MatSpec, PartSpec, QuantBlock, QuantData, Shape,
 };
 use llamabi::quant::Quant;
 use llamabi::{Dtype, Result};
@@ -179,9 +179,6 @@ impl Backend for Collect {
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<()> {
         unreachable!("nothing runs on this backend")
     }
-    fn load_step(&mut self, step: &Step) {
-        unreachable!("nothing runs on this backend")
-    }
     fn embed(&mut self, x: &mut Vec<f32>, table: &Mat) {
         unreachable!("nothing runs on this backend")
     }
@@ -204,9 +201,6 @@ impl Backend for Collect {
         unreachable!("nothing runs on this backend")
     }
     fn residual_block(&mut self, out: &mut Vec<f32>, w: &Mat, h: &Vec<f32>) {
-        unreachable!("nothing runs on this backend")
-    }
-    fn read<'a>(&mut self, out: &'a Vec<f32>) -> Result<Answer<'a>> {
         unreachable!("nothing runs on this backend")
     }
     fn copy_pages(&mut self, kv: &mut (), pairs: &[(u32, u32)]) -> Result<()> {

@@ -14,11 +14,25 @@ use super::{
     Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, qkv_width, quantise,
     rows, scratch_len, simd, threads, tiles_len, widest, words,
 };
-use crate::backend::{
-    Answer, Backend, Block, Layer, Limits, MatSpec, QuantBlock, Rotation, Shape, Step,
-};
+use crate::backend::{Backend, Block, Layer, Limits, MatSpec, QuantBlock, Rotation, Shape, Step};
 use crate::quant::Quant;
 use crate::{Dtype, Result};
+
+impl Cpu {
+    /// Loads a step into fixed buffers. Operations are those of this step until the next one is
+    /// loaded.
+    pub fn load_step(&mut self, step: &Step) {
+        self.step.load(step);
+        self.plan.load(step);
+    }
+
+    /// The rows of `out` that the loaded step wants, which has ended.
+    pub fn read<'a>(&mut self, out: &'a CpuBuf) -> &'a [f32] {
+        self.step.release_adapters();
+        let wanted = self.step.wanted[ALL].to.len();
+        &out.data[..wanted * out.width]
+    }
+}
 
 impl Backend for Cpu {
     type Buf = CpuBuf;
@@ -96,11 +110,6 @@ impl Backend for Cpu {
 
     fn new_kv(&self, n_pages: usize, dtype: Dtype) -> Result<CpuKv> {
         CpuKv::new(&self.shape, n_pages, dtype)
-    }
-
-    fn load_step(&mut self, step: &Step) {
-        self.step.load(step);
-        self.plan.load(step);
     }
 
     fn embed(&mut self, x: &mut CpuBuf, table: &CpuMat) {
@@ -264,12 +273,6 @@ impl Backend for Cpu {
             wanted: false,
         };
         self.multiply(out, w, h, None, Finish::AddSilu);
-    }
-
-    fn read<'a>(&'a mut self, out: &'a CpuBuf) -> Result<Answer<'a>> {
-        self.step.release_adapters();
-        let wanted = self.step.wanted[ALL].to.len();
-        Ok(Answer::Logits(&out.data[..wanted * out.width]))
     }
 
     fn copy_pages(&mut self, kv: &mut CpuKv, pairs: &[(u32, u32)]) -> Result<()> {

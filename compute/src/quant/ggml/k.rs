@@ -112,7 +112,7 @@ pub(super) fn q5(b: &[u8; 176], to: &mut [f32; 256]) {
 
 /// The codes of a Q5_K block.
 #[inline(always)]
-pub(super) fn q5_codes(b: &[u8; 176], to: &mut [u8; 256]) {
+fn q5_codes(b: &[u8; 176], to: &mut [u8; 256]) {
     let fifth = &b[16..48];
     for (group, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (from, shift) = (&b[48 + 32 * (group / 2)..][..32], group % 2 * 4);
@@ -130,7 +130,7 @@ pub(super) fn q6(b: &[u8; 210], to: &mut [f32; 256]) {
 
 /// As [`q3_codes`], of Q6_K.
 #[inline(always)]
-pub(super) fn q6_codes(b: &[u8; 210], to: &mut [u8; 256]) -> [i8; 16] {
+fn q6_codes(b: &[u8; 210], to: &mut [u8; 256]) -> [i8; 16] {
     let (low, high, scales) = (&b[..128], &b[128..192], &b[192..208]);
     for (group, to) in to.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         // In each half of the block, the quarters are of 32 weights: the lower 4 bits of 64 bytes,

@@ -147,8 +147,8 @@ fn join_halves(from: &[u8], to: &mut [u8]) {
     split_halves(from, low, high);
 }
 
-/// A word of a plane, as [`crate::quant::k`] has it: `N` times `BITS` bits of every byte, of N words
-/// of the file in which they begin at bit `shift` of a byte.
+/// A word of a plane, as [`crate::quant::k`] has it: of every byte of `N` words of the file, the
+/// `BITS` bits that begin at bit `shift`.
 #[inline(always)]
 fn gather<const BITS: usize, const N: usize>(from: &[[u8; 4]], shift: usize) -> [u8; 4] {
     let mask = const { 0x0101_0101 * ((1 << BITS) - 1) };

@@ -47,7 +47,7 @@ fn step_with(token: i32, id: u32) -> Step {
 }
 
 fn sum_with(processes: &mut Processes, token: i32, id: u32) -> Result<f32> {
-    match processes.run(&step_with(token, id))? {
+    match processes.run(&step_with(token, id), Choices::NONE)? {
         Answer::Logits(sum) => Ok(sum[0]),
         Answer::Picks { .. } => panic!("no picks"),
     }

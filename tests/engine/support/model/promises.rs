@@ -4,12 +4,12 @@ use super::super::toy::{IDS, VOCAB};
 use super::Model;
 use llamabi::Token;
 use llamabi::backend::choice::Search;
-use llamabi::backend::{Limits, RowKind, Step};
+use llamabi::backend::{Choices, Limits, RowKind, Step};
 use std::collections::HashSet;
 
 impl Model {
-    /// Everything a step promises.
-    pub(super) fn check(&self, step: &Step) {
+    /// Everything a step and its choices promise.
+    pub(super) fn check(&self, step: &Step, choices: &Choices) {
         let Limits {
             page_size,
             n_pages,
@@ -20,15 +20,15 @@ impl Model {
         let rows = step.tokens.len();
         assert!(rows > 0 && rows <= max_rows, "{rows} rows of {max_rows}");
         assert!(step.wanted.len() <= max_wanted);
-        if !self.drafts || !step.choices.is_empty() {
-            assert_eq!(step.choices.len(), step.wanted.len());
+        if !self.drafts || !choices.rows.is_empty() {
+            assert_eq!(choices.rows.len(), step.wanted.len());
         }
         assert_eq!(step.slots.len(), rows);
         if self.drafts {
-            assert_only_tokens(step);
+            assert_only_tokens(choices);
         }
-        for choice in &step.choices {
-            let edits = &step.edits[choice.edits.clone()];
+        for choice in &choices.rows {
+            let edits = &choices.edits[choice.edits.clone()];
             assert!(edits.is_sorted_by(|a, b| a.token < b.token));
             assert!(
                 edits
@@ -118,8 +118,8 @@ impl Model {
 }
 
 /// Nobody is told of a guess, so nothing is computed for one but its token.
-pub(super) fn assert_only_tokens(step: &Step) {
-    for choice in &step.choices {
+pub(super) fn assert_only_tokens(choices: &Choices) {
+    for choice in &choices.rows {
         assert!(!choice.logprob && choice.top == 0 && !choice.to_host);
         assert!(choice.search == Search::Off);
     }

@@ -61,15 +61,14 @@ pub(super) const LINE: usize = 2 * LANES;
 /// The number of words in the activations of [`GROUP_K`] columns.
 pub(super) const WORDS: usize = GROUP_K / 2;
 
+/// Whether two codes share a byte.
+const fn has_nibbles(quant: Quant) -> bool {
+    !matches!(quant, Quant::Int8 | Quant::Fp8 | Quant::K8)
+}
+
 /// Words of the lines of a block that hold codes, or the lower four bits of codes.
 const fn lines_len(quant: Quant) -> usize {
-    block_k(quant) * LANES
-        / 2
-        / if matches!(quant, Quant::Int8 | Quant::K8) {
-            1
-        } else {
-            2
-        }
+    block_k(quant) * LANES / 2 / if has_nibbles(quant) { 2 } else { 1 }
 }
 
 /// Words of the codes of a block, including those of a plane.

@@ -1,14 +1,11 @@
 //! How codes and scales of rows get into strips.
 
 use super::super::simd::{Kernel, LANES, Simd};
-use super::{Blocks, LINE, block_k, block_len, codes_len, lines_len, scale_at, with_blocks};
+use super::{
+    Blocks, LINE, block_k, block_len, codes_len, has_nibbles, lines_len, scale_at, with_blocks,
+};
 use crate::quant::Quant;
 use crate::quant::k::{NIBBLES, plane_bits};
-
-/// Whether two codes share a byte.
-const fn has_nibbles(quant: Quant) -> bool {
-    !matches!(quant, Quant::Int8 | Quant::Fp8 | Quant::K8)
-}
 
 /// Places the codes of one row in its lane: what [`PlaceCodes`] does, defined row by row.
 fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
@@ -106,6 +103,7 @@ fn place_lines<S: Simd>(
 ) {
     let lines = lines.as_chunks_mut::<LINE>().0;
     // Blocks of int4, and the planes of k5, have eight lines; all others have whole squares.
+    assert!(lines.len() == LANES / 2 || lines.len().is_multiple_of(LANES));
     if let Some(half) = lines.as_mut_array::<{ LANES / 2 }>() {
         return place_square(s, half, rows, 0, f);
     }
@@ -220,6 +218,37 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn scales_are_where_weights_look_for_them() {
+        use Quant::{Int4, Int8, K4, K5, K6, K8, Nf4};
+        for quant in [Int8, Int4, Nf4, K4, K5, K6, K8] {
+            let (k, each) = (block_k(quant), quant.scales(block_k(quant)));
+            // The last block of formats that are not of files may end early.
+            let short = match Quant::OF_FILES.contains(&quant) {
+                true => 0,
+                false => quant.scales(k - quant.group()),
+            };
+            let n = 2 * each + short;
+            let scales: Vec<u16> = (0..LANES * n).map(|i| (i * 37 + 1) as u16).collect();
+            let mut rows: [&[u16]; LANES] =
+                std::array::from_fn(|lane| &scales[lane * n..(lane + 1) * n]);
+            rows[3] = &[];
+            let mut strip = vec![0; 3 * block_len(quant)];
+            Tier::best().run(PlaceScales {
+                quant,
+                strip: &mut strip,
+                rows,
+            });
+            let mut placed = vec![0; strip.len()];
+            for (lane, row) in rows.iter().enumerate() {
+                for (i, scale) in row.iter().enumerate() {
+                    placed[i / each * block_len(quant) + scale_at(quant, i % each, lane)] = *scale;
+                }
+            }
+            assert_eq!(strip, placed, "{quant:?}");
         }
     }
 }

@@ -291,7 +291,7 @@ pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
                 }
             }
             Quant::K8 => codes.copy_from_slice(&whole),
-            _ => k::pack(k::plane_bits(quant), whole.first_chunk().unwrap(), codes),
+            _ => pack(k::plane_bits(quant), whole.first_chunk().unwrap(), codes),
         }
         words.extend(bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])));
         words.push(f16::from_f32(d.to_f32() + odd).to_bits());
@@ -300,6 +300,24 @@ pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
         }
     }
     words
+}
+
+/// Stores the codes of a block, one in a byte, as nibbles and a plane of `bits` bits, which `to`
+/// has room for.
+fn pack(bits: usize, codes: &[u8; k::BLOCK], to: &mut [u8]) {
+    let (nibbles, plane) = to.split_at_mut(k::NIBBLES);
+    for (pair, to) in codes.as_chunks::<2>().0.iter().zip(nibbles) {
+        *to = (pair[0] & 15) << 4 | pair[1] & 15;
+    }
+    let mask = 0x0101_0101 * ((1 << bits) - 1);
+    let words = codes.chunks_exact(32 / bits);
+    for (codes, to) in words.zip(plane.as_chunks_mut::<4>().0) {
+        let mut word = 0;
+        for (i, four) in codes.as_chunks::<4>().0.iter().enumerate() {
+            word |= (u32::from_le_bytes(*four) >> 4 & mask) << (i * bits);
+        }
+        *to = word.to_le_bytes();
+    }
 }
 
 /// Packs `dense` in blocks of a few rows, scales after codes.

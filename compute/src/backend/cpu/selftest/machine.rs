@@ -288,7 +288,7 @@ impl Machine {
             &mut self.scratch,
         );
         let width = self.scratch.logits.width;
-        let logits = self.cpu.read(&self.scratch.logits).unwrap().logits();
+        let logits = self.cpu.read(&self.scratch.logits);
         assert_eq!(logits.len(), step.wanted.len() * width);
         logits.chunks(width).map(<[f32]>::to_vec).collect()
     }

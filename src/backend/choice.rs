@@ -182,7 +182,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// The number of words in a row of [`super::Step::masks`] for a vocabulary of `n_tokens` tokens.
+/// The number of words in a row of [`Choices::masks`] for a vocabulary of `n_tokens` tokens.
 pub fn mask_words(n_tokens: usize) -> usize {
     n_tokens.div_ceil(32)
 }
@@ -212,11 +212,11 @@ pub struct Choice {
     pub draw: u32,
     /// Ids from this one on are never drawn.
     pub n_tokens: usize,
-    /// The earlier tokens, in [`super::Step::history`], if there is a penalty; they may repeat.
+    /// The earlier tokens, in [`Choices::history`], if there is a penalty; they may repeat.
     pub history: Range<usize>,
-    /// The edits of the row's logits, as a range of [`super::Step::edits`].
+    /// The edits of the row's logits, as a range of [`Choices::edits`].
     pub edits: Range<usize>,
-    /// The row of [`super::Step::masks`] with the possible tokens; row `i` begins at word `i *
+    /// The row of [`Choices::masks`] with the possible tokens; row `i` begins at word `i *
     /// mask_words(n_tokens)`. `None`: all tokens are possible.
     pub mask: Option<u32>,
     /// Whether the row's logits are wanted on the host, whatever the device can do.
@@ -258,109 +258,57 @@ impl Choice {
     }
 }
 
+/// How tokens are chosen from the wanted rows of a [`super::Step`], in flat arrays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choices {
+    /// One for each of [`super::Step::wanted`], or none at all if the logits themselves are wanted.
+    pub rows: Vec<Choice>,
+    /// Earlier tokens of the sequences whose [`Choice`] has a penalty, end to end. Empty if the
+    /// step follows another: the device then knows these tokens, and the tokens that the other step
+    /// chose.
+    pub history: Vec<Token>,
+    /// The edits of all rows; [`Choice::edits`] are ranges of this list. Within a range, tokens
+    /// ascend, and each occurs at most once.
+    pub edits: Vec<Edit>,
+    /// The masks of all rows, end to end: a bit for each possible token. [`Choice::mask`] is the
+    /// number of a row. Their numbers are not known yet when the step is submitted
+    /// ([`super::Run::awaits_masks`]).
+    pub masks: Vec<u32>,
+}
+
+impl Choices {
+    /// None: the logits themselves are wanted.
+    pub const NONE: &'static Choices = &Choices {
+        rows: Vec::new(),
+        history: Vec::new(),
+        edits: Vec::new(),
+        masks: Vec::new(),
+    };
+
+    /// Forgets the choices but keeps the memory.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.history.clear();
+        self.edits.clear();
+        self.masks.clear();
+    }
+
+    /// The changes that `choice`, one of [`Choices::rows`], makes to its row.
+    pub fn changes(&self, choice: &Choice) -> Changes<'_> {
+        let words = mask_words(choice.n_tokens);
+        Changes {
+            history: &self.history[choice.history.clone()],
+            edits: &self.edits[choice.edits.clone()],
+            mask: choice
+                .mask
+                .map(|row| &self.masks[row as usize * words..][..words]),
+        }
+    }
+}
+
 /// A draw of `draw / 2^24` picks the token at which the running sum of masses exceeds this.
 pub fn target(draw: u32, total: u64) -> u64 {
     ((u128::from(total) * u128::from(draw)) >> 24) as u64
-}
-
-/// The token that a device chose, or the row that it leaves to the host.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pick {
-    /// The token, drawn or given; `None` if no token is possible.
-    pub token: Option<Token>,
-    /// Whether a token is possible before edits and mask. Valid only if [`Pick::token`] is `None`.
-    pub possible: bool,
-    /// The token's raw logit; -inf if it is not finite. This field and the next ones are valid only
-    /// if [`Choice::scored`].
-    pub logit: f32,
-    /// The largest raw logit.
-    pub max: f32,
-    /// Sum of the masses of all raw logits at temperature 1.
-    pub total: u64,
-    /// The alternatives, as a range in the list of [`Answer::Picks`].
-    pub top: Range<usize>,
-    /// `Some(i)`: nothing was chosen, and the row's logits are row `i` of those of
-    /// [`Answer::Picks`]. Such rows are numbered in their order.
-    pub logits: Option<u32>,
-}
-
-impl Pick {
-    /// Of a row that the host chooses from.
-    pub fn left_to_host(logits: u32) -> Pick {
-        Pick {
-            logits: Some(logits),
-            ..Pick::default()
-        }
-    }
-}
-
-/// The answer of a step.
-#[derive(Clone, Copy, Debug)]
-pub enum Answer<'a> {
-    /// The logits of the wanted rows, `[wanted, vocab_size]`, row-major. A step gives them if
-    /// [`super::Step::choices`] is empty, or if the backend cannot choose tokens, or not in the way
-    /// that is asked for.
-    Logits(&'a [f32]),
-    /// One for each wanted row: its token, or its logits if only the host can choose.
-    Picks {
-        /// Chosen as [`super::Step::choices`] says.
-        picks: &'a [Pick],
-        /// The alternatives of all rows: tokens and their raw logits, best first; ties lowest id
-        /// first.
-        top: &'a [(Token, f32)],
-        /// The logits of the rows that are left to the host, `[rows, vocab_size]`, row-major.
-        logits: &'a [f32],
-    },
-}
-
-/// The answer for one wanted row.
-#[derive(Clone, Copy, Debug)]
-pub enum RowAnswer<'a> {
-    /// Its logits, `[vocab_size]`.
-    Logits(&'a [f32]),
-    /// Its token, and the alternatives of all rows.
-    Pick(&'a Pick, &'a [(Token, f32)]),
-}
-
-impl<'a> Answer<'a> {
-    /// The answer for wanted row number `row`, of a model with so many tokens.
-    pub fn row(self, row: usize, vocab_size: usize) -> RowAnswer<'a> {
-        match self {
-            Answer::Logits(logits) => RowAnswer::Logits(&logits[row * vocab_size..][..vocab_size]),
-            Answer::Picks { picks, top, logits } => match picks[row].logits {
-                Some(at) => RowAnswer::Logits(&logits[at as usize * vocab_size..][..vocab_size]),
-                None => RowAnswer::Pick(&picks[row], top),
-            },
-        }
-    }
-
-    /// Whether it has what so many wanted rows need; otherwise what it has, and what is needed.
-    pub fn complete(self, rows: usize, vocab_size: usize) -> Result<(), String> {
-        let (got, what, want) = match self {
-            Answer::Logits(logits) => (logits.len(), "logits", rows * vocab_size),
-            Answer::Picks { picks, .. } if picks.len() != rows => (picks.len(), "tokens", rows),
-            Answer::Picks { picks, logits, .. } => {
-                let left = picks.iter().filter_map(|pick| pick.logits);
-                let n = left.clone().count();
-                match left.zip(0..).all(|(number, at)| number == at) {
-                    true => (logits.len(), "logits", n * vocab_size),
-                    false => return Err("the rows left to the host are in disorder".into()),
-                }
-            }
-        };
-        match got == want {
-            true => Ok(()),
-            false => Err(format!("{got} {what} in place of {want}")),
-        }
-    }
-
-    /// The logits of a step that has no choices.
-    pub fn logits(self) -> &'a [f32] {
-        match self {
-            Answer::Logits(logits) => logits,
-            Answer::Picks { .. } => unreachable!("a step without choices gives logits"),
-        }
-    }
 }
 
 #[cfg(test)]
