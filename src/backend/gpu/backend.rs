@@ -1,14 +1,15 @@
 //! Implements [`Backend`] and [`Chooses`] for a GPU: the objects that are made when a model is
-//! built, the beginning and the end of a step, and the pages of the cache. `ops` has the operations
-//! of a step.
+//! built, the beginning and the end of a step, and the pages of the cache. `ops` and `attention`
+//! have the operations of a step.
 
 use super::adapters::Carriage;
 use super::answer::LogitRows;
 use super::device::Device;
 use super::memory::Memory;
 use super::{
-    Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_counters, fresh_len, geometry, head_of_page,
-    head_stride, mat, medusa, most_decoded, ops, pad32, partial_len, sample, step, still_bytes,
+    Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_counters, attention, fresh_len, geometry,
+    head_of_page, head_stride, mat, medusa, most_decoded, ops, pad32, partial_len, sample, step,
+    still_bytes,
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{
@@ -223,11 +224,11 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn qkv(&mut self, q: &mut GpuBuf<D>, kv: &mut GpuKv<D>, x: &GpuBuf<D>, layer: &Layer<Self>) {
-        self.run(|this| ops::qkv(this, q, kv, x, layer));
+        self.run(|this| attention::qkv(this, q, kv, x, layer));
     }
 
     fn attend(&mut self, y: &mut GpuBuf<D>, q: &GpuBuf<D>, kv: &GpuKv<D>, layer: &Layer<Self>) {
-        self.run(|this| ops::attend(this, y, q, kv, layer));
+        self.run(|this| attention::attend(this, y, q, kv, layer));
     }
 
     fn matmul_add(&mut self, x: &mut GpuBuf<D>, w: &GpuMat<D>, y: &GpuBuf<D>) {

@@ -10,7 +10,7 @@
 //! | [`kernels`], [`images`] | the list of kernels, and the compiled kernels |
 //! | `params` | the kernels' parameters and constants (U) |
 //! | `backend` | the seam, and `Chooses`: building, loading a step, its answer, pages |
-//! | `ops` | the operations: which kernels, with which parameters |
+//! | `ops`, `attention` | the operations: which kernels, with which parameters |
 //! | `launch`, `geometry` | one function for each kernel (U); grids and shared memory of products |
 //! | `graph` | steps that are recorded once and repeated |
 //! | `library` | products of prompts that a vendor's library does |
@@ -43,6 +43,7 @@ pub mod room;
 
 mod adapters;
 mod answer;
+mod attention;
 mod backend;
 mod exchange;
 mod geometry;
