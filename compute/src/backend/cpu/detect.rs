@@ -6,6 +6,10 @@ use super::simd::{Kernel, Simd, portable::Portable};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use crate::{Error, Result};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::__cpuid;
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
 
 /// Forces a tier: one of [`TIERS`]. For tests; a tier that the processor lacks is an error.
 pub const TIER_VARIABLE: &str = "LLAMABI_CPU_TIER";
@@ -30,6 +34,27 @@ pub enum Tier {
     /// AVX-512 with VNNI and BF16, and bfloat16 tiles for prompt rows.
     #[cfg(target_arch = "x86_64")]
     Amx(Avx512<2>, Amx),
+}
+
+/// Whether weights, which a step reads once, are prefetched into L1; otherwise they are into L2.
+///
+/// Prefetched into L1, two cores of a Zen 4 read 31 GB/s of the 54 that they read with L2,
+/// presumably because no more lines can be on their way than L1 has buffers for misses. Of Intel's
+/// processors an Emerald Rapids was measured: one stream is 1.15 (bf16), 1.16 (int8) and 1.10
+/// times (int4) as fast with L1.
+pub(super) fn prefetches_into_l1() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // With a hypervisor, the instruction takes microseconds.
+        static IS_INTEL: LazyLock<bool> = LazyLock::new(|| {
+            let vendor = __cpuid(0);
+            [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes)
+                == [*b"Genu", *b"ineI", *b"ntel"]
+        });
+        *IS_INTEL
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 impl Tier {

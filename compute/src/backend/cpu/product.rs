@@ -19,7 +19,7 @@ use super::detect::Tier;
 use super::element::{Pairs, Weights, with_element};
 use super::mat::Run;
 use super::rows::{K_BLOCK, Panels};
-use super::simd::{Kernel, LANES, Simd};
+use super::simd::{Distance, Kernel, LANES, Simd};
 pub(super) use super::strips::{Ending, Finish, Strips, Target};
 use super::strips::{TASK_STRIPS, WriteOut, tasks};
 
@@ -254,7 +254,7 @@ impl<W: Weights> Task<'_, W> {
 fn stream<W: Weights, S: Simd, const SIDE: usize, const WIDE: usize>(
     s: S,
     w: [&[[W::Bits; 2 * LANES]]; WIDE],
-    ahead: usize,
+    ahead: Distance,
     x: &[[[f32; SIDE]; 2]],
     sums: &mut [[[f32; LANES]; SIDE]; WIDE],
     first: bool,

@@ -9,7 +9,7 @@
 use super::Workers;
 use super::element::{Bf16, Weights};
 use super::mat::Run;
-use super::simd::{Kernel, LANES, Simd};
+use super::simd::{Distance, Kernel, LANES, Simd};
 use super::strips::{Ending, Strips, TASK_STRIPS, Target, tasks};
 use super::words::{Form, MAX_SIDE, Task, Words};
 
@@ -137,7 +137,7 @@ impl Product<'_> {
                     for (panel, sums) in (first..).zip(sums) {
                         let words = x.panel::<SIDE, PAIRS>(panel, group, n).words;
                         // The first rows that pass ask for what is needed next.
-                        let ahead = if panel == first { ahead } else { 0 };
+                        let ahead = (panel == first).then_some(ahead);
                         match HALF < SIDE && rows - panel * SIDE > HALF {
                             true => multiply::<S, SIDE, SIDE, WIDE>(
                                 s,
@@ -175,7 +175,7 @@ impl Product<'_> {
 fn multiply<S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
     s: S,
     w: [&[[u16; 2 * LANES]]; WIDE],
-    ahead: usize,
+    ahead: Option<Distance>,
     x: &[[[i32; PAIRS]; SIDE]],
     sums: &mut [[[f32; LANES]; SIDE]; WIDE],
     first: bool,
@@ -194,7 +194,7 @@ fn multiply<S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
         for k in 0..PAIRS {
             let mut columns = [s.splat_i32(0); WIDE];
             for b in 0..WIDE {
-                if ahead > 0 {
+                if let Some(ahead) = ahead {
                     s.prefetch_far(&w[b][g][k], ahead);
                 }
                 columns[b] = s.load_i16(&w[b][g][k]);

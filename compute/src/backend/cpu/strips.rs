@@ -1,12 +1,13 @@
 //! The part that all products have in common: which strips of weights a task takes, and what
 //! happens to its sums.
 
+use super::detect::prefetches_into_l1;
 use super::element::Weights;
 use super::exp::silu;
 use super::lora::{Low, OfRow};
 use super::mat::Run;
 use super::pool::{Grid, Rect};
-use super::simd::{LANES, Simd};
+use super::simd::{Distance, LANES, Simd};
 use super::{Workers, lock};
 use std::ops::Range;
 
@@ -111,6 +112,7 @@ pub(super) struct Strips<'a, W: Weights> {
     /// First strip of the second part.
     pub second: Option<usize>,
     next: usize,
+    into_l1: bool,
 }
 
 impl<'a, W: Weights> Strips<'a, W> {
@@ -129,6 +131,7 @@ impl<'a, W: Weights> Strips<'a, W> {
             count,
             second,
             next: 0,
+            into_l1: prefetches_into_l1(),
         }
     }
 
@@ -136,10 +139,13 @@ impl<'a, W: Weights> Strips<'a, W> {
     /// later. If `over` says that it lies beyond the end of the strip, it is in the next task's
     /// strip.
     #[inline(always)]
-    pub fn ahead(&self, bytes: usize, over: bool) -> usize {
-        match over && self.next > 0 {
-            true => bytes + (self.next - 1) * self.len * size_of::<W::Bits>(),
-            false => bytes,
+    pub fn ahead(&self, bytes: usize, over: bool) -> Distance {
+        Distance {
+            bytes: match over && self.next > 0 {
+                true => bytes + (self.next - 1) * self.len * size_of::<W::Bits>(),
+                false => bytes,
+            },
+            into_l1: self.into_l1,
         }
     }
 

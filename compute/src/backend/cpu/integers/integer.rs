@@ -3,7 +3,7 @@
 use super::super::blocks::{Blocks, LINE, MAX_SPANS, Offsets, WORDS};
 use super::super::buf::as_u16;
 use super::super::element::Weights;
-use super::super::simd::{LANES, Simd};
+use super::super::simd::{Distance, LANES, Simd};
 use super::super::words::{MAX_SIDE, Words};
 
 /// Groups of k that are decoded together: 8 KiB of two strips, as pairs.
@@ -42,7 +42,7 @@ pub trait Integers {
         s: S,
         table: Self::Table<S>,
         w: [&<Self::Q as Blocks>::Block; WIDE],
-        ahead: usize,
+        ahead: Distance,
         x: Groups<'_>,
         sums: &mut Sums<SIDE, WIDE>,
     );

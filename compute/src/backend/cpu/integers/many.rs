@@ -10,7 +10,7 @@
 
 use super::super::blocks::Blocks;
 use super::super::detect::Tier;
-use super::super::simd::{Kernel, LANES, Simd};
+use super::super::simd::{Distance, Kernel, LANES, Simd};
 use super::super::strips::TASK_STRIPS;
 use super::super::words::{MAX_SIDE, Task};
 use super::integer::{DECODED, Decoded, Groups, Integers, K_GROUPS};
@@ -132,7 +132,7 @@ fn decode<A: Integers, S: Simd, const WIDE: usize>(
     s: S,
     strips: &[&[u16]; WIDE],
     groups: std::ops::Range<usize>,
-    ahead: usize,
+    ahead: Distance,
     to: &mut Decoded<'_, WIDE>,
 ) {
     let codes = A::codes(s);

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Kernel, LANES, Simd};
+use super::{Distance, Kernel, LANES, Simd};
 use std::arch::x86_64::*;
 
 /// The proof that this processor has AVX2, FMA and F16C.
@@ -520,11 +520,14 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn prefetch_far<T>(self, at: &T, bytes: usize) {
+    fn prefetch_far<T>(self, at: &T, ahead: Distance) {
+        if ahead.into_l1 {
+            return self.prefetch(at, ahead.bytes);
+        }
         // SAFETY: a prefetch of any address is allowed.
         unsafe {
             let p: *const T = at;
-            _mm_prefetch::<_MM_HINT_T1>(p.cast::<i8>().wrapping_add(bytes));
+            _mm_prefetch::<_MM_HINT_T1>(p.cast::<i8>().wrapping_add(ahead.bytes));
         }
     }
     #[inline(always)]

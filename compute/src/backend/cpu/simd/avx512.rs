@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Kernel, LANES, Simd};
+use super::{Distance, Kernel, LANES, Simd};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -575,11 +575,14 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
-    fn prefetch_far<T>(self, at: &T, bytes: usize) {
+    fn prefetch_far<T>(self, at: &T, ahead: Distance) {
+        if ahead.into_l1 {
+            return self.prefetch(at, ahead.bytes);
+        }
         // SAFETY: a prefetch of any address is allowed.
         unsafe {
             let p: *const T = at;
-            _mm_prefetch::<_MM_HINT_T1>(p.cast::<i8>().wrapping_add(bytes));
+            _mm_prefetch::<_MM_HINT_T1>(p.cast::<i8>().wrapping_add(ahead.bytes));
         }
     }
     #[inline(always)]
