@@ -19,8 +19,8 @@
 //! | [`quant`] | block formats of weights: INT8, INT4, NF4, and what other programs store |
 //! | [`backend`] | **the seam** to a device, the transformer over it, how tokens are chosen, CPU, GPU |
 //!
-//! `quant`, `dtype`, `error` and `backend`, but for the GPU and the choice of tokens, come from
-//! `compute/`, a crate of its own, because the kernels take longest to compile.
+//! `quant`, `dtype`, `error` and `backend`, but for the GPU, the choice of tokens and `Run`, come
+//! from `compute/`, a crate of its own, because the kernels take longest to compile.
 //!
 //! Dependencies point one way: `capi -> llama -> engine -> {kv, grammar -> tokenizer}`, `llama ->
 //! chat -> tokenizer`, `llama -> ranks -> backend` and `llama -> checkpoint -> {format -> quant,

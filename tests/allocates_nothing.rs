@@ -119,7 +119,7 @@ fn steps_allocate_nothing() {
 
 /// Every so many of them; returns in how many of these the device chose for some rows and left
 /// others to the host.
-fn steps_of<B: Chooses>(mut runner: Runner<B>, every: usize) -> usize {
+fn steps_of<B: Steps>(mut runner: Runner<B>, every: usize) -> usize {
     let mut steps = Vec::new();
     for position in (0..1000).step_by(100) {
         steps.push(step(RowKind::Prefill, 1, position, 100));

@@ -38,7 +38,7 @@ impl Pick {
 #[derive(Clone, Copy, Debug)]
 pub enum Answer<'a> {
     /// The logits of the wanted rows, `[wanted, vocab_size]`, row-major. A step gives them if
-    /// there are no [`super::Choices`], or if the backend cannot choose tokens, or not in the way
+    /// [`super::Choices::rows`] is empty, or if the backend cannot choose tokens, or not in the way
     /// that is asked for.
     Logits(&'a [f32]),
     /// One for each wanted row: its token, or its logits if only the host can choose.

@@ -91,13 +91,13 @@ pub trait Run: Send {
 
 /// How a backend begins and ends a step. It may choose tokens where the logits are, or leave that
 /// to the host's sampler.
-pub trait Chooses: Backend {
-    /// Loads a step and what is chosen from it into fixed buffers. This is the only copy from the
-    /// host, but for masks.
+pub trait Steps: Backend {
+    /// Loads a step into fixed buffers, and how tokens are chosen from it if this backend chooses.
+    /// This is the only copy from the host, but for masks.
     fn load(&mut self, step: &Step, choices: &Choices);
 
-    /// [`Run::awaits_masks`], of the loaded step. [`Chooses::give_masks`] then comes before
-    /// [`Chooses::fetch`].
+    /// [`Run::awaits_masks`], of the loaded step. [`Steps::give_masks`] then comes before
+    /// [`Steps::fetch`].
     fn awaits_masks(&self) -> bool {
         false
     }
@@ -122,7 +122,7 @@ pub trait Chooses: Backend {
 }
 
 /// It leaves choosing to the host.
-impl Chooses for Cpu {
+impl Steps for Cpu {
     fn load(&mut self, step: &Step, _: &Choices) {
         self.load_step(step);
     }

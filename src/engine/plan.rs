@@ -1,9 +1,9 @@
-//! The next step, what is chosen from it, and the sequences to which its rows belong.
+//! The next step, how tokens are chosen from it, and the sequences to which its rows belong.
 
 use crate::backend::{Choices, Limits, Step};
 use crate::{Result, reserve};
 
-/// A step, what is chosen from it, and the sequences to which its rows belong.
+/// A step, how tokens are chosen from it, and the sequences to which its rows belong.
 #[derive(Default)]
 pub(super) struct Plan {
     pub step: Step,

@@ -5,7 +5,7 @@ use super::build::{Build, Loaded, Opened};
 use super::plan::{MemoryPlan, Place};
 use super::setting::{Setting, memory, setting};
 use super::{Llama, RankInfo};
-use crate::backend::{Backend, Carrier, Chooses, RopeTable, Run};
+use crate::backend::{Backend, Carrier, RopeTable, Run, Steps};
 use crate::checkpoint::medusa::{HeadsPlan, Medusa};
 use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{Adapter, Plan};
@@ -43,7 +43,7 @@ const DRAFT_ITEMS: [&str; 4] = [
 impl Build<'_> {
     /// Reads the checkpoint, and that of the draft model, onto the backends that `open` makes,
     /// which is told how many bytes are planned for.
-    pub(super) fn load<B: Chooses + 'static>(
+    pub(super) fn load<B: Steps + 'static>(
         &self,
         place: Place,
         open: impl Fn(RopeTable, &Setting<'_>, u64) -> Result<(B, String)>,
@@ -158,7 +158,7 @@ impl Build<'_> {
     }
 
     /// Loads it onto a backend of its own.
-    fn runner<B: Chooses + 'static>(
+    fn runner<B: Steps + 'static>(
         &self,
         opened: &Opened,
         part: &Part<'_>,

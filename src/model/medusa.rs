@@ -1,7 +1,7 @@
 //! Medusa heads (Cai et al. 2024, <https://arxiv.org/abs/2401.10774>): each guesses a token further
 //! ahead from the hidden state of a row. They run on rows of a step that has been computed.
 
-use crate::backend::{Answer, Backend, Choices, Chooses, Shape, Step};
+use crate::backend::{Answer, Backend, Choices, Shape, Step, Steps};
 use crate::{Error, Result};
 
 /// A backend may pad the rows of a step to a multiple of this.
@@ -55,7 +55,7 @@ impl<B: Backend> Heads<B> {
         logits: &'a mut B::Buf,
     ) -> Result<Answer<'a>>
     where
-        B: Chooses,
+        B: Steps,
     {
         let n = self.heads.len();
         let Some(head) = self.heads.get(head) else {

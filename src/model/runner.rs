@@ -2,8 +2,7 @@
 
 use super::medusa::Heads;
 use crate::backend::{
-    Answer, Backend, Choices, Chooses, Exchange, Limits, Run, Scratch, Shape, Step, Weights,
-    forward,
+    Answer, Backend, Choices, Exchange, Limits, Run, Scratch, Shape, Step, Steps, Weights, forward,
 };
 use crate::{Dtype, Error, Result};
 
@@ -77,7 +76,7 @@ impl<B: Backend> Runner<B> {
     }
 }
 
-impl<B: Chooses> Run for Runner<B> {
+impl<B: Steps> Run for Runner<B> {
     fn submit(&mut self, step: &Step, choices: &Choices) -> Result<()> {
         debug_assert!(step.tokens.len() <= self.limits.max_rows);
         debug_assert!(step.wanted.len() <= self.limits.max_wanted);

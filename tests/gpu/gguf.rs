@@ -99,7 +99,7 @@ fn k_types_are_multiplied_as_they_are() {
 }
 
 /// A file's weights on the backend that `open` makes; `asked` as in the options.
-fn runner<B: Chooses + 'static>(
+fn runner<B: Steps + 'static>(
     path: &Path,
     asked: Option<Dtype>,
     kv: Dtype,

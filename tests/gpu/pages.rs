@@ -42,7 +42,7 @@ fn branch_step(branch: usize, kind: RowKind, position: usize, rows: usize, pages
     }
 }
 
-fn logits<B: Chooses>(runner: &mut Runner<B>, step: &Step) -> Vec<u32> {
+fn logits<B: Steps>(runner: &mut Runner<B>, step: &Step) -> Vec<u32> {
     match runner.run(step, Choices::NONE).unwrap() {
         Answer::Logits(logits) => logits.iter().map(|x| x.to_bits()).collect(),
         Answer::Picks { .. } => unreachable!("no choices were given"),
@@ -50,7 +50,7 @@ fn logits<B: Chooses>(runner: &mut Runner<B>, step: &Step) -> Vec<u32> {
 }
 
 /// A prompt of 40 tokens, and 7 more: the last page is not full.
-fn begin<B: Chooses>(runner: &mut Runner<B>, pages: &[u32]) {
+fn begin<B: Steps>(runner: &mut Runner<B>, pages: &[u32]) {
     runner
         .run(&step(RowKind::Prefill, 0, 40, pages), Choices::NONE)
         .unwrap();
@@ -61,12 +61,12 @@ fn begin<B: Chooses>(runner: &mut Runner<B>, pages: &[u32]) {
     }
 }
 
-fn go_on<B: Chooses>(runner: &mut Runner<B>, pages: &[u32]) -> Vec<Vec<u32>> {
+fn go_on<B: Steps>(runner: &mut Runner<B>, pages: &[u32]) -> Vec<Vec<u32>> {
     let mut row = |position| logits(runner, &step(RowKind::Decode, position, 1, pages));
     (47..52).map(&mut row).collect()
 }
 
-fn moved<B: Chooses>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
+fn moved<B: Steps>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
     let mut runner = runner(backend, dtype, kv_dtype);
     let (first, other) = ([3, 200, 7, 9], [255, 0, 31, 100]);
     begin(&mut runner, &first);
@@ -102,7 +102,7 @@ const BEHIND: std::ops::Range<usize> = 43..66;
 
 /// Fork a sequence in the middle of a page, as [`Pool::fork`] says, and go on with both branches in
 /// turns, with tokens of their own: each gives the logits that it gives alone.
-fn forked<B: Chooses>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
+fn forked<B: Steps>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
     let mut runner = runner(backend, dtype, kv_dtype);
     let mut pool = Pool::new(LIMITS.n_pages, PAGE).unwrap();
     let total = BEHIND.end.div_ceil(PAGE);

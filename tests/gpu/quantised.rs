@@ -7,7 +7,7 @@ use crate::emu::{Emu, real};
 use llamabi::backend::cpu::Cpu;
 use llamabi::backend::cpu::detect::Tier;
 use llamabi::backend::gpu::Gpu;
-use llamabi::backend::{Choices, Chooses, Limits, RopeTable, RowKind, Run, Shape, Span, Step};
+use llamabi::backend::{Choices, Limits, RopeTable, RowKind, Run, Shape, Span, Step, Steps};
 use llamabi::checkpoint::weights::{LoadControl, load};
 use llamabi::checkpoint::{self, Plan};
 use llamabi::engine::{GenerateOptions, Prompt};
@@ -27,7 +27,7 @@ fn prompt(n: i32, seed: i32) -> Vec<Token> {
 }
 
 /// A checkpoint on the backend that `open` makes.
-fn runner<B: Chooses + 'static>(
+fn runner<B: Steps + 'static>(
     dir: &str,
     weights: Dtype,
     kv: Dtype,

@@ -41,7 +41,7 @@ impl Numbers {
         rows.map(sum).collect()
     }
 
-    fn matrix<B: Chooses>(&self, backend: &B, dtype: Dtype, bias: bool) -> B::Mat {
+    fn matrix<B: Steps>(&self, backend: &B, dtype: Dtype, bias: bool) -> B::Mat {
         let rows = self.weights.len() / DIM;
         let spec = MatSpec {
             parts: PartSpec::all(&[rows], dtype),
@@ -129,7 +129,7 @@ fn from(rows: &[u32]) -> Step {
 
 /// Compares guesses with the plain statement, and rows alone with rows in company. `backend` makes
 /// the same one each time; `off` is how far a number may be off, as a share of the largest.
-pub fn check<B: Chooses + 'static>(backend: B, dtype: Dtype, off: f64) {
+pub fn check<B: Steps + 'static>(backend: B, dtype: Dtype, off: f64) {
     let numbers = heads();
     let made = numbers.iter().map(|(blocks, vocabulary)| Head {
         blocks: blocks

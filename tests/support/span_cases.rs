@@ -65,7 +65,7 @@ fn step(parts: &[Part<'_>]) -> Step {
 }
 
 /// The bits of the logits of each row.
-fn run<B: Chooses>(runner: &mut Runner<B>, parts: &[Part<'_>]) -> Vec<Vec<u32>> {
+fn run<B: Steps>(runner: &mut Runner<B>, parts: &[Part<'_>]) -> Vec<Vec<u32>> {
     let Answer::Logits(logits) = runner.run(&step(parts), Choices::NONE).unwrap() else {
         unreachable!("no choices were given")
     };
@@ -88,7 +88,7 @@ pub fn shape(dtype: Dtype) -> Shape {
 
 /// Spans of so many drafts, from several positions on, alone and beside others. The backend is of
 /// [`shape`]; `how` says which it is.
-pub fn check<B: Chooses>(
+pub fn check<B: Steps>(
     backend: B,
     how: &str,
     (dtype, kv_dtype): (Dtype, Dtype),

@@ -122,7 +122,7 @@ pub struct Adapter {
     /// What a [`Carrier`] has put in the place of the matrices. Only its backend knows the type.
     pub on_device: Option<Box<dyn Any + Send + Sync>>,
     /// What the other ranks of the model have of it; the matrices are then those of the first.
-    /// Only the ranks together know the type.
+    /// Only what runs the ranks knows the type.
     pub on_ranks: Option<Box<dyn Any + Send + Sync>>,
 }
 

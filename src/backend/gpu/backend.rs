@@ -1,4 +1,4 @@
-//! Implements [`Backend`] and [`Chooses`] for a GPU: the objects that are made when a model is
+//! Implements [`Backend`] and [`Steps`] for a GPU: the objects that are made when a model is
 //! built, the beginning and the end of a step, and the pages of the cache. `ops` and `attention`
 //! have the operations of a step.
 
@@ -13,8 +13,8 @@ use super::{
 };
 use crate::backend::cpu::Quantiser;
 use crate::backend::{
-    Answer, Backend, Block, Carrier, Choices, Chooses, Layer, Limits, MatSpec, Needs, PartSpec,
-    QuantBlock, Shape, Step,
+    Answer, Backend, Block, Carrier, Choices, Layer, Limits, MatSpec, Needs, PartSpec, QuantBlock,
+    Shape, Step, Steps,
 };
 use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
@@ -31,7 +31,7 @@ impl<D: Device> Gpu<D> {
         self.follow = 0;
         self.step.load(step)?;
         self.load_adapters(step)?;
-        // Of several ranks, one gets the masks when they come, and other processes have no edits.
+        // Of several ranks, one gets the masks when they come, and other processes have no choices.
         let changes = self.gather.is_none();
         self.chooser
             .load(step, choices, changes, self.step.choices_mut())?;
@@ -296,7 +296,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 }
 
-impl<D: Device> Chooses for Gpu<D> {
+impl<D: Device> Steps for Gpu<D> {
     fn load(&mut self, step: &Step, choices: &Choices) {
         let gate = self.adapters.gate.clone();
         let _pass = gate.pass();

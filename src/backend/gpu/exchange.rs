@@ -389,7 +389,7 @@ enum Of {
 }
 
 /// A failure of an exchange is kept with those of the device: the operations after it do nothing,
-/// and [`crate::backend::Chooses::answer`] returns it.
+/// and [`crate::backend::Steps::answer`] returns it.
 impl<D: Device> Exchange<Gpu<D>> for GpuExchange<D> {
     /// A rank gives zeros for tokens that are not its own, so the sum is exact.
     fn embed(&mut self, gpu: &mut Gpu<D>, x: &mut GpuBuf<D>, table: &GpuMat<D>) {

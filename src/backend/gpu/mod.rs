@@ -9,7 +9,7 @@
 //! | [`cuda`] | a real GPU (U) |
 //! | [`kernels`], [`images`] | the list of kernels, and the compiled kernels |
 //! | `params` | the kernels' parameters and constants (U) |
-//! | `backend` | the seam, and `Chooses`: building, loading a step, its answer, pages |
+//! | `backend` | the seam, and `Steps`: building, loading a step, its answer, pages |
 //! | `ops`, `attention` | the operations: which kernels, with which parameters |
 //! | `launch`, `geometry` | one function for each kernel (U); grids and shared memory of products |
 //! | `graph` | steps that are recorded once and repeated |
@@ -28,7 +28,7 @@
 //! float32) and for their attention over 16-bit caches. These kernels take a [`device::TensorMap`].
 //!
 //! `kernels/params.h` is the contract with the kernels. Operations cannot return errors: the first
-//! error of the device is kept, and [`super::Chooses::answer`] returns it. Then the engine poisons
+//! error of the device is kept, and [`super::Steps::answer`] returns it. Then the engine poisons
 //! the handle.
 
 pub mod cuda;

@@ -1,5 +1,6 @@
-//! The operations of the seam: which kernels each of them launches, and with which parameters. Each
-//! launch reads what earlier launches wrote.
+//! The operations of the seam, but for those around the cache (`attention`) and of Medusa heads
+//! (`medusa`): which kernels each of them launches, and with which parameters. Each launch reads
+//! what earlier launches wrote.
 
 use super::adapters::AdapterInput;
 use super::device::Device;

@@ -9,7 +9,7 @@ pub(super) use gpus::{OnGpus, gpus, group, neighbours, own_gpu};
 use super::Device;
 use super::plan::Place;
 use super::setting::Setting;
-use crate::backend::{Chooses, Exchange, Limits, RopeTable, Shape, Wire};
+use crate::backend::{Exchange, Limits, RopeTable, Shape, Steps, Wire};
 use crate::model::Cuts;
 use crate::ranks::nodes::Processors;
 use crate::{Error, Result};
@@ -21,7 +21,7 @@ pub(super) type Items = [(&'static str, u64); 4];
 /// A kind of device that ranks can have. Numbers of ranks are those of the model; `ranks` is what
 /// the ranks of this process take.
 pub(super) trait Kind: Sync {
-    type Backend: Chooses + 'static;
+    type Backend: Steps + 'static;
     const DEVICE: Device;
 
     /// Bytes on the device of a rank with these rows of the vocabulary, for its exchanges.

@@ -133,6 +133,7 @@ fn are_the_same_on_device_and_host() {
             grammar: is_in_grammar.then(|| grammar_of(llama)),
             ..options
         };
+        // More than the device finds, so the host chooses.
         let more = GenerateOptions {
             top_logprobs: 200,
             ..options.clone()

@@ -36,23 +36,24 @@ pub enum Tier {
     Amx(Avx512<2>, Amx),
 }
 
-/// Whether weights, which a step reads once, are prefetched into L1; otherwise they are into L2.
+/// The processor's maker, as `cpuid` names it. Under a hypervisor that instruction takes
+/// microseconds, so it is asked once.
+#[cfg(target_arch = "x86_64")]
+static MAKER: LazyLock<[[u8; 4]; 3]> = LazyLock::new(|| {
+    let vendor = __cpuid(0);
+    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes)
+});
+
+/// Whether products without tiles prefetch the weights of one row into L1; otherwise they do into
+/// L2.
 ///
 /// Prefetched into L1, two cores of a Zen 4 read 31 GB/s of the 54 that they read with L2,
-/// presumably because no more lines can be on their way than L1 has buffers for misses. Of Intel's
-/// processors an Emerald Rapids was measured: one stream is 1.15 (bf16), 1.16 (int8) and 1.10
-/// times (int4) as fast with L1.
+/// presumably because no more lines can be on their way than L1 has buffers for misses. An Emerald
+/// Rapids is 1.10 to 1.16 times as fast with L1; other processors of Intel, and AVX2 on them, were
+/// not measured (benches/record/2026-11-27-before-and-after.txt).
 pub(super) fn prefetches_into_l1() -> bool {
     #[cfg(target_arch = "x86_64")]
-    {
-        // With a hypervisor, the instruction takes microseconds.
-        static IS_INTEL: LazyLock<bool> = LazyLock::new(|| {
-            let vendor = __cpuid(0);
-            [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes)
-                == [*b"Genu", *b"ineI", *b"ntel"]
-        });
-        *IS_INTEL
-    }
+    return MAKER.as_flattened() == b"GenuineIntel";
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -276,9 +277,7 @@ impl Tier {
 /// depend on the answer and must not depend on noise.
 #[cfg(target_arch = "x86_64")]
 fn has_fast_bf16() -> bool {
-    let id = std::arch::x86_64::__cpuid(0);
-    let maker = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
-    maker.as_flattened() == b"AuthenticAMD"
+    MAKER.as_flattened() == b"AuthenticAMD"
 }
 
 #[cfg(test)]

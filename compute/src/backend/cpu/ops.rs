@@ -26,7 +26,7 @@ impl Cpu {
         self.plan.load(step);
     }
 
-    /// The rows of `out` that the loaded step wants, which has ended.
+    /// The rows of `out` that the loaded step, which has ended, wants. Lets go of its adapters.
     pub fn read<'a>(&mut self, out: &'a CpuBuf) -> &'a [f32] {
         self.step.release_adapters();
         let wanted = self.step.wanted[ALL].to.len();

@@ -19,7 +19,7 @@ use super::detect::Tier;
 use super::element::{Pairs, Weights, with_element};
 use super::mat::Run;
 use super::rows::{K_BLOCK, Panels};
-use super::simd::{Distance, Kernel, LANES, Simd};
+use super::simd::{Kernel, LANES, Lookahead, Simd};
 pub(super) use super::strips::{Ending, Finish, Strips, Target};
 use super::strips::{TASK_STRIPS, WriteOut, tasks};
 
@@ -171,7 +171,9 @@ impl<W: Weights> Task<'_, W> {
         for k in (0..pairs).step_by(PIECE) {
             let n = PIECE.min(pairs - k);
             let bytes = PIECE * size_of::<[W::Bits; 2 * LANES]>();
-            let ahead = self.weights.ahead(bytes, k + PIECE >= pairs);
+            let ahead = self
+                .weights
+                .ahead(bytes, k + PIECE >= pairs, self.panels.rows);
             // With many rows, activations come from L2 and would wait behind the weights.
             for group in 0..groups {
                 let x = self.panels.block(group, k / K_PAIRS);
@@ -254,7 +256,7 @@ impl<W: Weights> Task<'_, W> {
 fn stream<W: Weights, S: Simd, const SIDE: usize, const WIDE: usize>(
     s: S,
     w: [&[[W::Bits; 2 * LANES]]; WIDE],
-    ahead: Distance,
+    ahead: Lookahead,
     x: &[[[f32; SIDE]; 2]],
     sums: &mut [[[f32; LANES]; SIDE]; WIDE],
     first: bool,

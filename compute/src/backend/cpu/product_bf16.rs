@@ -9,7 +9,7 @@
 use super::Workers;
 use super::element::{Bf16, Weights};
 use super::mat::Run;
-use super::simd::{Distance, Kernel, LANES, Simd};
+use super::simd::{Kernel, LANES, Lookahead, Simd};
 use super::strips::{Ending, Strips, TASK_STRIPS, Target, tasks};
 use super::words::{Form, MAX_SIDE, Task, Words};
 
@@ -118,7 +118,7 @@ impl Product<'_> {
             for group in (0..groups).step_by(GROUPS) {
                 let n = GROUPS.min(groups - group);
                 let bytes = GROUPS * PAIRS * size_of::<[u16; 2 * LANES]>();
-                let ahead = weights.ahead(bytes, group + GROUPS >= groups);
+                let ahead = weights.ahead(bytes, group + GROUPS >= groups, rows);
                 if GROUPS == 1 {
                     // Activations of several rows come from L2 and would wait behind the weights.
                     for panel in first..first + count {
@@ -175,7 +175,7 @@ impl Product<'_> {
 fn multiply<S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
     s: S,
     w: [&[[u16; 2 * LANES]]; WIDE],
-    ahead: Option<Distance>,
+    ahead: Option<Lookahead>,
     x: &[[[i32; PAIRS]; SIDE]],
     sums: &mut [[[f32; LANES]; SIDE]; WIDE],
     first: bool,

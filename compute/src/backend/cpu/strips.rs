@@ -7,7 +7,7 @@ use super::exp::silu;
 use super::lora::{Low, OfRow};
 use super::mat::Run;
 use super::pool::{Grid, Rect};
-use super::simd::{Distance, LANES, Simd};
+use super::simd::{LANES, Lookahead, Simd};
 use super::{Workers, lock};
 use std::ops::Range;
 
@@ -135,17 +135,21 @@ impl<'a, W: Weights> Strips<'a, W> {
         }
     }
 
-    /// The distance from a place in a strip to the place to prefetch, which is needed `bytes`
-    /// later. If `over` says that it lies beyond the end of the strip, it is in the next task's
-    /// strip.
+    /// What to prefetch for `rows` rows from a place in a strip: what is needed `bytes` later. If
+    /// `over` says that it lies beyond the end of the strip, it is in the next task's strip.
+    ///
+    /// Into L1 it goes only for one row, and only if that of all strips of a task takes so little
+    /// room there that it stays: with k4 and one row, or int8 and 16 rows, L1 was no faster than
+    /// L2.
     #[inline(always)]
-    pub fn ahead(&self, bytes: usize, over: bool) -> Distance {
-        Distance {
+    pub fn ahead(&self, bytes: usize, over: bool, rows: usize) -> Lookahead {
+        const ROOM: usize = 12 << 10;
+        Lookahead {
             bytes: match over && self.next > 0 {
                 true => bytes + (self.next - 1) * self.len * size_of::<W::Bits>(),
                 false => bytes,
             },
-            into_l1: self.into_l1,
+            into_l1: self.into_l1 && rows == 1 && bytes * TASK_STRIPS <= ROOM,
         }
     }
 

@@ -5,7 +5,7 @@ use super::{CHUNK, first_key};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::exp::exp;
-use crate::backend::cpu::simd::{Distance, LANES, Simd};
+use crate::backend::cpu::simd::{LANES, Lookahead, Simd};
 use std::ops::Range;
 
 /// Results of some queries over some keys, one query after another.
@@ -91,7 +91,7 @@ impl<'a> State<'a> {
 #[inline(always)]
 fn fetch<S: Simd, E: Element>(s: S, tile: &[[E::Bits; 2 * LANES]]) {
     for line in tile.as_flattened().chunks(64 / size_of::<E::Bits>()) {
-        s.prefetch_far(&line[0], Distance::HERE);
+        s.prefetch_far(&line[0], Lookahead::HERE);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::backend::cpu::amx::{Amx, Half, PageTiles, Pairs, SIDE, Sums, TILE_K, 
 use crate::backend::cpu::buf::as_u16;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::exp::exp2_weight;
-use crate::backend::cpu::simd::{Distance, LANES, Simd};
+use crate::backend::cpu::simd::{LANES, Lookahead, Simd};
 use std::f32::consts::LN_2;
 use std::ops::Range;
 
@@ -77,7 +77,7 @@ impl<'a, E: Element> Ahead<'a, E> {
         for _ in 0..lines {
             for page in self.pages {
                 if let Some(at) = page.get(self.next) {
-                    s.prefetch_far(at, Distance::HERE);
+                    s.prefetch_far(at, Lookahead::HERE);
                 }
             }
             self.next += (64 / size_of::<[E::Bits; 2 * LANES]>()).max(1);

@@ -2,7 +2,7 @@
 
 use super::super::element::{Data, Pairs, Weights, half_bits};
 use super::super::rows::K_BLOCK;
-use super::super::simd::{Distance, LANES, Simd};
+use super::super::simd::{LANES, Lookahead, Simd};
 use super::{
     Blocks, GROUP_K, K4, K5, K6, K8, LINE, Offsets, WORDS, block_k, block_len, codes_len,
     pair_words,
@@ -105,7 +105,7 @@ macro_rules! in_lines {
             &block.as_chunks().0[i]
         }
         #[inline(always)]
-        fn prefetch_line<S: Simd>(s: S, line: &[u16; LINE], ahead: Distance) {
+        fn prefetch_line<S: Simd>(s: S, line: &[u16; LINE], ahead: Lookahead) {
             s.prefetch_far(line, ahead);
         }
     };
@@ -126,7 +126,7 @@ macro_rules! scaled {
             s.widen_f16(&block.as_chunks().0[first + i * GROUP_K / $quant.group()])
         }
         #[inline(always)]
-        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: Distance) {
+        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: Lookahead) {
             let first = codes_len($quant) / LANES;
             let scales: &[[u16; LANES]] = block.as_chunks().0;
             s.prefetch_far(&scales[first + i * GROUP_K / $quant.group()], ahead);

@@ -1,6 +1,6 @@
 //! The block formats with scales of two levels as types: the K types of GGUF files.
 
-use super::super::simd::{Distance, Simd};
+use super::super::simd::{Lookahead, Simd};
 use super::formats::{
     byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, multiples, shaped, sum,
     times_scale,
@@ -68,7 +68,7 @@ macro_rules! minima {
             ]
         }
         #[inline(always)]
-        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: Distance) {
+        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: Lookahead) {
             let scales = scales!(block);
             if i.is_multiple_of(2) {
                 s.prefetch_far(scale_line(scales, i / 2), ahead);
@@ -119,7 +119,7 @@ macro_rules! sixteens {
             s.mul(d, s.signed_byte(four, i as u32 % 4))
         }
         #[inline(always)]
-        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: Distance) {
+        fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: Lookahead) {
             let scales = scales!(block);
             if i.is_multiple_of(4) {
                 s.prefetch_far(scale_line(scales, i / 4), ahead);
@@ -203,7 +203,7 @@ macro_rules! in_planes {
             }
         }
         #[inline(always)]
-        fn prefetch_line<S: Simd>(s: S, line: Planed<'_>, ahead: Distance) {
+        fn prefetch_line<S: Simd>(s: S, line: Planed<'_>, ahead: Lookahead) {
             s.prefetch_far(line.codes, ahead);
             if line.at == 0 {
                 s.prefetch_far(line.plane, ahead);

@@ -3,7 +3,7 @@
 
 use super::super::blocks::{BYTE_WORDS, Bytes};
 use super::super::element::Weights;
-use super::super::simd::{Distance, Simd};
+use super::super::simd::{Lookahead, Simd};
 use super::super::words::Panel;
 use super::integer::{Decoded, Groups, Integers, Sums, accumulate, unrolled};
 use std::marker::PhantomData;
@@ -36,7 +36,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
         s: S,
         (): (),
         w: [&Q::Block; WIDE],
-        ahead: Distance,
+        ahead: Lookahead,
         x: Groups<'_>,
         sums: &mut Sums<SIDE, WIDE>,
     ) {

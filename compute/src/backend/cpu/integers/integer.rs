@@ -3,7 +3,7 @@
 use super::super::blocks::{Blocks, LINE, MAX_SPANS, Offsets, WORDS};
 use super::super::buf::as_u16;
 use super::super::element::Weights;
-use super::super::simd::{Distance, LANES, Simd};
+use super::super::simd::{LANES, Lookahead, Simd};
 use super::super::words::{MAX_SIDE, Words};
 
 /// Groups of k that are decoded together: 8 KiB of two strips, as pairs.
@@ -37,12 +37,12 @@ pub trait Integers {
     const PARTS: usize;
     /// Prefetches the activations of the block after these groups.
     fn prefetch<S: Simd, const SIDE: usize>(s: S, x: Groups<'_>);
-    /// `sums += w x`, one block of each strip. What lies `ahead` bytes behind it is prefetched.
+    /// `sums += w x`, one block of each strip. What lies `ahead` of it is prefetched.
     fn few<S: Simd, const SIDE: usize, const WIDE: usize>(
         s: S,
         table: Self::Table<S>,
         w: [&<Self::Q as Blocks>::Block; WIDE],
-        ahead: Distance,
+        ahead: Lookahead,
         x: Groups<'_>,
         sums: &mut Sums<SIDE, WIDE>,
     );

@@ -10,7 +10,7 @@
 
 use super::super::blocks::Blocks;
 use super::super::detect::Tier;
-use super::super::simd::{Distance, Kernel, LANES, Simd};
+use super::super::simd::{Kernel, LANES, Lookahead, Simd};
 use super::super::strips::TASK_STRIPS;
 use super::super::words::{MAX_SIDE, Task};
 use super::integer::{DECODED, Decoded, Groups, Integers, K_GROUPS};
@@ -92,7 +92,7 @@ impl<A: Integers> Many<'_, A> {
             for group in (0..groups).step_by(K_GROUPS) {
                 let n = K_GROUPS.min(groups - group);
                 let bytes = K_GROUPS * size_of::<u16>() * block / A::Q::GROUPS;
-                let ahead = weights.ahead(bytes, group + K_GROUPS >= groups);
+                let ahead = weights.ahead(bytes, group + K_GROUPS >= groups, rows);
                 for (strips, sums) in strips.iter().zip(sums.chunks_exact_mut(count)) {
                     let groups = group..group + n;
                     match planed {
@@ -126,13 +126,13 @@ impl<A: Integers> Many<'_, A> {
     }
 }
 
-/// Decodes `groups` of some strips. What lies `ahead` bytes behind them is prefetched.
+/// Decodes `groups` of some strips. What lies `ahead` of them is prefetched.
 #[inline(always)]
 fn decode<A: Integers, S: Simd, const WIDE: usize>(
     s: S,
     strips: &[&[u16]; WIDE],
     groups: std::ops::Range<usize>,
-    ahead: Distance,
+    ahead: Lookahead,
     to: &mut Decoded<'_, WIDE>,
 ) {
     let codes = A::codes(s);

@@ -2,7 +2,7 @@
 
 use super::super::blocks::{Blocks, WORDS};
 use super::super::element::Weights;
-use super::super::simd::{Distance, Simd};
+use super::super::simd::{Lookahead, Simd};
 use super::super::words::Panel;
 use super::integer::{Decoded, Groups, Integers, Sums, accumulate, unrolled};
 use std::marker::PhantomData;
@@ -37,7 +37,7 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
         s: S,
         table: Q::Table<S>,
         w: [&Q::Block; WIDE],
-        ahead: Distance,
+        ahead: Lookahead,
         x: Groups<'_>,
         sums: &mut Sums<SIDE, WIDE>,
     ) {

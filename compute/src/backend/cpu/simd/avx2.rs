@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Distance, Kernel, LANES, Simd};
+use super::{Kernel, LANES, Lookahead, Simd};
 use std::arch::x86_64::*;
 
 /// The proof that this processor has AVX2, FMA and F16C.
@@ -520,7 +520,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn prefetch_far<T>(self, at: &T, ahead: Distance) {
+    fn prefetch_far<T>(self, at: &T, ahead: Lookahead) {
         if ahead.into_l1 {
             return self.prefetch(at, ahead.bytes);
         }

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Distance, Kernel, LANES, Simd};
+use super::{Kernel, LANES, Lookahead, Simd};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -575,7 +575,7 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
-    fn prefetch_far<T>(self, at: &T, ahead: Distance) {
+    fn prefetch_far<T>(self, at: &T, ahead: Lookahead) {
         if ahead.into_l1 {
             return self.prefetch(at, ahead.bytes);
         }

@@ -24,18 +24,18 @@ pub trait Kernel {
     fn run<S: Simd>(self, s: S) -> Self::Output;
 }
 
-/// How far ahead of what is read to prefetch, and into which cache.
+/// What to prefetch, and into which cache.
 #[derive(Clone, Copy, Debug)]
-pub struct Distance {
+pub struct Lookahead {
     /// From the place that is read now.
     pub bytes: usize,
     /// Into L1; otherwise into L2.
     pub into_l1: bool,
 }
 
-impl Distance {
+impl Lookahead {
     /// This line, into L2.
-    pub const HERE: Distance = Distance {
+    pub const HERE: Lookahead = Lookahead {
         bytes: 0,
         into_l1: false,
     };
@@ -217,9 +217,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Integral f32 from -128 to 127 -> i8.
     fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]);
 
-    /// Prefetches a cache line of weights, which a step reads once, or of the KV cache.
+    /// Prefetches the cache line `ahead.bytes` after `at`, into the cache that `ahead` names: a line
+    /// of weights, which a step reads once, or of the KV cache.
     #[inline(always)]
-    fn prefetch_far<T>(self, at: &T, ahead: Distance) {
+    fn prefetch_far<T>(self, at: &T, ahead: Lookahead) {
         self.prefetch(at, ahead.bytes);
     }
 
