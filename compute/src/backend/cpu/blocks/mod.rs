@@ -228,8 +228,8 @@ pub trait Blocks: 'static {
     fn prefetch_line<S: Simd>(s: S, line: Self::Line<'_>, ahead: Lookahead);
     /// Prefetches from L2 into L1 the line of codes that one row needs soon. It pays where lines
     /// take many instructions: with eight bits and int16, one stream of a Zen 4 that reads 66 GB/s
-    /// is 1.17 times as fast. Where [`Lookahead::into_l1`] is set it is there already, and this does
-    /// nothing; leaving it out there was not measured.
+    /// is 1.17 times as fast. Where [`Lookahead::into_l1`] is set it is there already, and this
+    /// does nothing; leaving it out there was not measured.
     #[inline(always)]
     fn prefetch_near<S: Simd>(_: S, _: Self::Line<'_>) {}
 

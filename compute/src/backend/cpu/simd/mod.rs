@@ -217,8 +217,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Integral f32 from -128 to 127 -> i8.
     fn narrow_i8(self, a: Self::F, to: &mut [i8; LANES]);
 
-    /// Prefetches the cache line `ahead.bytes` after `at`, into the cache that `ahead` names: a line
-    /// of weights, which a step reads once, or of the KV cache.
+    /// Prefetches the cache line `ahead.bytes` after `at`, into the cache that `ahead` names: a
+    /// line of weights, which a step reads once, or of the KV cache.
     #[inline(always)]
     fn prefetch_far<T>(self, at: &T, ahead: Lookahead) {
         self.prefetch(at, ahead.bytes);
