@@ -49,7 +49,7 @@ static MAKER: LazyLock<[[u8; 4]; 3]> = LazyLock::new(|| {
 ///
 /// Prefetched into L1, two cores of a Zen 4 read 31 GB/s of the 54 that they read with L2,
 /// presumably because no more lines can be on their way than L1 has buffers for misses. An Emerald
-/// Rapids is 1.10 to 1.16 times as fast with L1; other processors of Intel, and AVX2 on them, were
+/// Rapids is 1.05 to 1.16 times as fast with L1; other processors of Intel, and AVX2 on them, were
 /// not measured (benches/record/2026-11-27-before-and-after.txt).
 pub(super) fn prefetches_into_l1() -> bool {
     #[cfg(target_arch = "x86_64")]

@@ -171,9 +171,7 @@ impl<W: Weights> Task<'_, W> {
         for k in (0..pairs).step_by(PIECE) {
             let n = PIECE.min(pairs - k);
             let bytes = PIECE * size_of::<[W::Bits; 2 * LANES]>();
-            let ahead = self
-                .weights
-                .ahead(bytes, k + PIECE >= pairs, self.panels.rows);
+            let ahead = self.weights.ahead(bytes, k + PIECE >= pairs, SIDE == 1);
             // With many rows, activations come from L2 and would wait behind the weights.
             for group in 0..groups {
                 let x = self.panels.block(group, k / K_PAIRS);

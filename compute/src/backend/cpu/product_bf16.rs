@@ -118,7 +118,7 @@ impl Product<'_> {
             for group in (0..groups).step_by(GROUPS) {
                 let n = GROUPS.min(groups - group);
                 let bytes = GROUPS * PAIRS * size_of::<[u16; 2 * LANES]>();
-                let ahead = weights.ahead(bytes, group + GROUPS >= groups, rows);
+                let ahead = weights.ahead(bytes, group + GROUPS >= groups, SIDE == 1);
                 if GROUPS == 1 {
                     // Activations of several rows come from L2 and would wait behind the weights.
                     for panel in first..first + count {

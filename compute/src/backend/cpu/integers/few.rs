@@ -105,7 +105,7 @@ impl<A: Integers> Few<'_, A> {
             .fill([0.0; LANES]);
         for k in 0..blocks {
             let bytes = A::Q::AHEAD * size_of::<<A::Q as Blocks>::Block>();
-            let ahead = weights.ahead(bytes, k + A::Q::AHEAD >= blocks, x.rows());
+            let ahead = weights.ahead(bytes, k + A::Q::AHEAD >= blocks, SIDE == 1);
             let of_panel = |panel| Groups {
                 x,
                 panel,

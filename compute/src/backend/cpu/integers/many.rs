@@ -92,7 +92,7 @@ impl<A: Integers> Many<'_, A> {
             for group in (0..groups).step_by(K_GROUPS) {
                 let n = K_GROUPS.min(groups - group);
                 let bytes = K_GROUPS * size_of::<u16>() * block / A::Q::GROUPS;
-                let ahead = weights.ahead(bytes, group + K_GROUPS >= groups, rows);
+                let ahead = weights.ahead(bytes, group + K_GROUPS >= groups, false);
                 for (strips, sums) in strips.iter().zip(sums.chunks_exact_mut(count)) {
                     let groups = group..group + n;
                     match planed {
