@@ -138,10 +138,10 @@ impl<'a, W: Weights> Strips<'a, W> {
     /// What to prefetch from a place in a strip: what is needed `bytes` later. If `over` says that
     /// it lies beyond the end of the strip, it is in the next task's strip.
     ///
-    /// Into L1 it goes only if the kernel multiplies one row (`alone`), and if that of all strips
-    /// of a task takes so little room there that it stays: with k4 L1 was no faster than L2. Both
-    /// are known when the kernel is compiled, so that other kernels ask nothing for each line: with
-    /// that question, 16 rows of int8 took 1.13 times as long.
+    /// Into L1 it goes only if the kernel multiplies one row (`alone`), which is what was measured,
+    /// and if that of all strips of a task takes so little room there that it stays: with k4, L1
+    /// was no faster than L2. Both are known when the kernel is compiled, so other kernels ask
+    /// nothing for each line.
     #[inline(always)]
     pub fn ahead(&self, bytes: usize, over: bool, alone: bool) -> Lookahead {
         const ROOM: usize = 12 << 10;

@@ -130,7 +130,7 @@ impl Type {
 
 /// Bytes whose lower halves are codes of neighbouring weights, as nibbles of ours in `low`; the
 /// codes of their upper halves in `high`. In pairs of bytes, not code by code: that is vectorised
-/// with any instructions, and loading 4 GB spends its time here.
+/// with any instructions.
 #[inline(always)]
 fn split_halves(from: &[u8], low: &mut [u8], high: &mut [u8]) {
     for ((two, low), high) in from.as_chunks::<2>().0.iter().zip(low).zip(high) {
