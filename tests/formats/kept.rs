@@ -3,8 +3,11 @@
 use crate::checkpoints::Opened;
 use crate::checkpoints::collect::{Collect, Mat};
 use llamabi::Dtype;
-use llamabi::backend::Weights;
+use llamabi::backend::{MatUse, Weights};
+use llamabi::checkpoint::files::Finder;
+use llamabi::checkpoint::stored::Wanted;
 use llamabi::checkpoint::weights::LoadControl;
+use llamabi::model::matrices::Part;
 use std::path::Path;
 
 fn opened() -> Opened {
@@ -68,4 +71,45 @@ fn k_types_are_kept_exactly() {
     let qkv = &kept.layers[0].wqkv.dtypes;
     assert_eq!(qkv, &[Dtype::Int8, Dtype::K8, Dtype::K6]);
     assert_eq!(kept.layers[0].w13.dtypes, [Dtype::K4, Dtype::K5]);
+}
+
+/// The embedding, 90 KB of Q5_K, is more than a thread reads at a time.
+#[test]
+fn many_rows_at_once_are_those_one_by_one() {
+    const ROWS: usize = 512;
+    const COLS: usize = 256;
+    let opened = opened();
+    let part = opened
+        .checkpoint
+        .part(&opened.config, Part::Embedding, None);
+    let wanted = Wanted {
+        part: Part::Embedding,
+        usage: MatUse::Product,
+        name: &part.name,
+        within: None,
+        rows: ROWS,
+        cols: COLS,
+    };
+    let mut finder = Finder::new(&opened.files);
+    let coded = opened.checkpoint.coded(&mut finder, &wanted).unwrap();
+    let coded = coded.expect("codes");
+    let quant = coded.native().expect("a format of ours");
+    let (width, each) = (quant.code_bytes(COLS), quant.scales(COLS));
+    let reader = coded.reader().unwrap();
+    let read = |rows: usize| {
+        let mut codes = vec![0; ROWS * width];
+        let (mut scales, mut floats) = (vec![0; ROWS * each], vec![f32::NAN; ROWS * COLS]);
+        let parts = codes
+            .chunks_mut(rows * width)
+            .zip(scales.chunks_mut(rows * each));
+        for (i, (codes, scales)) in parts.enumerate() {
+            reader.native(i * rows, codes, scales).unwrap();
+        }
+        for (i, floats) in floats.chunks_mut(rows * COLS).enumerate() {
+            reader.floats(i * rows, floats).unwrap();
+        }
+        (codes, scales, floats)
+    };
+    let one_by_one = read(1);
+    assert!(read(ROWS) == one_by_one && read(500) == one_by_one);
 }
