@@ -152,6 +152,7 @@ impl Ranks {
     /// parts of adapters only: whoever lets go of a part last waits for its device, and a rank that
     /// waited for another's would be waited for by that one.
     fn begin(&mut self, step: &Step, choices: &Choices) -> Result<()> {
+        // Counted first: where the rest fails, ranks that were told already are released by `drop`.
         self.under_way += 1;
         if self.others.is_empty() {
             return Ok(());
