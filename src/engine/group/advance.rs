@@ -5,10 +5,9 @@ use crate::engine::beam::{Candidate, Search};
 use crate::engine::branch::Branch;
 use crate::engine::event::{BeamEvent, Event, FinishReason};
 use crate::engine::output::Output;
-use crate::engine::phrases::{Phrases, Progress};
+use crate::engine::phrases::Phrases;
 use crate::kv::Pool;
 use crate::{Error, Result, Token};
-use std::cell::RefCell;
 
 impl Group {
     /// All rows of a step have come: decide, and fork. Why the search is over, if it is.
@@ -45,7 +44,6 @@ impl Group {
             beams,
             trial,
             ends,
-            progress,
             ..
         } = self;
         let stops = &output.call.stops;
@@ -66,34 +64,23 @@ impl Group {
             }
         };
         let is_end = |token: Token| ends.binary_search(&token).is_ok();
-        let after = |candidate: &Candidate, progress: &mut Progress| {
-            progress.follow(&slots[beams[candidate.beam]].progress);
-            progress.take(phrases, candidate.token);
-        };
+        let progress = |candidate: &Candidate| &slots[beams[candidate.beam]].progress;
         match phrases.is_empty() {
             true => search.judge(|candidate| {
                 Ok(why(candidate)?.or(is_last.then_some(FinishReason::Length)))
             })?,
-            false => {
-                let progress = RefCell::new(progress);
-                search.judge_phrases(
-                    |candidate| {
-                        let progress = &mut *progress.borrow_mut();
-                        let reason = why(candidate)?;
-                        // An end-of-sequence token is no part of the text.
-                        match is_end(candidate.token) {
-                            true => progress.follow(&slots[beams[candidate.beam]].progress),
-                            false => after(candidate, progress),
-                        }
-                        Ok(reason.map(|reason| (reason, progress.has_met_all())))
-                    },
-                    |candidate| {
-                        let progress = &mut *progress.borrow_mut();
-                        after(candidate, progress);
-                        progress.bank(phrases)
-                    },
-                )?;
-            }
+            false => search.judge_phrases(
+                |candidate| {
+                    let (reason, progress) = (why(candidate)?, progress(candidate));
+                    // An end-of-sequence token is no part of the text.
+                    let met_all = match is_end(candidate.token) {
+                        true => progress.has_met_all(),
+                        false => progress.with(phrases, candidate.token).1,
+                    };
+                    Ok(reason.map(|reason| (reason, met_all)))
+                },
+                |candidate| progress(candidate).with(phrases, candidate.token).0,
+            )?,
         }
         if search.heirs.is_empty() && search.ended.is_empty() {
             return self.nothing_follows(own.prompt_len, output.index);

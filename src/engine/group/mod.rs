@@ -71,8 +71,6 @@ pub(super) struct Group {
     /// Only for a while; kept for their memory.
     continuations: Vec<Continuation>,
     trial: Option<TextStream>,
-    progress: Progress,
-    forced: Vec<Token>,
     next: Vec<usize>,
 }
 
@@ -205,8 +203,6 @@ impl Group {
             tops: reserve::filled(WHAT, width, None)?,
             continuations: reserve::room(WHAT, each)?,
             trial: text()?,
-            progress: Progress::new(phrases)?,
-            forced: reserve::room(WHAT, phrases.most())?,
             next: reserve::room(WHAT, width)?,
         }))
     }
@@ -266,11 +262,9 @@ impl Group {
                 self.possible |= sampler.has_possible();
                 let beam = sampler.continuations(choice, choices, n, out);
                 if let Some(beam) = &beam {
-                    self.forced.clear();
-                    let progress = &self.slots[self.beams[at]].progress;
-                    progress.advancing(phrases, &mut self.forced);
-                    let forced = self.forced.iter();
-                    let forced = forced.filter_map(|token| sampler.continuation(beam, *token));
+                    let progress = &mut self.slots[self.beams[at]].progress;
+                    let forced = progress.look_ahead(phrases).iter();
+                    let forced = forced.filter_map(|next| sampler.continuation(beam, next.token));
                     self.search.forced.extend(forced.map(candidate));
                 }
                 match beam {
