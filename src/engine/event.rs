@@ -76,11 +76,11 @@ pub struct RequestStats {
     pub drafted_tokens: u32,
     /// Of those, taken: tokens that needed no step of their own.
     pub accepted_tokens: u32,
-    /// From submission to admission.
+    /// From the call to the first step that has a row of the sequence.
     pub queue_ms: f64,
-    /// From submission to the first generated token; 0 if there was none.
+    /// From the call to the first generated token; 0 if there was none.
     pub first_token_ms: f64,
-    /// From submission to the end.
+    /// From the call to the end.
     pub total_ms: f64,
 }
 

@@ -17,7 +17,8 @@ pub(super) struct Output {
     /// The number of prompt tokens that the reader has got.
     echoed: usize,
     text: TextStream,
-    queue_ms: f64,
+    /// From the call to the first step that has a row of it; `None`: there was none yet.
+    queue_ms: Option<f64>,
     first_token_ms: f64,
 }
 
@@ -34,10 +35,22 @@ impl Output {
             index,
             echoed: 0,
             text: TextStream::new(tokenizer, &call.stops, call.options.special)?,
-            queue_ms: call.age_ms(),
+            queue_ms: None,
             first_token_ms: 0.0,
             call,
         })
+    }
+
+    /// A step has a row of it. Only the first one counts.
+    pub fn begins(&mut self) {
+        if self.queue_ms.is_none() {
+            self.queue_ms = Some(self.call.age_ms());
+        }
+    }
+
+    /// It began when the other one did, whose prompt is also its own.
+    pub fn begins_with(&mut self, other: &Output) {
+        self.queue_ms = other.queue_ms;
     }
 
     /// The text of what was told so far.
@@ -98,10 +111,11 @@ impl Output {
         if stopped && !matches!(reason, FinishReason::Cancelled | FinishReason::NotFinite) {
             reason = FinishReason::StopString;
         }
+        let total_ms = self.call.age_ms();
         let stats = RequestStats {
-            queue_ms: self.queue_ms,
+            queue_ms: self.queue_ms.unwrap_or(total_ms),
             first_token_ms: self.first_token_ms,
-            total_ms: self.call.age_ms(),
+            total_ms,
             ..stats
         };
         self.call.finish(Finish {

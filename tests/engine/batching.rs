@@ -305,6 +305,31 @@ fn a_call_that_must_not_wait_starts_or_fails() {
     host.assert_empty();
 }
 
+/// A sequence waits until a step has a row of it, even if it has a slot; samples of one prompt wait
+/// for the same step.
+#[test]
+fn who_is_computed_later_has_waited_longer() {
+    let (host, _) = Setup {
+        prefill_chunk: Some(8),
+        ..Setup::default()
+    }
+    .start(alphabet);
+    let prompts = ["abcdefg", "bcdefga", "cdefgab"].map(prompt);
+    let outputs = host.run(prompts.to_vec(), length(2));
+    for pair in outputs.windows(2) {
+        assert!(pair[1].stats.queue_ms >= pair[0].stats.first_token_ms);
+    }
+    let options = GenerateOptions {
+        num_return_sequences: 2,
+        ..length(2)
+    };
+    let outputs = host.run(["gfedcba", "fedcbag"].map(prompt).to_vec(), options);
+    let queued: Vec<f64> = outputs.iter().map(|out| out.stats.queue_ms).collect();
+    assert_eq!(queued[0], queued[1]);
+    assert_eq!(queued[2], queued[3]);
+    assert!(queued[2] >= outputs[0].stats.first_token_ms);
+}
+
 #[test]
 fn figures_are_of_the_request() {
     let (host, probe) = Setup {

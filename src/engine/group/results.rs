@@ -54,6 +54,9 @@ impl Group {
             output.call.cut_short();
         }
         let mut cached = cached as u32;
+        for other in outputs.iter_mut() {
+            other.begins_with(output);
+        }
         for output in once(output).chain(outputs) {
             if reason == FinishReason::Length {
                 output.echo(&own.tokens[..own.prompt_len], own.prompt_len)?;

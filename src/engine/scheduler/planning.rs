@@ -46,6 +46,7 @@ impl Scheduler {
             if sequence.sits_out || sequence.branch.in_prefill() {
                 continue;
             }
+            sequence.output.begins();
             // Each row is that of a sequence that has the drafts before it.
             let (n, n_drafts) = (sequence.branch.tokens.len(), sequence.n_drafts());
             if let Some(drafts) = &sequence.drafts {
@@ -82,7 +83,11 @@ impl Scheduler {
                     sequence.found();
                 }
                 if !self.is_being_computed(at, plan) {
-                    budget -= self.plan_prefill(at, budget, plan);
+                    let rows = self.plan_prefill(at, budget, plan);
+                    if rows > 0 {
+                        self.running[at].output.begins();
+                    }
+                    budget -= rows;
                 }
             }
         }

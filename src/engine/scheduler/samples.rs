@@ -40,6 +40,7 @@ impl Scheduler {
                 continue;
             };
             sample.cached = sample.branch.prompt_len;
+            sample.output.begins_with(&first.output);
             self.copies
                 .extend(sample.branch.fork(&first.branch, &mut self.pool));
         }
