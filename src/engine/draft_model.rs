@@ -63,7 +63,7 @@ impl DraftModel {
         Ok(Self {
             run,
             plan: Plan::new(&limits, options.max_batch_size)?,
-            pace: Pace::new(None, options.max_step_ms, limits.max_rows)?,
+            pace: Pace::new(options.prefill_chunk, options.max_step_ms, limits.max_rows)?,
             share: options.draft_share,
             askers: Askers::NOBODY,
             record: Record::default(),

@@ -73,8 +73,8 @@ fn serve(
         scheduler.admit(new, run)?;
         if now.is_empty() {
             scheduler.plan(&mut now, run)?;
-            idle = now.is_empty();
-            if idle {
+            idle = now.is_empty() && !scheduler.catches_up();
+            if now.is_empty() {
                 continue;
             }
             start = Instant::now();

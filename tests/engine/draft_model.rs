@@ -344,6 +344,53 @@ fn contrast_is_with_the_draft_models_row_of_the_same_text() {
     assert!(differ > 20, "{differ} texts are others");
 }
 
+/// A prompt that was found in the model's half of the pages only is computed by the draft model in
+/// chunks, as prompts are, so that other streams go on.
+#[test]
+fn what_contrast_lacks_comes_in_chunks() {
+    let setup = Setup {
+        prefill_chunk: Some(4),
+        n_pages: 128,
+        ..Setup::default()
+    };
+    let (host, _, drafting) = setup.start_drafting(false, hash_think, amateur);
+    let texts = ["abcdef".repeat(6), "fedcba".repeat(6)];
+    let options = GenerateOptions {
+        contrast_beta: 0.5,
+        ..length(6)
+    };
+    let want = |text: &str, options: &GenerateOptions| {
+        let (tokens, most) = (tokens(&prompt(text)), setup.max_seq_len);
+        let other: &mut Think = &mut amateur;
+        simulate_contrast(&mut hash_think, Some(other), &tokens, 0, options, most)
+    };
+    for (text, company) in texts.iter().zip([true, false]) {
+        host.one(prompt(text), length(1));
+        assert!(drafting.take_steps().is_empty());
+        let other = company.then(|| host.submit(vec![prompt("b")], length(50)).unwrap());
+        let got = host.one(prompt(text), options.clone());
+        assert_eq!(got.stats.cached_tokens, 36);
+        assert_same(&got, &want(text, &options));
+        if let Some(other) = other {
+            let plain = simulate(
+                &mut hash_think,
+                &tokens(&prompt("b")),
+                0,
+                &length(50),
+                setup.max_seq_len,
+            );
+            assert_same(&collect(&other, 1).unwrap().0[0], &plain);
+        }
+        let steps = drafting.take_steps();
+        let rows = steps
+            .iter()
+            .map(|step| rows_of(std::slice::from_ref(step), RowKind::Prefill));
+        assert_eq!(rows.clone().max(), Some(4), "{company}");
+        assert!(rows.sum::<usize>() >= 37);
+    }
+    host.assert_empty();
+}
+
 #[test]
 fn what_needs_a_draft_model_says_so() {
     let (without, _) = Setup::default().start(hash_think);

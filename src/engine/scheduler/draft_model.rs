@@ -51,6 +51,18 @@ fn add(
     plan.step.adapters.clear();
 }
 
+/// Whether the model's logits of this sequence are contrasted with the draft model's.
+fn is_contrasted(sequence: &Sequence) -> bool {
+    sequence.call().options.contrasts() && sequence.extent.max_new() > 0
+}
+
+/// Whether the draft model lacks some of what the model has computed of this sequence, which is
+/// contrasted with it and could otherwise go on.
+pub(super) fn lacks_contrast(sequence: &Sequence) -> bool {
+    let branch = &sequence.branch;
+    is_contrasted(sequence) && !sequence.sits_out && branch.drafted < branch.computed
+}
+
 /// The number of a step's rows of decode.
 fn decodes(step: &Step) -> usize {
     let spans = step.spans.iter();
@@ -72,16 +84,20 @@ impl Scheduler {
         done
     }
 
-    /// Before a step is planned: has the draft model compute a chunk of the prompts of those that
-    /// ask it for drafts, no further than the model is.
+    /// Before a step is planned: has the draft model compute a chunk of what it lacks of those that
+    /// are contrasted with it, and of the prompts of those that ask it for drafts; no further than
+    /// the model is. Who is contrasted and still lacks something sits the step out: to compute all
+    /// of a prompt that was found in the model's half of the pages only held other streams up for
+    /// as long as the whole prompt takes.
     pub(super) fn keep_up(&mut self) -> Result<()> {
+        self.catches_up = false;
         self.with_draft_model(|this, model| {
             model.clear();
-            let decodes = this.running.iter().filter(|s| !s.branch.in_prefill());
-            let decodes = decodes.count();
             for sequence in &mut this.running {
                 sequence.branch.look_drafted(&this.pool);
             }
+            let decodes = this.running.iter().filter(|s| !s.branch.in_prefill());
+            let decodes = decodes.filter(|s| !lacks_contrast(s)).count();
             let asks = |s: &Sequence, gain| {
                 let drafts = s.drafts.as_ref();
                 let asks = drafts.is_some_and(|drafts| drafts.asks(Guesser::Model, gain));
@@ -102,11 +118,15 @@ impl Scheduler {
             let rows = model.pace.prompt_rows(decodes, model.limits.max_rows);
             let mut budget = rows;
             for sequence in &this.running {
-                if !asks(sequence, model.askers.gain(sequence.id)) {
+                let branch = &sequence.branch;
+                let is_contrasted = lacks_contrast(sequence);
+                if !is_contrasted && !asks(sequence, model.askers.gain(sequence.id)) {
                     continue;
                 }
-                let branch = &sequence.branch;
-                let there = branch.computed.min(branch.prompt_len);
+                let there = match is_contrasted && branch.drafted >= branch.prompt_len {
+                    true => branch.computed,
+                    false => branch.computed.min(branch.prompt_len),
+                };
                 let rows = there.saturating_sub(branch.drafted).min(budget);
                 // A page that another one fills in this step is found afterwards.
                 let page = branch.pages.get(branch.drafted / this.pool.page_size());
@@ -116,8 +136,18 @@ impl Scheduler {
                     budget -= rows;
                 }
             }
-            this.compute(model)
+            this.compute(model)?;
+            for sequence in this.running.iter_mut().filter(|s| lacks_contrast(s)) {
+                sequence.sits_out = true;
+                this.catches_up = true;
+            }
+            Ok(())
         })
+    }
+
+    /// Whether a sequence waits for what the draft model lacks of it, and not for its caller.
+    pub fn catches_up(&self) -> bool {
+        self.catches_up
     }
 
     /// Computes the draft model's step, if it has any rows, for its keys and values alone.
@@ -220,10 +250,9 @@ impl Scheduler {
     /// and what comes before them.
     pub(super) fn contrast(&mut self, plan: &Plan) -> Result<()> {
         self.with_draft_model(|this, model| {
-            let contrasts = |s: &Sequence| s.call().options.contrasts() && s.extent.max_new() > 0;
             for (span, id) in plan.step.spans.iter().zip(&plan.whose) {
                 let at = this.running.iter().position(|s| s.id == *id);
-                if let Some(at) = at.filter(|at| contrasts(&this.running[*at])) {
+                if let Some(at) = at.filter(|at| is_contrasted(&this.running[*at])) {
                     // The last row of a prompt that was found is computed, but not written, again.
                     let branch = &this.running[at].branch;
                     let found = branch.computed.min(branch.prompt_len);
@@ -239,7 +268,7 @@ impl Scheduler {
             } = plan;
             for (span, id) in step.spans.iter().zip(whose) {
                 let sequence = this.running.iter().find(|s| s.id == *id);
-                let Some(sequence) = sequence.filter(|s| contrasts(s)) else {
+                let Some(sequence) = sequence.filter(|s| is_contrasted(s)) else {
                     continue;
                 };
                 let first = model.plan.step.tokens.len();

@@ -59,6 +59,8 @@ pub(super) struct Scheduler {
     pace: Pace,
     /// Whether the model has ever taken a step before the answer of the one before it.
     runs_ahead: bool,
+    /// Whether a sequence sits out until the draft model has caught up with it.
+    catches_up: bool,
     draft_model: Option<Box<DraftModel>>,
     medusa: Option<Box<Medusa>>,
     sampler: Sampler,
@@ -106,6 +108,7 @@ impl Scheduler {
                 limits.max_wanted,
             )?,
             runs_ahead: false,
+            catches_up: false,
             draft_model: draft_model.map(Box::new),
             medusa: medusa.map(Box::new),
             sampler,

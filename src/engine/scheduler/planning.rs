@@ -1,6 +1,7 @@
 //! The next step: a row and drafts of each sequence that generates, and a chunk of the prompts.
 
 use super::Scheduler;
+use super::draft_model::lacks_contrast;
 use crate::backend::choice::{Search, mask_words};
 use crate::backend::{Choices, RowKind, Run, Span, Step};
 use crate::engine::branch::Branch;
@@ -81,6 +82,11 @@ impl Scheduler {
                 // These are pages that others have published since the sequence was admitted.
                 if !sequence.extent.scores_prompt() && sequence.branch.adopt_found(&mut self.pool) {
                     sequence.found();
+                    if lacks_contrast(sequence) {
+                        sequence.sits_out = true;
+                        self.catches_up = true;
+                        continue;
+                    }
                 }
                 if !self.is_being_computed(at, plan) {
                     let rows = self.plan_prefill(at, budget, plan);
