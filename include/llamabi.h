@@ -738,7 +738,7 @@ typedef struct llama_generate_options {
   float eta_cutoff;
   /// So many milliseconds after the call, each of its sequences ends with `LLAMA_FINISH_TIME`,
   /// when the step that is under way has ended. This includes a sequence that still waits for a
-  /// slot. 0: never.
+  /// slot. A text that is being encoded is encoded first; that time counts. 0: never.
   uint32_t max_time_ms;
   /// Biases that are added to logits after the penalties. A token may stand here several times.
   /// They are borrowed for the call.
@@ -1029,7 +1029,8 @@ llama_status llama_stream_open_chat(llama_t *l,
 /// event take no event: the next call gives that event.
 ///
 /// If the call has `on_logits` or `on_stop`, this function calls them. It answers a question about
-/// logits and then continues to wait for an event, as long as `timeout_ms` says.
+/// logits and then continues to wait for an event, as long as `timeout_ms` says. So their
+/// `user_data` must live until the stream is freed and no call of this function runs.
 ///
 /// The pointers in `*ev` are valid until the next call on this stream, so use a stream from one
 /// thread at a time. Another thread may call `llama_stream_free`; a call that waits then returns

@@ -172,9 +172,15 @@ pub unsafe extern "C" fn llama_stream_open_messages(
         // SAFETY: the contract of the header includes the contracts of the functions that are
         // called.
         unsafe {
-            stream::open("llama_stream_open_messages", scope, l, o, out, |handle| {
-                prompts(handle, messages, lens, n, c, None)
-            })
+            stream::open(
+                "llama_stream_open_messages",
+                scope,
+                l,
+                o,
+                n,
+                out,
+                |handle, cancel| prompts(handle, messages, lens, n, c, cancel),
+            )
         }
     })
 }

@@ -8,6 +8,7 @@ use crate::engine::request::{Bias, EarlyStopping, MAX_LIST, MAX_STOP_BYTES};
 use crate::engine::{GenerateOptions, Speculation};
 use crate::reserve;
 use std::ptr;
+use std::time::Instant;
 
 /// The most stop strings of a call.
 const MAX_STOP: usize = 1024;
@@ -199,6 +200,7 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         grammar: grammar::grammar(o.grammar)?,
         contrast_beta: o.contrast_beta,
         contrast_alpha: o.contrast_alpha,
+        asked_at: Some(Instant::now()),
         cancel: cancel::flag(o.cancel)?,
     })
 }

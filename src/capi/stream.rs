@@ -8,7 +8,7 @@ use super::object::Handle;
 use super::types::*;
 use super::{args, generate, layout, options, prompts, result, table};
 use crate::engine::{Decider, Deciders, Event, Next, Prompt, Question, RequestStats, Stream};
-use crate::{Token, reserve};
+use crate::{Cancel, Token, reserve};
 use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,8 +73,9 @@ pub(super) unsafe fn open(
     scope: &mut Scope,
     l: *mut llama_t,
     o: *const llama_generate_options,
+    n: usize,
     out: *mut *mut llama_stream_t,
-    prompts: impl FnOnce(&Handle) -> Outcome<Vec<Prompt>>,
+    prompts: impl FnOnce(&Handle, Option<&Cancel>) -> Outcome<Vec<Prompt>>,
 ) -> Outcome<llama_status> {
     InCallback::refuse(function)?;
     let handle = scope.handle(l)?;
@@ -87,8 +88,19 @@ pub(super) unsafe fn open(
     }
     // SAFETY: by this function's contract.
     let (out, options) = unsafe { (args::place("out", out)?, options::engine_options(&given)?) };
-    let prompts = prompts(handle)?;
-    let (n, callbacks) = (prompts.len(), Callbacks::new(&given));
+    let prompts = match prompts(handle, options.cancel.as_ref()) {
+        // The call was cancelled while a text was encoded. A flag is never taken back, so the stream
+        // ends before a step has any row of these prompts, which stand for what was not encoded.
+        Err(failure) if failure.status == LLAMA_CANCELLED => {
+            let mut unread = reserve::room("the prompts", n)?;
+            for _ in 0..n {
+                unread.push(Prompt::Tokens(reserve::copy("a prompt", &[0])?));
+            }
+            unread
+        }
+        prompts => prompts?,
+    };
+    let callbacks = Callbacks::new(&given);
     let decider = Decider::new(&prompts, &options, callbacks.on_stop.is_some())?;
     let stream = handle.llama.stream(prompts, options)?;
     let n = n * options::samples(&given);
@@ -131,7 +143,7 @@ pub unsafe extern "C" fn llama_stream_open(
         // SAFETY: the contract of the header includes the contracts of the functions that are
         // called.
         unsafe {
-            open("llama_stream_open", scope, l, o, out, |handle| {
+            open("llama_stream_open", scope, l, o, n, out, |handle, _| {
                 prompts::token_prompts(handle, tokens, lens, n)
             })
         }
@@ -151,13 +163,18 @@ pub unsafe extern "C" fn llama_stream_open_text(
     err: *mut llama_error,
 ) -> llama_status {
     guard!(err, |scope| {
-        // Nothing stops the encoding of the text: the stream itself says that it was cancelled.
         // SAFETY: the contract of the header includes the contracts of the functions that are
         // called.
         unsafe {
-            open("llama_stream_open_text", scope, l, o, out, |handle| {
-                prompts::text_prompts(handle, prompts, lens, n, None)
-            })
+            open(
+                "llama_stream_open_text",
+                scope,
+                l,
+                o,
+                n,
+                out,
+                |handle, cancel| prompts::text_prompts(handle, prompts, lens, n, cancel),
+            )
         }
     })
 }
@@ -179,9 +196,17 @@ pub unsafe extern "C" fn llama_stream_open_chat(
         // SAFETY: the contract of the header includes the contracts of the functions that are
         // called.
         unsafe {
-            open("llama_stream_open_chat", scope, l, o, out, |handle| {
-                prompts::dialog_prompts(handle, msgs, dialog_lens, n_dialogs, None)
-            })
+            open(
+                "llama_stream_open_chat",
+                scope,
+                l,
+                o,
+                n_dialogs,
+                out,
+                |handle, cancel| {
+                    prompts::dialog_prompts(handle, msgs, dialog_lens, n_dialogs, cancel)
+                },
+            )
         }
     })
 }
@@ -197,7 +222,8 @@ pub unsafe extern "C" fn llama_stream_open_chat(
 /// event take no event: the next call gives that event.
 ///
 /// If the call has `on_logits` or `on_stop`, this function calls them. It answers a question about
-/// logits and then continues to wait for an event, as long as `timeout_ms` says.
+/// logits and then continues to wait for an event, as long as `timeout_ms` says. So their
+/// `user_data` must live until the stream is freed and no call of this function runs.
 ///
 /// The pointers in `*ev` are valid until the next call on this stream, so use a stream from one
 /// thread at a time. Another thread may call `llama_stream_free`; a call that waits then returns

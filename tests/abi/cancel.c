@@ -175,6 +175,24 @@ static void generating(const char *dir) {
     o.num_return_sequences = 0;
   }
   o.on_event = NULL;
+  {
+    /* a stream alike: the flag ends the encoding of a text that would be too long */
+    static char longer[200001];
+    const char *texts[] = {"one", longer};
+    llama_timings t = timings();
+    llama_stream_t *s = NULL;
+    llama_event ev;
+    ev.struct_size = sizeof ev;
+    memset(longer, 'a', sizeof longer - 1);
+    EXPECT(LLAMA_OK, llama_stream_open_text(l, texts, NULL, 2, &o, &s, err));
+    for (n = 0; n < 2; n++) {
+      EXPECT(LLAMA_OK, llama_stream_next(s, &ev, -1, err));
+      CHECK(ev.kind == LLAMA_EVENT_FINISH && ev.finish_reason == LLAMA_FINISH_CANCELLED);
+    }
+    EXPECT(LLAMA_CANCELLED, llama_stream_next(s, &ev, -1, err));
+    CHECK(timings().steps == t.steps);
+    llama_stream_free(s);
+  }
   llama_cancel_free(flag);
 
   /* during decode, by flag: within one step (and the one that was being prepared) */

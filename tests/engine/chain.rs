@@ -123,6 +123,29 @@ fn time_ends(ms: u32) -> bool {
     begun
 }
 
+/// The time begins when the caller asks, before texts become tokens.
+#[test]
+fn time_begins_when_the_caller_asks() {
+    let (host, _) = Setup::default().start(|_, logits| {
+        logits.fill(0.0);
+        logits[4] = 1.0;
+    });
+    let hour = Duration::from_secs(3600);
+    let Some(asked_at) = Instant::now().checked_sub(hour) else {
+        return; // this machine began less than an hour ago, and its clock with it
+    };
+    let options = |max_time_ms| GenerateOptions {
+        asked_at: Some(asked_at),
+        ..timed(max_time_ms)
+    };
+    let over = host.one(prompt("ab"), options(3_600_000));
+    assert_eq!(over.reason(), FinishReason::Time);
+    assert!(over.tokens.is_empty() && over.stats.queue_ms >= 3_600_000.0);
+    let in_time = host.one(prompt("ab"), options(7_200_000));
+    assert_eq!(in_time.reason(), FinishReason::Length);
+    assert!(in_time.stats.first_token_ms >= 3_600_000.0);
+}
+
 /// An engine that has nothing to do, since the only reader is behind, wakes for the time.
 #[test]
 fn time_ends_a_sequence_that_sits_out() {

@@ -292,7 +292,7 @@ pub struct llama_generate_options {
     pub eta_cutoff: f32,
     /// So many milliseconds after the call, each of its sequences ends with `LLAMA_FINISH_TIME`,
     /// when the step that is under way has ended. This includes a sequence that still waits for a
-    /// slot. 0: never.
+    /// slot. A text that is being encoded is encoded first; that time counts. 0: never.
     pub max_time_ms: u32,
     /// Biases that are added to logits after the penalties. A token may stand here several times.
     /// They are borrowed for the call.

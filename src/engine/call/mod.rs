@@ -39,7 +39,8 @@ pub(super) struct Call {
     pub stops: Stops,
     /// [`GenerateOptions::predicted`], ready to be searched.
     pub predicted: Predicted,
-    pub submitted: Instant,
+    /// Its figures count from then.
+    asked_at: Instant,
     /// When its sequences end, whatever they have.
     deadline: Option<Instant>,
     cancelled: AtomicBool,
@@ -175,15 +176,16 @@ impl Call {
             false => &[],
         })?;
         reserve::headroom("a call", size_of::<Self>() + COUNTS)?;
-        let submitted = Instant::now();
+        let now = Instant::now();
+        let asked_at = options.asked_at.unwrap_or(now);
         let time = Duration::from_millis(options.max_time_ms.into());
         // A deadline that the clock cannot express is no deadline.
-        let deadline = submitted.checked_add(time).filter(|_| !time.is_zero());
+        let deadline = asked_at.checked_add(time).filter(|_| !time.is_zero());
         Ok(Arc::new(Self {
             stops,
             predicted,
             options,
-            submitted,
+            asked_at,
             deadline,
             cancelled: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -193,7 +195,7 @@ impl Call {
                 told,
                 asked,
                 open: 0,
-                heard: submitted,
+                heard: now,
                 prompts: VecDeque::new(),
                 aside: false,
                 counts: false,
@@ -448,9 +450,9 @@ impl Call {
         true
     }
 
-    /// Milliseconds since the call was submitted.
+    /// Milliseconds since the caller asked.
     pub fn age_ms(&self) -> f64 {
-        self.submitted.elapsed().as_secs_f64() * 1e3
+        self.asked_at.elapsed().as_secs_f64() * 1e3
     }
 
     fn update(&self, change: impl FnOnce(&mut State)) {

@@ -4,6 +4,7 @@ use crate::grammar::Grammar;
 use crate::kv::Root;
 use crate::{Cancel, Token};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The most bytes of a stop string. Nothing that is searched for is nearly so long, and the tables
 /// of all stop strings stay small.
@@ -164,6 +165,9 @@ pub struct GenerateOptions {
     /// Tokens with less than this share of the most likely token's probability, as the model has
     /// it, are impossible then; 0 is 0.1.
     pub contrast_alpha: f32,
+    /// When the caller asked; `None`: when the call is queued. Its figures and `max_time_ms` count
+    /// from then, so that they include how long its texts took to become tokens.
+    pub asked_at: Option<Instant>,
     /// Stops the call.
     pub cancel: Option<Cancel>,
 }
@@ -211,6 +215,7 @@ impl Default for GenerateOptions {
             predicted: Vec::new(),
             contrast_beta: 0.0,
             contrast_alpha: 0.0,
+            asked_at: None,
             cancel: None,
         }
     }
