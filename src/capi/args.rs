@@ -39,10 +39,12 @@ pub(super) unsafe fn slice<'a, T>(name: impl Display, p: *const T, n: usize) -> 
         // SAFETY: the pointer is not NULL and aligned, and the size neither exceeds isize::MAX nor
         // wraps, as just checked. By this function's contract the elements are there.
         Some(_) => Ok(unsafe { std::slice::from_raw_parts(p, n) }),
-        None => Err(Failure::invalid(format!(
-            "{name} has {n} elements, at most {MAX_LEN} can be"
-        ))),
+        None => Err(too_long(name, n)),
     }
+}
+
+fn too_long(name: impl Display, n: usize) -> Failure {
+    Failure::invalid(format!("{name} has {n} elements, at most {MAX_LEN} can be"))
 }
 
 /// Makes a text for the host.
@@ -65,7 +67,11 @@ pub(super) unsafe fn text<'a>(
     let bytes = if len == usize::MAX {
         check_pointer(&name, p)?;
         // SAFETY: the pointer is not NULL. By this function's contract the text is NUL-terminated.
-        unsafe { CStr::from_ptr(p) }.to_bytes()
+        let bytes = unsafe { CStr::from_ptr(p) }.to_bytes();
+        match bytes.len() {
+            0..=MAX_LEN => bytes,
+            n => return Err(too_long(name, n)),
+        }
     } else {
         // SAFETY: by this function's contract.
         unsafe { slice(&name, p.cast::<u8>(), len) }?

@@ -63,10 +63,10 @@ unsafe fn read_segments<'a>(segments: *const llama_segment, n: usize) -> Outcome
     let mut read = reserve::room("the segments", n)?;
     for (i, s) in given.iter().enumerate() {
         if s.reserved0 != 0 {
-            return Err(Failure::invalid(format!(
-                "segments[{i}].reserved0 is {}, must be 0",
-                s.reserved0
-            )));
+            return Err(Failure::new(
+                LLAMA_E_ABI,
+                format!("segments[{i}].reserved0 is {}, must be 0", s.reserved0),
+            ));
         }
         let kind = match s.kind {
             LLAMA_SEGMENT_KEEP => SegmentKind::Keep,

@@ -242,7 +242,7 @@ static void arguments(llama_t *l) {
   EXPECT(LLAMA_E_UTF8, llama_compress(l, s, 2, NULL, &r, err));
   s[1] = segment("e", 0);
   s[1].reserved0 = 1;
-  EXPECT(INVALID, llama_compress(l, s, 2, NULL, &r, err));
+  EXPECT(LLAMA_E_ABI, llama_compress(l, s, 2, NULL, &r, err));
   s[1].reserved0 = 0;
   s[1].len = SIZE_MAX - 1;
   EXPECT(INVALID, llama_compress(l, s, 2, NULL, &r, err));

@@ -114,6 +114,13 @@ static void build_arguments(void) {
   EXPECT(LLAMA_E_IO, llama_build("/dev/null", NULL, NULL, &l, err));
   EXPECT(LLAMA_E_IO, llama_build("/\xff\xfe", NULL, NULL, &l, err)); /* a path is bytes */
   CHECK(l == NULL);
+  {
+    /* an error struct that nobody has filled is wrong itself, and *out is NULL all the same */
+    llama_error unfilled;
+    memset(&unfilled, 0xaa, sizeof unfilled);
+    l = FOREIGN;
+    CHECK(llama_build("/nonexistent", NULL, NULL, &l, &unfilled) == LLAMA_E_ABI && l == NULL);
+  }
 
 #define WITH(field, value, expected) ON(LLAMA_DEVICE_AUTO, field, value, expected)
 #define ON(where, field, value, expected)                                                          \
