@@ -35,21 +35,16 @@ fn tensor(suffix: &str, dtype: &'static str, shape: &[usize], bytes: Vec<u8>) ->
 struct Stored {
     dir: TempDir,
     codes: Vec<u32>,
-    zeros: Vec<u32>,
     scales: Vec<f32>,
 }
 
-/// One matrix of a model whose others nobody asks for.
-fn write(options: Value, codes: &[usize], zeros: &[usize], symmetric: Option<u32>) -> Stored {
+/// One matrix of a model whose others nobody asks for. `zeros` are the words of its zero points.
+fn write(options: Value, codes: &[usize], shape: [usize; 2], zeros: &[u32]) -> Stored {
     let size = |shape: &[usize]| shape.iter().product::<usize>();
     let groups = COLS / GROUP;
     let stored = Stored {
         dir: TempDir::new(),
         codes: words(size(codes), 1),
-        zeros: match symmetric {
-            Some(word) => vec![word; size(zeros)],
-            None => words(size(zeros), 2),
-        },
         scales: (0..groups * ROWS)
             .map(|i| (1 + i % 997) as f32 / 1024.0)
             .collect(),
@@ -61,7 +56,7 @@ fn write(options: Value, codes: &[usize], zeros: &[usize], symmetric: Option<u32
         .flat_map(|&x| half::f16::from_f32(x).to_le_bytes());
     let tensors = [
         tensor("qweight", "I32", codes, bytes(&stored.codes)),
-        tensor("qzeros", "I32", zeros, bytes(&stored.zeros)),
+        tensor("qzeros", "I32", &shape, bytes(zeros)),
         tensor("scales", "F16", &[groups, ROWS], halves.collect()),
     ];
     stored
@@ -134,36 +129,104 @@ fn check(stored: &Stored, codes: &[u8], zero: impl Fn(usize, usize) -> u8) {
     assert!(counted < whole, "{counted} bytes, all codes have {whole}");
 }
 
+/// A matrix of GPTQ with these zero points, in groups of rows; the file has them as `stored` makes
+/// them of a group's.
+fn check_gptq(bits: usize, options: &Value, zeros: Vec<u8>, stored: impl Fn(&[u8]) -> Vec<u32>) {
+    let mut all = json!({"quant_method": "gptq", "bits": bits, "group_size": GROUP, "sym": false});
+    let options = options.as_object().unwrap().clone();
+    all.as_object_mut().unwrap().extend(options);
+    let (packed_cols, packed_rows) = (COLS * bits / 32, ROWS * bits / 32);
+    let in_file: Vec<u32> = zeros.chunks(ROWS).flat_map(stored).collect();
+    let shape = [COLS / GROUP, packed_rows];
+    let stored = write(all, &[packed_cols, ROWS], shape, &in_file);
+    let mut codes = vec![0; ROWS * COLS];
+    packed::gptq(bits as u32, &stored.codes, ROWS, 0..ROWS, &mut codes);
+    check(&stored, &codes, |group, row| zeros[group * ROWS + row]);
+}
+
+/// Codes as a stream of bits.
+fn stream(bits: usize, codes: &[u8]) -> Vec<u32> {
+    let mut words = vec![0; codes.len() * bits / 32];
+    for (i, &code) in codes.iter().enumerate() {
+        for bit in 0..bits {
+            let at = i * bits + bit;
+            words[at / 32] |= u32::from(code >> bit & 1) << (at % 32);
+        }
+    }
+    words
+}
+
+/// All zero points that there are, 0 among them, one behind another in every order.
+fn zero_points(bits: usize) -> Vec<u8> {
+    let words = words(ROWS * COLS / GROUP, 2);
+    words
+        .iter()
+        .map(|word| (word >> 7) as u8 & ((1 << bits) - 1) as u8)
+        .collect()
+}
+
 #[test]
 fn gptq_is_read_in_slabs_of_rows() {
+    let version_2 = json!({"checkpoint_format": "gptq_v2"});
     for bits in [4, 3, 8] {
-        let options = json!({"quant_method": "gptq", "bits": bits, "group_size": GROUP, "sym": false,
-            "checkpoint_format": "gptq_v2"});
-        let (packed_cols, packed_rows) = (COLS * bits / 32, ROWS * bits / 32);
-        let stored = write(
-            options,
-            &[packed_cols, ROWS],
-            &[COLS / GROUP, packed_rows],
-            None,
-        );
-        let mut codes = vec![0; ROWS * COLS];
-        packed::gptq(bits as u32, &stored.codes, ROWS, 0..ROWS, &mut codes);
-        let zero = |group, row| {
-            let words = &stored.zeros[group * packed_rows..];
-            packed::code(bits as u32, |word| words[word], row)
-        };
-        check(&stored, &codes, zero);
+        check_gptq(bits, &version_2, zero_points(bits), |zeros| {
+            stream(bits, zeros)
+        });
     }
+}
+
+/// AutoGPTQ and GPTQModel make version 1 by subtracting from whole words, where a zero point of 0
+/// borrows from the next one. GPTQModel's words for 3 bits are not 1 in each code.
+#[test]
+fn zero_points_of_gptq_version_1_are_restored_by_words() {
+    let of_gptqmodel = json!({"checkpoint_format": "gptq",
+        "meta": {"quantizer": ["optimum:1.24.0", "gptqmodel:2.2.0"]}});
+    for (bits, less) in [
+        (2, [0x5555_5555; 3]),
+        (3, [0x2492_4924, 0x9249_2492, 0x4924_9249]),
+        (4, [0x1111_1111; 3]),
+        (8, [0x0101_0101; 3]),
+    ] {
+        let subtracted = |zeros: &[u8]| {
+            let words = stream(bits, zeros).into_iter().zip(less.iter().cycle());
+            words.map(|(word, less)| word.wrapping_sub(*less)).collect()
+        };
+        check_gptq(bits, &of_gptqmodel, zero_points(bits), subtracted);
+        if bits != 3 {
+            check_gptq(bits, &json!({}), zero_points(bits), subtracted);
+        }
+        // A symmetric quantisation shows by itself who wrote it.
+        let middle = vec![1 << (bits - 1); ROWS * COLS / GROUP];
+        check_gptq(bits, &json!({"sym": true}), middle, subtracted);
+    }
+}
+
+/// Codes of 3 bits lie across words: AutoGPTQ subtracted 1 from each before it packed them.
+#[test]
+fn zero_points_of_3_bits_are_restored_by_codes() {
+    let subtracted = |zeros: &[u8]| {
+        let less: Vec<u8> = zeros.iter().map(|zero| zero.wrapping_sub(1) & 7).collect();
+        stream(3, &less)
+    };
+    check_gptq(3, &json!({}), zero_points(3), subtracted);
+    check_gptq(
+        3,
+        &json!({"sym": true}),
+        vec![4; ROWS * COLS / GROUP],
+        subtracted,
+    );
 }
 
 #[test]
 fn awq_is_read_in_slabs_of_rows() {
     let options = json!({"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": true,
         "version": "gemm"});
-    let stored = write(options, &[COLS, ROWS / 8], &[COLS / GROUP, ROWS / 8], None);
+    let shape = [COLS / GROUP, ROWS / 8];
+    let of_file = words(shape[0] * shape[1], 2);
+    let stored = write(options, &[COLS, ROWS / 8], shape, &of_file);
     let (mut codes, mut zeros) = (vec![0; ROWS * COLS], vec![0; ROWS * COLS / GROUP]);
     packed::awq(&stored.codes, ROWS, 0..ROWS, &mut codes);
-    packed::awq(&stored.zeros, ROWS, 0..ROWS, &mut zeros);
+    packed::awq(&of_file, ROWS, 0..ROWS, &mut zeros);
     check(&stored, &codes, |group, row| {
         zeros[row * (COLS / GROUP) + group]
     });

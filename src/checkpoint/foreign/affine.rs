@@ -19,12 +19,44 @@ use std::ops::Range;
 /// How codes and zero points are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
-    /// As GPTQ does it. `more` is to be added to a stored zero point; if `None`, the data show it.
-    Gptq { more: Option<u8> },
+    /// As GPTQ does it. If `less` is `None`, the data show it.
+    Gptq { less: Option<Less> },
     /// As AWQ does it.
     Awq,
     /// As compressed-tensors does it.
     Compressed,
+}
+
+/// What GPTQ's writers have subtracted from zero points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Less {
+    /// Version 2: nothing.
+    Nothing,
+    /// Version 1: 1.
+    One,
+    /// Version 1 as GPTQModel writes it. It is the same but for 3 bits, where the words from which
+    /// it subtracts [`OF_3_BITS`] are not 1 in each code; its reader adds them again.
+    OfGptqModel,
+}
+
+/// By the number of a word in its line, divided by 3.
+const OF_3_BITS: [u32; 3] = [0x2492_4924, 0x9249_2492, 0x4924_9249];
+
+impl Less {
+    /// What is to be added to words, by their number divided by 3, and then to codes.
+    ///
+    /// To whole words, because writers subtract from these, and a zero point of 0 borrows from its
+    /// neighbour. Codes of 3 bits lie across words; AutoGPTQ subtracted from them before it packed
+    /// them.
+    fn missing(self, bits: u32) -> ([u32; 3], u8) {
+        match (self, bits) {
+            (Less::Nothing, _) => ([0; 3], 0),
+            (Less::One, 3) => ([0; 3], 1),
+            (Less::OfGptqModel, 3) => (OF_3_BITS, 0),
+            // 1 in each code.
+            (_, bits) => ([u32::MAX / ((1 << bits) - 1); 3], 0),
+        }
+    }
 }
 
 /// A matrix of `[rows, cols]`.
@@ -142,43 +174,45 @@ impl Affine<'_> {
                     *zero = packed::code(bits, |word| words[word * groups + group], row);
                 }
             }
-            Packing::Gptq { more } => {
-                let width = words.len() / groups;
-                for (at, zero) in unpacked.iter_mut().enumerate() {
-                    let (row, group) = (at / groups, at % groups);
-                    *zero = packed::code(bits, |word| words[group * width + word], row);
-                }
-                self.complete(source, more, &mut unpacked)?;
-            }
+            Packing::Gptq { less: Some(less) } => self.restored(&words, less, &mut unpacked),
+            Packing::Gptq { less: None } => self.symmetric(source, &words, &mut unpacked)?,
         }
         Ok(unpacked)
     }
 
-    /// Converts GPTQ's stored zero points to the real ones. Files of version 1 store them less 1.
-    /// Some files claim version 1 but are of version 2; if the quantisation is symmetric, the zero
-    /// points show it.
-    fn complete(&self, source: &Source<'_>, more: Option<u8>, zeros: &mut [u8]) -> Result<()> {
+    /// Unpacks GPTQ's zero points, from which `less` was subtracted.
+    fn restored(&self, words: &[u32], less: Less, zeros: &mut [u8]) {
+        let (groups, bits) = (self.groups, self.format.bits);
+        let (width, (of_word, of_code)) = (words.len() / groups, less.missing(bits));
+        let greatest = ((1u16 << bits) - 1) as u8;
+        for (at, zero) in zeros.iter_mut().enumerate() {
+            let (row, group) = (at / groups, at % groups);
+            let word = |word: usize| words[group * width + word].wrapping_add(of_word[word % 3]);
+            *zero = packed::code(bits, word, row).wrapping_add(of_code) & greatest;
+        }
+    }
+
+    /// Unpacks GPTQ's zero points of a symmetric quantisation, which are all in the middle. They
+    /// show what was subtracted from them: some files claim version 1 but are of version 2.
+    fn symmetric(&self, source: &Source<'_>, words: &[u32], zeros: &mut [u8]) -> Result<()> {
         let middle = self.format.middle();
-        let stored = zeros[0];
-        let more = more.unwrap_or(middle.wrapping_sub(stored));
-        let greatest = ((1u16 << self.format.bits) - 1) as u8;
-        for zero in zeros.iter_mut() {
-            *zero = zero.wrapping_add(more) & greatest;
+        for less in [Less::One, Less::OfGptqModel, Less::Nothing] {
+            self.restored(words, less, zeros);
+            if zeros.iter().all(|&zero| zero == middle) {
+                return Ok(());
+            }
         }
-        if !self.format.symmetric {
-            return Ok(());
-        }
-        let odd = match more {
-            0 | 1 => zeros.iter().position(|&zero| zero != middle),
-            _ => Some(0),
+        let known = [middle - 1, middle].contains(&zeros[0]);
+        let other = zeros.iter().position(|&zero| !known || zero != zeros[0]);
+        let (row, group) = match other {
+            Some(at) => (at / self.groups, at % self.groups),
+            None => (0, 0),
         };
-        let Some(at) = odd else { return Ok(()) };
-        let (row, group) = (at / self.groups, at % self.groups);
         let expected = format!(
             "zero points that are all {} or all {middle}, as `sym` is true",
             middle - 1
         );
-        let got = zeros[at].wrapping_sub(more) & greatest;
+        let got = zeros[row * self.groups + group];
         Err(source.wrong(expected, format!("{got} in row {row}, group {group}")))
     }
 }

@@ -7,9 +7,9 @@
 //! | `scales` | F16 | `[groups, rows]` |
 //! | `g_idx` | I32 | `[cols]`, may be absent: column / group |
 //!
-//! `weight = scale * (code - zero)`, where version 1 stores zero points less 1.
+//! `weight = scale * (code - zero)`, where version 1 stores zero points less 1 ([`Less`]).
 
-use super::affine::{Affine, Packing};
+use super::affine::{Affine, Less, Packing};
 use super::{FLOATS, Method, options, tensor, words};
 use crate::checkpoint::files::{Finder, Source};
 use crate::checkpoint::keys::Keys;
@@ -37,7 +37,8 @@ pub(super) struct Gptq {
     bits: u32,
     group: Option<usize>,
     symmetric: bool,
-    version: u8,
+    /// What zero points are less by; the data show it where the quantisation is symmetric.
+    less: Option<Less>,
 }
 
 impl Gptq {
@@ -60,13 +61,25 @@ impl Gptq {
         if ![2, 3, 4, 8].contains(&bits) {
             return Err(keys.wrong("bits", "2, 3, 4 or 8"));
         }
+        let symmetric = keys.flag("sym")?;
+        let less = match version(keys)? {
+            2 => Less::Nothing,
+            _ if is_gptqmodel(keys) => Less::OfGptqModel,
+            _ => Less::One,
+        };
         Ok(Gptq {
             bits,
             group: options::group_size(keys)?,
-            symmetric: keys.flag("sym")?,
-            version: version(keys)?,
+            symmetric,
+            less: (!symmetric).then_some(less),
         })
     }
+}
+
+/// Whether GPTQModel wrote the file: then it says so in `meta`, alone or beside optimum.
+fn is_gptqmodel(keys: &Keys) -> bool {
+    let quantizer = keys.get("meta").and_then(|meta| meta.get("quantizer"));
+    quantizer.is_some_and(|names| names.to_string().contains("gptqmodel"))
 }
 
 /// The version of the format. Its name has two keys, of which current files have both.
@@ -140,9 +153,7 @@ impl Method for Gptq {
             index = group_index(&source, group, groups)?;
         }
         Ok(Some(Box::new(Affine {
-            packing: Packing::Gptq {
-                more: (!self.symmetric).then_some(2 - self.version),
-            },
+            packing: Packing::Gptq { less: self.less },
             format: Format {
                 bits: self.bits,
                 symmetric: self.symmetric,
