@@ -112,10 +112,7 @@ impl Checkpoint for HuggingFace {
             });
         StoredPart {
             name: part_name(part, layer),
-            order: match part.is_rotated() {
-                true => rotated_order(config),
-                false => RowOrder::AsStored,
-            },
+            order: part_order(config, part),
             // This form does not cut tensors, so the value does not matter.
             cut: Cut::Rows,
             within,
@@ -139,6 +136,14 @@ impl Checkpoint for HuggingFace {
             Norm::Q | Norm::K => rotated_order(config),
             Norm::Attention | Norm::Ffn | Norm::Last => RowOrder::AsStored,
         }
+    }
+}
+
+/// How a part's rows are put into our order.
+pub(super) fn part_order(config: &Config, part: Part) -> RowOrder {
+    match part.is_rotated() {
+        true => rotated_order(config),
+        false => RowOrder::AsStored,
     }
 }
 

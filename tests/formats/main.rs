@@ -2,6 +2,7 @@
 
 mod account;
 mod adapter_cuts;
+mod adapter_merges;
 mod chat;
 mod chat_templates;
 #[path = "../support/checkpoints/mod.rs"]

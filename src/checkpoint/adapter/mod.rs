@@ -14,7 +14,7 @@ use self::merged::{Merged, Pair, vector};
 use super::columns::cut_rows;
 use super::files::{Files, Finder};
 use super::fingerprint::Fnv;
-use super::hugging_face::part_name;
+use super::hugging_face::{part_name, part_order};
 use super::keys::Keys;
 use super::stored::{Piece, Stored};
 use crate::backend::RowOrder;
@@ -150,7 +150,7 @@ impl Adapter {
         let kept = LowRank::kept(dtype);
         let mut hash = Fnv::default();
         for (place, at, part, pair) in found {
-            let order = adapters_order(config, part);
+            let order = part_order(config, part);
             let (a, b) = (vector(&pair.a, kept)?, pair.ordered_b(order, kept)?);
             if ranks.len() < cuts.ranks() {
                 hash.add_floats(&[place as f32, at as f32, pair.rank as f32, pair.scale]);
@@ -278,7 +278,7 @@ impl<'a> Merging<'a> {
                 let expected = "no such tensor: the embedding of this model is its head".into();
                 return Err(source.wrong(expected, "one".into()));
             }
-            *order = adapters_order(config, part);
+            *order = part_order(config, part);
             return Ok(Stored::Floats(vec![Piece {
                 source,
                 rows: 0..rows,
@@ -299,7 +299,7 @@ impl<'a> Merging<'a> {
             cols,
             pair,
             // The rows of an adapter have the order of Hugging Face's form.
-            paired: match (&order, adapters_order(config, part)) {
+            paired: match (&order, part_order(config, part)) {
                 (RowOrder::AsStored, order @ RowOrder::HalvesToPairs { .. }) => Some(order),
                 _ => None,
             },
@@ -371,15 +371,4 @@ fn cut(
     let mut own = reserve::filled("a rank's columns of an adapter", rank * cols.len(), 0.0)?;
     cut_rows(a, rank, cols, &mut own);
     LowRank::new(dtype, sizes, scale, &own, b)
-}
-
-/// The order of rows in Hugging Face's form.
-fn adapters_order(config: &Config, part: Part) -> RowOrder {
-    match part.is_rotated() {
-        true => RowOrder::HalvesToPairs {
-            head_dim: config.shape.head_dim,
-            rotated: config.rotary_dim,
-        },
-        false => RowOrder::AsStored,
-    }
 }
