@@ -3,12 +3,12 @@
 use super::adapters::{Adapters, Loader, say_base};
 use super::plan::Place;
 use super::setting::Setting;
+use super::tokens::eos_ids;
 use super::{BuildOptions, Device, Info, Llama, RankInfo};
 use crate::backend::cpu::Cpu;
 use crate::backend::gpu::{self, Gpu, cuda::Cuda, driver::LIBRARIES, images::Images};
 use crate::backend::{RopeTable, Run, Shape};
-use crate::checkpoint::gguf::vocabulary;
-use crate::checkpoint::{self, Adapter, Checkpoint, Files, TokenizerSource};
+use crate::checkpoint::{self, Adapter, Checkpoint, Files};
 use crate::engine::{Engine, EngineOptions};
 use crate::grammar::Grammars;
 use crate::log::Level;
@@ -16,7 +16,7 @@ use crate::model::Config;
 use crate::ranks::figures::Figures;
 use crate::ranks::nodes;
 use crate::ranks::processes::adapters::Orders;
-use crate::tokenizer::{self, Tokenizer};
+use crate::tokenizer::Tokenizer;
 use crate::{Dtype, Error, Result, Token, sentence};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,8 @@ use std::time::Instant;
 
 impl Llama {
     /// Load `ckpt_dir` (Meta's or Hugging Face's form) with the tokenizer at `tokenizer_path`
-    /// (`None`: the directory's `tokenizer.model` or `tokenizer.json`, see [`tokenizer::open_in`]).
+    /// (`None`: the directory's `tokenizer.model` or `tokenizer.json`, see
+    /// [`crate::tokenizer::open_in`]).
     ///
     /// `progress` gets the share of bytes read and stops the loading by returning `false`. Fails
     /// with [`Error::Cancelled`] where it or `options.cancel` did that; otherwise every error names
@@ -76,9 +77,6 @@ impl Llama {
         Build::new(ckpt_dir, tokenizer_path, options)?.load_on_gpus(devices, progress)
     }
 }
-
-/// Most tokens that end a sequence: as many as `llama_info.eos_ids` has room for.
-const MAX_EOS: usize = 16;
 
 /// What is to be built.
 pub(super) struct Build<'a> {
@@ -385,27 +383,6 @@ impl<'a> Build<'a> {
     }
 }
 
-/// Tokens that end a sequence: the configuration's, then the tokenizer's.
-pub(super) fn eos_ids(
-    ckpt_dir: &Path,
-    config: &Config,
-    tokenizer: &dyn Tokenizer,
-) -> Result<Vec<Token>> {
-    let mut ids = config.eos_ids.clone();
-    let own = std::iter::once(tokenizer.eos_id()).chain(tokenizer.stop_ids().iter().copied());
-    for id in own.filter(|&id| id >= 0) {
-        if !ids.contains(&id) {
-            ids.push(id);
-        }
-    }
-    if ids.len() > MAX_EOS {
-        let n = ids.len();
-        let detail = format!("{n} end-of-sequence tokens, at most {MAX_EOS} are supported");
-        return Err(Error::format(ckpt_dir, detail));
-    }
-    Ok(ids)
-}
-
 fn check(options: &BuildOptions) -> Result<()> {
     if options.max_seq_len == 0 {
         return Err(Error::invalid("max_seq_len", "at least 1", 0));
@@ -446,37 +423,6 @@ fn check_shards(options: &BuildOptions, files: &Files, ranks: usize) -> Result<(
         ));
     }
     Ok(())
-}
-
-/// Refuses a tokenizer that would give the model tokens that it has no embedding of.
-pub(super) fn check_vocabulary(
-    path: PathBuf,
-    tokenizer: &dyn Tokenizer,
-    config: &Config,
-) -> Result<()> {
-    let (pieces, vocab_size) = (tokenizer.vocab_size(), config.shape.vocab_size);
-    if pieces <= vocab_size {
-        return Ok(());
-    }
-    Err(Error::format(
-        path,
-        format!("the tokenizer has {pieces} pieces, the model's vocabulary only {vocab_size}"),
-    ))
-}
-
-/// The tokenizer of a checkpoint, or of the file that is named instead, and where it is.
-pub(super) fn tokenizer_of(
-    checkpoint: &dyn Checkpoint,
-    path: Option<&Path>,
-) -> Result<(PathBuf, Arc<dyn Tokenizer>)> {
-    match (path, checkpoint.tokenizer()) {
-        (Some(path), _) => Ok((path.to_owned(), tokenizer::open(path)?)),
-        (None, TokenizerSource::Directory(dir)) => Ok((dir.to_owned(), tokenizer::open_in(dir)?)),
-        (None, TokenizerSource::Gguf(gguf)) => {
-            let path = checkpoint.config_path();
-            Ok((path.to_owned(), vocabulary(gguf)?.tokenizer(path)?))
-        }
-    }
 }
 
 /// The GPU that the options ask for. AUTO makes do with the CPU, which one line of the log says.

@@ -1,7 +1,9 @@
 //! The checkpoint of a draft model, which must have the model's tokens.
 
-use super::build::{Build, Opened, check_vocabulary, tokenizer_of};
+use super::build::{Build, Opened};
+use super::tokens::{fitting, tokenizer_of};
 use crate::checkpoint;
+use crate::log::Level;
 use crate::tokenizer::Tokenizer;
 use crate::{Cancel, Error, Result, Token};
 use std::path::Path;
@@ -27,13 +29,16 @@ impl Build<'_> {
     pub(super) fn open_at(&self, dir: &Path, tokenizer: Option<&Path>) -> Result<Opened> {
         // Before the tokenizer, so that a directory of something else is called that.
         let checkpoint = checkpoint::open(dir)?;
-        let (path, tokenizer) = tokenizer_of(&*checkpoint, tokenizer)?;
+        let tokenizer = tokenizer_of(&*checkpoint, tokenizer)?;
         let cancel = self.options.cancel.as_ref();
         if cancel.is_some_and(Cancel::is_triggered) {
             return Err(Error::Cancelled);
         }
-        let config = checkpoint.config(tokenizer.vocab_size())?;
-        check_vocabulary(path, &*tokenizer, &config)?;
+        let config = checkpoint.config(tokenizer.1.vocab_size())?;
+        let (tokenizer, warning) = fitting(tokenizer, &config)?;
+        if let Some(warning) = warning {
+            self.options.log.write(Level::Warn, || warning);
+        }
         let files = checkpoint.open(cancel)?;
         Ok(Opened {
             dir: dir.to_owned(),

@@ -1,8 +1,8 @@
 //! What a checkpoint is and what it needs, without loading its weights: `llamabi-info`.
 
 use super::BuildOptions;
-use super::build::{check_vocabulary, eos_ids, tokenizer_of};
 use super::setting::cpu_memory;
+use super::tokens::{eos_ids, fitting, tokenizer_of};
 use crate::backend::cpu::{Cpu, available_bytes};
 use crate::chat::Format;
 use crate::checkpoint::{self, Checkpoint, Plan};
@@ -67,7 +67,11 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         trained.map_or("not said".into(), |n| format!("{n} positions")),
     );
     line("tokenizer", format!("{n_tokens} tokens"));
-    let opened = tokenizer.as_ref().ok().map(|(_, tokenizer)| &**tokenizer);
+    let tokenizer = tokenizer.and_then(|found| fitting(found, &config));
+    if let Ok((_, Some(warning))) = &tokenizer {
+        line("warning", warning.clone());
+    }
+    let opened = tokenizer.as_ref().ok().map(|(tokenizer, _)| &**tokenizer);
     line("ends with", ends(path, &config, opened)?);
     line("chat", chat(&*checkpoint, opened));
     let kept: Vec<&str> = plan
@@ -100,8 +104,7 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         }
     }
     text.push('\n');
-    let (path, tokenizer) = tokenizer?;
-    check_vocabulary(path, &*tokenizer, &config)
+    tokenizer.map(|_| ())
 }
 
 fn shape(config: &Config) -> String {

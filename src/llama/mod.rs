@@ -11,6 +11,7 @@
 //! | `ranks` | the loading of several ranks of this process |
 //! | `kinds` | the devices that these ranks have: NUMA nodes, GPUs |
 //! | `processes` | the loading of ranks in processes of their own |
+//! | `tokens` | the tokenizer that fits a model, and what ends its sequences |
 //! | `chat` | which chat template a checkpoint has |
 //! | `plan` | the memory a handle takes, counted beforehand |
 //! | [`inspect`] | what a checkpoint is and needs, without loading its weights |
@@ -34,6 +35,7 @@ pub mod quantise;
 mod ranks;
 mod setting;
 mod shorten;
+mod tokens;
 
 pub use completion::{Completion, Sequence};
 pub use compress::{CompressOptions, Segment};

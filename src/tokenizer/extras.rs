@@ -17,6 +17,8 @@ pub(super) struct Extras {
     /// Whether a SentencePiece model puts a space in front of what follows an added token; so where
     /// nothing is said.
     pub legacy: Option<bool>,
+    /// Added tokens from this id on are left out.
+    pub added_end: Option<u32>,
     /// Added tokens, for a model that cannot name them itself.
     pub added: BTreeMap<u32, AddedToken>,
     /// Ids without a text, of a GGUF.

@@ -27,16 +27,29 @@ const WORK_PER_BYTE: usize = 32;
 ///
 /// [`Error::Io`] where neither is there; otherwise as [`open`].
 pub fn open_in(dir: &Path) -> Result<Arc<dyn Tokenizer>> {
+    in_directory(dir, None)
+}
+
+/// The tokenizer that [`open_in`] or [`open`] finds at a path, without the added tokens whose id is
+/// `end` or more. Other tokens stay, whatever their ids are.
+pub fn open_below(path: &Path, end: u32) -> Result<Arc<dyn Tokenizer>> {
+    match path.is_dir() {
+        true => in_directory(path, Some(end)),
+        false => in_file(path, Some(end)),
+    }
+}
+
+fn in_directory(dir: &Path, end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
     let (model, json) = (dir.join("tokenizer.model"), dir.join("tokenizer.json"));
     let is_there = |path: &Path| path.symlink_metadata().is_ok();
     match (is_there(&model), is_there(&json)) {
-        (true, false) => open(&model),
-        (false, true) => open(&json),
+        (true, false) => in_file(&model, end),
+        (false, true) => in_file(&json, end),
         (true, true) => {
             let bytes = read_small(&model, "a tokenizer", MAX_FILE_BYTES)?;
             match tiktoken::is_tiktoken(&bytes) {
-                true => open(&json),
-                false => with_extras(&model, &bytes),
+                true => in_file(&json, end),
+                false => with_extras(&model, &bytes, end),
             }
         }
         (false, false) => Err(Error::Io {
@@ -62,8 +75,12 @@ fn hint(dir: &Path) -> &'static str {
 /// a kind that is known and not supported, [`Error::Format`] for anything else that is no
 /// tokenizer.
 pub fn open(path: &Path) -> Result<Arc<dyn Tokenizer>> {
+    in_file(path, None)
+}
+
+fn in_file(path: &Path, end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
     let bytes = read_small(path, "a tokenizer", MAX_FILE_BYTES)?;
-    with_extras(path, &bytes)
+    with_extras(path, &bytes, end)
 }
 
 /// The tokenizer that a file with these contents is, by itself; `path` is for the messages.
@@ -71,9 +88,16 @@ pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
     of(path, bytes, |_| Ok(Extras::default()))
 }
 
-fn with_extras(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
+fn with_extras(path: &Path, bytes: &[u8], end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
     let dir = path.parent().unwrap_or(Path::new(""));
-    of(path, bytes, |kind| extras_in(dir, kind))
+    of(path, bytes, |kind| {
+        let mut extras = extras_in(dir, kind)?;
+        if let Some(end) = end {
+            extras.added.retain(|&id, _| id < end);
+        }
+        extras.added_end = end;
+        Ok(extras)
+    })
 }
 
 /// Which kind of file a tokenizer is.

@@ -29,6 +29,7 @@ mod quantised;
 mod rng;
 mod rope;
 mod tokenizer;
+mod tokenizer_beside;
 mod tokenizer_gguf;
 mod tokenizer_ranks;
 mod tokenizer_real;

@@ -197,7 +197,7 @@ impl Job<'_> {
             }
         };
         match has || self.calibration.is_some() {
-            true => Ok(Some(super::build::tokenizer_of(checkpoint, None)?.1)),
+            true => Ok(Some(super::tokens::tokenizer_of(checkpoint, None)?.1)),
             false => Ok(None),
         }
     }

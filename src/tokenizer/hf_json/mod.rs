@@ -38,7 +38,10 @@ pub(super) fn is_json(bytes: &[u8]) -> bool {
 /// The tokenizer that a file with these contents is; `path` is for the messages, `extras` are what
 /// the files beside it say.
 pub(super) fn from_bytes(path: &Path, bytes: &[u8], extras: &Extras) -> Result<Pipeline> {
-    let file = File::parse(path, bytes)?;
+    let mut file = File::parse(path, bytes)?;
+    if let Some(end) = extras.added_end {
+        file.added_tokens.retain(|token| token.id < end);
+    }
     let model = &file.model;
     model.check(path)?;
     let normalizer = Node::of(path, "normalizer", file.normalizer)?;

@@ -1,0 +1,87 @@
+//! What the files beside a tokenizer say of it, and what of that a model can use.
+
+use crate::checkpoints::{TempDir, reference, sentence};
+use crate::tokenizer_ranks::{file, special};
+use llamabi::llama::inspect::report;
+use llamabi::log::{Level, Log};
+use llamabi::{BuildOptions, Llama, tokenizer};
+use serde_json::json;
+use std::sync::Arc;
+
+/// A model of 512 tokens with a tokenizer of as many, as a fine-tune that lists one token more.
+fn padded() -> TempDir {
+    let dir = TempDir::new();
+    for name in ["config.json", "model.safetensors", "tokenizer.model"] {
+        let from = reference("mha-f32/hf").join(name);
+        std::fs::copy(from, dir.path().join(name)).unwrap();
+    }
+    dir.file("added_tokens.json", json!({"<pad>": 512}).to_string());
+    dir
+}
+
+#[test]
+fn an_added_token_behind_the_vocabulary_is_left_out_with_a_warning() {
+    let dir = padded();
+    let whole = tokenizer::open_in(dir.path()).unwrap();
+    assert_eq!(whole.vocab_size(), 513);
+    assert_eq!(special(&*whole, "<pad>"), [512]);
+    let log = Arc::new(Log::new(Some(Level::Warn)));
+    let options = BuildOptions {
+        max_seq_len: 32,
+        log: log.clone(),
+        ..BuildOptions::default()
+    };
+    let llama = Llama::build(dir.path(), None, &options, &mut |_| true).unwrap();
+    let mut lines = Vec::new();
+    log.drain(|level, line| lines.push((level, line.to_owned())));
+    let named = |line: &str| line.contains("512 tokens") && line.contains("(512 \"<pad>\")");
+    let said = |(level, line): &&(Level, String)| *level == Level::Warn && named(line);
+    assert_eq!(lines.iter().filter(said).count(), 1, "{lines:?}");
+    let fitted = llama.tokenizer();
+    assert_eq!(fitted.vocab_size(), 512);
+    // A word as any other.
+    let words = special(fitted, "a<pad>");
+    assert!(
+        words.len() > 2 && words.iter().all(|&id| id < 512),
+        "{words:?}"
+    );
+    assert_eq!(words, whole.encode("a<pad>").unwrap());
+    let mut text = String::new();
+    report(dir.path(), None, &mut text).unwrap();
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("warning") && named(line)),
+        "{text}"
+    );
+
+    // A piece of the model behind it is something else.
+    let other = TempDir::new();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(dir.path().join(name), other.path().join(name)).unwrap();
+    }
+    let wide = std::fs::read("demo/meta/tokenizer.model").unwrap();
+    other.file("tokenizer.model", wide);
+    other.file("added_tokens.json", json!({"<pad>": 1024}).to_string());
+    let refused = Llama::build(other.path(), None, &options, &mut |_| true);
+    let text = sentence(refused, other.path());
+    let end = "the tokenizer has 1025 pieces, the model's vocabulary only 512";
+    assert!(text.ends_with(end), "{text}");
+}
+
+#[test]
+fn added_tokens_of_a_tokenizer_json_are_left_out_from_an_id_on() {
+    let dir = TempDir::new();
+    let path = dir.file("tokenizer.json", std::fs::read(file("qwen2.json")).unwrap());
+    let whole = tokenizer::open(&path).unwrap();
+    for path in [dir.path(), &path] {
+        let below = tokenizer::open_below(path, 405).unwrap();
+        assert_eq!((whole.vocab_size(), below.vocab_size()), (407, 405));
+        let text = "<tool_call><think>";
+        assert_eq!(special(&*whole, text), [403, 405]);
+        let tokens = special(&*below, text);
+        assert_eq!(tokens[0], 403);
+        assert_eq!(tokens[1..], below.encode("<think>").unwrap());
+    }
+    // Those of the model itself stay.
+    assert_eq!(tokenizer::open_below(&path, 7).unwrap().vocab_size(), 400);
+}
