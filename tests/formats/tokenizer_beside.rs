@@ -4,9 +4,13 @@ use crate::checkpoints::{TempDir, reference, sentence};
 use crate::tokenizer_ranks::{file, special};
 use llamabi::llama::inspect::report;
 use llamabi::log::{Level, Log};
-use llamabi::{BuildOptions, Llama, tokenizer};
+use llamabi::tokenizer::{self, Piece};
+use llamabi::{BuildOptions, Llama, Token};
 use serde_json::json;
+use std::path::Path;
 use std::sync::Arc;
+
+const SMALL: &str = "tests/data/small-tokenizer.model";
 
 /// A model of 512 tokens with a tokenizer of as many, as a fine-tune that lists one token more.
 fn padded() -> TempDir {
@@ -84,4 +88,44 @@ fn added_tokens_of_a_tokenizer_json_are_left_out_from_an_id_on() {
     }
     // Those of the model itself stay.
     assert_eq!(tokenizer::open_below(&path, 7).unwrap().vocab_size(), 400);
+}
+
+/// A ChatML fine-tune of Llama 2: its tokenizer_config.json names another EOS than the model.
+#[test]
+fn tokenizer_config_names_tokens_of_a_sentencepiece_model() {
+    let dir = TempDir::new();
+    let path = dir.file("tokenizer.model", std::fs::read(SMALL).unwrap());
+    let ids = || {
+        let tokenizer = tokenizer::open(&path).unwrap();
+        [tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id()]
+    };
+    assert_eq!(ids(), [1, 2, -1]);
+    let added = json!({"<|im_start|>": 512, "<|im_end|>": 513});
+    dir.file("added_tokens.json", added.to_string());
+    assert_eq!(ids(), [1, 2, -1]);
+    for (config, want) in [
+        (json!({"eos_token": "<|im_end|>"}), [1, 513, -1]),
+        (
+            json!({"bos_token": {"content": "<|im_start|>"}, "eos_token": {"content": "</s>"},
+                "pad_token": "<unk>"}),
+            [512, 2, 0],
+        ),
+        // A piece that is no added token.
+        (json!({"pad_token": "<0x41>"}), [1, 2, byte_piece(b'A')]),
+        (
+            json!({"bos_token": null, "eos_token": "<|none|>"}),
+            [1, 2, -1],
+        ),
+    ] {
+        dir.file("tokenizer_config.json", config.to_string());
+        assert_eq!(ids(), want, "{config}");
+    }
+}
+
+/// The id of the small model's piece of a byte.
+fn byte_piece(byte: u8) -> Token {
+    let model = tokenizer::open(Path::new(SMALL)).unwrap();
+    let mut ids = 0..model.vocab_size() as Token;
+    ids.find(|&id| model.piece(id) == Piece::Byte(byte))
+        .unwrap()
 }

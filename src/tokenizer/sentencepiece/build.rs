@@ -27,9 +27,9 @@ impl SentencePiece {
         let format = |detail: String| Error::format(path, detail);
         let Checked {
             mut proto,
-            bos_id,
-            eos_id,
-            pad_id,
+            mut bos_id,
+            mut eos_id,
+            mut pad_id,
         } = checked;
         let trainer = proto.trainer_spec.get_or_insert_default();
         let byte_fallback = trainer.byte_fallback();
@@ -68,6 +68,15 @@ impl SentencePiece {
         };
 
         let added = added_tokens(&proto, extras).map_err(format)?;
+        for (id, text) in [
+            (&mut bos_id, &extras.bos),
+            (&mut eos_id, &extras.eos),
+            (&mut pad_id, &extras.pad),
+        ] {
+            let text = text.as_deref();
+            let named = text.and_then(|text| id_of(text, &added, &proto));
+            *id = named.unwrap_or(*id);
+        }
         let mut texts = Texts::default();
         let mut unk_id = -1;
         for (id, piece) in (0..).zip(&proto.pieces) {
@@ -170,6 +179,17 @@ impl Texts {
         self.longest = self.longest.max(1);
         self.entries.push(byte.map_or(Entry::Absent, Entry::Byte));
     }
+}
+
+/// The token with this text: an added one, else a piece.
+fn id_of(text: &str, added: &BTreeMap<u32, AddedToken>, proto: &ModelProto) -> Option<Token> {
+    let named = added.values().find(|token| token.text == text);
+    let piece = || {
+        let mut pieces = proto.pieces.iter();
+        pieces.position(|piece| piece.piece() == text.as_bytes())
+    };
+    let id = named.map(|token| token.id as usize).or_else(piece);
+    id.map(|id| id as Token)
 }
 
 /// The added tokens by id: control pieces and the unknown one, and what the files beside the model
