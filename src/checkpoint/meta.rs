@@ -11,6 +11,7 @@
 //! | `ffn_dim_multiplier` | none | ModelArgs |
 //! | `rope_theta` | 10000 | llama/model.py (Llama 2) |
 //! | `use_scaled_rope` | no stretching | ModelArgs |
+//! | `rope_scaling_factor` | 8; 32 for Llama 3.2 of 1B and 3B | llama/model.py; their config.json |
 //!
 //! The fairscale layers of llama/model.py decide how the shards are cut: `ColumnParallelLinear`
 //! cuts rows (outputs), `RowParallelLinear` columns (inputs), `ParallelEmbedding` (Llama 2)
@@ -198,7 +199,7 @@ fn config(keys: &Keys, tokenizer_vocab: usize) -> Result<Config> {
     };
     Ok(Config {
         rope_theta: theta(keys)?.unwrap_or(DEFAULT_THETA),
-        rope_scaling: meta_scaling(keys)?,
+        rope_scaling: meta_scaling(keys, &shape)?,
         ..Config::plain(&FAMILIES[0], shape)
     })
 }
@@ -219,8 +220,13 @@ fn ffn_dim(keys: &Keys, dim: usize) -> Result<usize> {
     Ok(multiple_of * width.div_ceil(multiple_of))
 }
 
+/// Models of Meta's whose files say that the frequencies are stretched, but not by how much, and
+/// which were trained with 32: Llama 3.2 of 1B and 3B, by their width and layers
+/// (meta-llama/llama-models, issue 166; transformers' conversion knows it, too).
+const STRETCHED_BY_32: [(usize, usize); 2] = [(2048, 16), (3072, 28)];
+
 /// Meta's code stretches the frequencies by constants; newer ModelArgs have keys for two of them.
-fn meta_scaling(keys: &Keys) -> Result<RopeScaling> {
+fn meta_scaling(keys: &Keys, shape: &Shape) -> Result<RopeScaling> {
     if !keys.flag("use_scaled_rope")? {
         for key in ["rope_scaling_factor", "rope_high_freq_factor"] {
             if keys.get(key).is_some() {
@@ -230,8 +236,12 @@ fn meta_scaling(keys: &Keys) -> Result<RopeScaling> {
         return Ok(RopeScaling::None);
     }
     let high = "a number over 1, up to 1e30";
+    let usual = match STRETCHED_BY_32.contains(&(shape.dim, shape.n_layers)) {
+        true => 32.0,
+        false => 8.0,
+    };
     Ok(RopeScaling::Llama3 {
-        factor: factor(keys, "rope_scaling_factor")?.unwrap_or(8.0),
+        factor: factor(keys, "rope_scaling_factor")?.unwrap_or(usual),
         low_freq_factor: 1.0,
         high_freq_factor: keys
             .optional_number("rope_high_freq_factor", high, |x| x > 1.0 && x <= 1e30)?

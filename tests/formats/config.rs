@@ -138,6 +138,22 @@ fn params_json_of_llama_2_and_3() {
     let config = read("params.json", &with(params(), &given)).unwrap();
     assert_eq!(config.rope_scaling, llama3_scaling(32.0, 8192.0));
 
+    // Llama 3.2 of 1B, and of 3B: their files do not say the factor with which they were trained.
+    let scaled = json!({"use_scaled_rope": true, "vocab_size": 128256, "rope_theta": 500000.0});
+    for (dim, n_layers, n_heads, factor) in [
+        (2048, 16, 32, 32.0),
+        (3072, 28, 24, 32.0),
+        (4096, 32, 32, 8.0),
+    ] {
+        let sizes = json!({"dim": dim, "n_layers": n_layers, "n_heads": n_heads});
+        let params = with(with(params(), &scaled), &sizes);
+        let config = read("params.json", &params).unwrap();
+        assert_eq!(config.rope_scaling, llama3_scaling(factor, 8192.0), "{dim}");
+        let given = with(params, &json!({"rope_scaling_factor": 16.0}));
+        let config = read("params.json", &given).unwrap();
+        assert_eq!(config.rope_scaling, llama3_scaling(16.0, 8192.0), "{dim}");
+    }
+
     // The defaults of ModelArgs.
     let few = json!({"dim": 64, "n_layers": 1, "n_heads": 4});
     let config = read("params.json", &few).unwrap();
