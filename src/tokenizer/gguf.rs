@@ -35,6 +35,9 @@ const TURN_ENDS: [&str; 6] = [
     "<|end_of_text|>",
 ];
 
+/// Special tokens of Phi-3's SentencePiece vocabulary that leave the white space behind them.
+const KEEP_SPACE: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
+
 /// The keys `tokenizer.ggml.*` of a GGUF, as they stand there. What they mean is checked when a
 /// tokenizer is made of them; the reader of the file only bounds their sizes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,6 +71,9 @@ pub struct GgufVocabulary {
     pub add_bos: Option<bool>,
     /// `add_space_prefix`.
     pub add_space_prefix: Option<bool>,
+    /// Whether `general.architecture` is `phi3`. With the model `llama`, white space behind most of
+    /// its special tokens belongs to these, which no key says; llama.cpp knows it likewise.
+    pub is_phi3: bool,
 }
 
 /// How a `gpt2` vocabulary's texts are cut.
@@ -229,16 +235,19 @@ impl GgufVocabulary {
             };
             let kind = match self.types[id as usize] {
                 _ if Some(id) == unk => Type::Unknown,
-                CONTROL => Type::Control,
-                USER_DEFINED => {
-                    let text = text.clone();
+                kind @ (CONTROL | USER_DEFINED) => {
                     let token = AddedToken {
                         id,
-                        text,
+                        text: text.clone(),
+                        special: kind == CONTROL,
+                        rstrip: self.is_phi3 && !KEEP_SPACE.contains(&&text[..]),
                         ..AddedToken::default()
                     };
                     extras.added.insert(id, token);
-                    hidden
+                    match kind {
+                        CONTROL => Type::Control,
+                        _ => hidden,
+                    }
                 }
                 UNUSED | UNKNOWN => {
                     extras.unused.insert(id);

@@ -1,8 +1,12 @@
 //! Tokenizers out of GGUF vocabularies: the same tokens as out of their own files, and vocabularies
 //! that are refused.
 
+use crate::checkpoints::TempDir;
+use crate::checkpoints::gguf::{File, text, texts};
 use crate::tokenizer_ranks::{agree, read, special};
 use llamabi::Error;
+use llamabi::checkpoint::gguf::vocabulary;
+use llamabi::format::gguf::Gguf;
 use llamabi::tokenizer::model_proto::ModelProto;
 use llamabi::tokenizer::{self, GgufVocabulary};
 use prost::Message;
@@ -140,6 +144,55 @@ fn sentencepiece_out_of_a_gguf() {
     let bare = vocabulary.tokenizer(path).unwrap();
     assert_eq!(bare.decode(&bare.encode("ab").unwrap()).unwrap(), "ab");
     assert_ne!(bare.encode("ab").unwrap(), ours.encode("ab").unwrap());
+}
+
+/// As in Phi-3's own tokenizer.json, white space behind a turn's tokens belongs to them.
+#[test]
+fn special_tokens_of_phi3_take_the_space_behind_them() {
+    let mut vocabulary = sentencepiece_gguf();
+    for (text, kind) in [("<|end|>", 3), ("<|user|>", 4), ("<|endoftext|>", 3)] {
+        vocabulary.tokens.push(text.into());
+        vocabulary.scores.push(0.0);
+        vocabulary.types.push(kind);
+    }
+    let path = Path::new("a.gguf");
+    let plain = vocabulary.tokenizer(path).unwrap();
+    vocabulary.is_phi3 = true;
+    let phi3 = vocabulary.tokenizer(path).unwrap();
+    for (text, ids) in [
+        ("<|end|>\n<|user|>", &[512, 513][..]),
+        ("<|user|> \n\t<|end|>\n", &[513, 512]),
+        ("</s>  <|end|>", &[2, 512]),
+    ] {
+        assert_eq!(special(&*phi3, text), ids, "{text:?}");
+        assert!(special(&*plain, text).len() > ids.len(), "{text:?}");
+    }
+    for text in [
+        "<s>\n<|end|>",
+        "<unk> <|end|>",
+        "<|endoftext|>\n<|end|>",
+        "<|end|>a\n<|end|>",
+    ] {
+        assert_eq!(special(&*phi3, text), special(&*plain, text), "{text:?}");
+    }
+    assert_eq!(special(&*phi3, "<|end|>").len(), 1);
+    // A text that no template wrote has no such tokens.
+    let text = "<|end|>\n<|user|>";
+    assert_eq!(phi3.encode(text).unwrap(), plain.encode(text).unwrap());
+}
+
+#[test]
+fn the_architecture_of_a_file_is_phi3_or_another() {
+    for (name, is_phi3) in [("phi3", true), ("llama", false)] {
+        let dir = TempDir::new();
+        let file = File::default()
+            .key("general.architecture", text(name))
+            .key("tokenizer.ggml.model", text("llama"))
+            .key("tokenizer.ggml.tokens", texts(&["<unk>", "<s>"]));
+        let path = dir.file("a.gguf", file.bytes());
+        let file = Gguf::open(&path, None).unwrap();
+        assert_eq!(vocabulary(&file).unwrap().is_phi3, is_phi3, "{name}");
+    }
 }
 
 #[test]

@@ -41,5 +41,6 @@ pub fn vocabulary(file: &Gguf) -> Result<GgufVocabulary> {
         unk_id: id("unknown_token_id")?,
         add_bos: file.bool(&key("add_bos_token"))?,
         add_space_prefix: file.bool(&key("add_space_prefix"))?,
+        is_phi3: file.text("general.architecture")?.as_deref() == Some("phi3"),
     })
 }
