@@ -148,6 +148,89 @@ fn headers_of_gptqmodel() {
     }
 }
 
+/// AWQ as GPTQModel writes it: beside AutoAWQ's options those that its GPTQ has.
+fn awq_of_gptqmodel(options: &Value) -> Value {
+    json!({
+        "bits": 4,
+        "checkpoint_format": "gemm",
+        "desc_act": false,
+        "dynamic": {"-:.*lm_head.*": {}},
+        "format": "gemm",
+        "group_size": options["group_size"],
+        "lm_head": false,
+        "meta": {"quantizer": ["gptqmodel:5.6.12"], "act_group_aware": true},
+        "method": "awq",
+        "pack_dtype": "int32",
+        "quant_method": "awq",
+        "sym": false,
+        "version": "gemm",
+        "zero_point": true,
+    })
+}
+
+#[test]
+fn headers_of_awq_from_gptqmodel() {
+    let name = "awq-g32";
+    let written = |key: &str, value: Value| {
+        let rewrite = |config: &mut Value| {
+            config[OPTIONS] = awq_of_gptqmodel(&config[OPTIONS]);
+            config[OPTIONS][key] = value.clone();
+        };
+        changed(name, rewrite, &[])
+    };
+    assert_unchanged(name, &written("sym", true.into()));
+    for (key, value, expected) in [
+        ("format", "gemv".into(), "expected gemm"),
+        ("checkpoint_format", "gemv_fast".into(), "expected gemm"),
+        ("method", "gptq".into(), "expected \"awq\""),
+        ("pack_dtype", "int64".into(), "expected \"int32\""),
+        (
+            "dynamic",
+            json!({"+:.*up_proj": {"bits": 8}}),
+            "begin with `-:`",
+        ),
+        ("zero_point", false.into(), "expected true"),
+    ] {
+        let dir = written(key, value);
+        let text = sentence(load(dir.path()), dir.path());
+        assert!(text.contains(key) && text.contains(expected), "{text}");
+    }
+}
+
+/// What AutoRound adds to the options of the formats that it writes.
+#[test]
+fn headers_of_autoround() {
+    let added = json!({
+        "act_bits": 16, "act_data_type": "int", "act_dynamic": true, "act_group_size": 128,
+        "act_sym": true, "amp": true, "autoround_version": "0.5.1", "batch_size": 8,
+        "data_type": "int", "enable_minmax_tuning": true, "enable_norm_bias_tuning": false,
+        "enable_quanted_input": true, "gradient_accumulate_steps": 1, "iters": 1000,
+        "low_gpu_mem_usage": true, "lr": 0.001, "minmax_lr": 0.001, "nsamples": 512,
+        "quant_block_list": null, "scale_dtype": "torch.float16", "seqlen": 2048,
+        "super_bits": null, "super_group_size": null, "to_quant_block_names": null, "train_bs": 8,
+    });
+    let written = |name: &str, key: &str, value: Value| {
+        let rewrite = |config: &mut Value| {
+            let options = config[OPTIONS].as_object_mut().unwrap();
+            options.extend(added.as_object().unwrap().clone());
+            options.insert(key.into(), value.clone());
+        };
+        changed(name, rewrite, &[])
+    };
+    for name in ["gptq-sym-g32", "gptq-asym-g64", "awq-g32"] {
+        assert_unchanged(name, &written(name, "amp", false.into()));
+        for (key, value, expected) in [
+            ("data_type", json!("mx_fp"), "expected \"int\""),
+            ("act_bits", json!(8), "expected 16"),
+            ("super_bits", json!(6), "no such option"),
+        ] {
+            let dir = written(name, key, value);
+            let text = sentence(load(dir.path()), dir.path());
+            assert!(text.contains(key) && text.contains(expected), "{text}");
+        }
+    }
+}
+
 /// Without the version, zero points of version 2 would be read as one more than they are.
 #[test]
 fn the_format_counts_whichever_key_names_it() {

@@ -1,4 +1,5 @@
-//! AWQ, as AutoAWQ writes it (`gemm`).
+//! AWQ, as AutoAWQ and GPTQModel write it (`gemm`). Every group has its zero points, so `sym` says
+//! nothing more.
 //!
 //! | tensor | dtype | shape |
 //! |---|---|---|
@@ -23,17 +24,26 @@ pub(super) struct Awq {
 
 impl Awq {
     pub fn new(keys: &Keys) -> Result<Awq> {
-        options::check(
-            keys,
-            &["bits", "w_bit", "group_size", "q_group_size", "zero_point"],
-        )?;
+        const LAYOUT: [&str; 3] = ["checkpoint_format", "format", "version"];
+        let read = [
+            "bits",
+            "w_bit",
+            "group_size",
+            "q_group_size",
+            "zero_point",
+            "sym",
+        ];
+        options::check(keys, &[&read[..], &LAYOUT, &options::COMMON].concat())?;
+        options::common(keys, "awq")?;
         options::only(keys, "bits", &json!(4))?;
         if !keys.flag("zero_point")? {
             return Err(keys.wrong("zero_point", "true"));
         }
-        let version = keys.text("version")?.unwrap_or("gemm");
-        if !version.eq_ignore_ascii_case("gemm") {
-            return Err(keys.wrong("version", "gemm"));
+        for key in LAYOUT {
+            let layout = keys.text(key)?.unwrap_or("gemm");
+            if !layout.eq_ignore_ascii_case("gemm") {
+                return Err(keys.wrong(key, "gemm"));
+            }
         }
         Ok(Awq {
             group: options::group_size(keys)?,

@@ -17,20 +17,6 @@ use crate::checkpoint::stored::{Coded, Wanted};
 use crate::format::Encoding;
 use crate::quant::affine::Format;
 use crate::{Error, Result};
-use serde_json::json;
-
-/// GPTQModel and transformers write these beside those of [`options`]: how codes were searched for.
-const SEARCH: [&str; 9] = [
-    "act_group_aware",
-    "block_size",
-    "damp_auto_increment",
-    "desc_act",
-    "foem",
-    "gptaq",
-    "hyb_act",
-    "lm_head",
-    "mse",
-];
 
 #[derive(Debug)]
 pub(super) struct Gptq {
@@ -43,20 +29,9 @@ pub(super) struct Gptq {
 
 impl Gptq {
     pub fn new(keys: &Keys) -> Result<Gptq> {
-        let read = [
-            "bits",
-            "checkpoint_format",
-            "dynamic",
-            "format",
-            "group_size",
-            "method",
-            "pack_dtype",
-            "sym",
-        ];
-        options::check(keys, &[&read[..], &SEARCH].concat())?;
-        options::only(keys, "method", &json!("gptq"))?;
-        options::only(keys, "pack_dtype", &json!("int32"))?;
-        no_exceptions(keys)?;
+        let read = ["bits", "checkpoint_format", "format", "group_size", "sym"];
+        options::check(keys, &[&read[..], &options::COMMON].concat())?;
+        options::common(keys, "gptq")?;
         let bits = keys.size("bits", 8)? as u32;
         if ![2, 3, 4, 8].contains(&bits) {
             return Err(keys.wrong("bits", "2, 3, 4 or 8"));
@@ -96,21 +71,6 @@ fn version(keys: &Keys) -> Result<u8> {
     }
     let name = names[0].or(names[1]);
     Ok(if name == Some("gptq_v2") { 2 } else { 1 })
-}
-
-/// Checks `dynamic`, which maps patterns of modules to options of their own. A pattern that begins
-/// with `-:` only names modules that are stored as floats, which their tensors show.
-fn no_exceptions(keys: &Keys) -> Result<()> {
-    const KEY: &str = "dynamic";
-    let rules = keys.object(KEY)?;
-    let mut patterns = rules.iter().flat_map(Keys::names);
-    match patterns.find(|pattern| !pattern.starts_with("-:")) {
-        Some(_) => {
-            let expected = "only patterns that begin with `-:`: all codes have the same options";
-            Err(keys.wrong(KEY, expected))
-        }
-        None => Ok(()),
-    }
 }
 
 impl Method for Gptq {

@@ -3,15 +3,21 @@
 
 use crate::Result;
 use crate::checkpoint::keys::Keys;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// These say how the weights were made, or how other programs run them. Real files are full of
-/// them.
-const NO_EFFECT: [&str; 45] = [
+/// them. (What AutoRound says of activations comes beside `act_bits`, which [`common`] checks.)
+const NO_EFFECT: [&str; 64] = [
     "_load_in_4bit",
     "_load_in_8bit",
+    "act_data_type",
+    "act_dynamic",
+    "act_group_size",
+    "act_sym",
     "activation_scale_ub",
     "activation_scheme",
+    "amp",
+    "autoround_version",
     "backend",
     "batch_size",
     "block_name_to_quantize",
@@ -20,18 +26,26 @@ const NO_EFFECT: [&str; 45] = [
     "damp_percent",
     "dataset",
     "do_fuse",
+    "enable_minmax_tuning",
+    "enable_norm_bias_tuning",
+    "enable_quanted_input",
     "exllama_config",
     "fuse_max_seq_len",
     "global_compression_ratio",
+    "gradient_accumulate_steps",
     "ignore",
     "ignored_layers",
+    "iters",
     "kv_cache_scheme",
     "llm_int8_enable_fp32_cpu_offload",
     "llm_int8_has_fp16_weight",
     "llm_int8_skip_modules",
     "llm_int8_threshold",
+    "low_gpu_mem_usage",
+    "lr",
     "max_input_length",
     "meta",
+    "minmax_lr",
     "model_file_base_name",
     "model_name_or_path",
     "model_seqlen",
@@ -39,14 +53,19 @@ const NO_EFFECT: [&str; 45] = [
     "modules_in_block_to_quantize",
     "modules_to_fuse",
     "modules_to_not_convert",
+    "nsamples",
     "observer",
     "observer_kwargs",
     "pad_token_id",
+    "quant_block_list",
     "quant_method",
     "quantization_status",
     "scale_dtype",
+    "seqlen",
     "static_groups",
+    "to_quant_block_names",
     "tokenizer",
+    "train_bs",
     "true_sequential",
     "use_cuda_fp16",
     "use_exllama",
@@ -54,6 +73,49 @@ const NO_EFFECT: [&str; 45] = [
     "version",
     "zp_dtype",
 ];
+
+/// What GPTQ and AWQ both have, as GPTQModel, AutoRound and transformers write it: what [`common`]
+/// reads, and how codes were searched for.
+pub(super) const COMMON: [&str; 14] = [
+    "act_bits",
+    "act_group_aware",
+    "block_size",
+    "damp_auto_increment",
+    "data_type",
+    "desc_act",
+    "dynamic",
+    "foem",
+    "gptaq",
+    "hyb_act",
+    "lm_head",
+    "method",
+    "mse",
+    "pack_dtype",
+];
+
+/// Checks the options of [`COMMON`] that say what codes mean; `method` is the one of this file.
+pub(super) fn common(keys: &Keys, method: &str) -> Result<()> {
+    only(keys, "method", &json!(method))?;
+    only(keys, "pack_dtype", &json!("int32"))?;
+    only(keys, "data_type", &json!("int"))?;
+    only(keys, "act_bits", &json!(16))?;
+    no_exceptions(keys)
+}
+
+/// Checks `dynamic`, which maps patterns of modules to options of their own. A pattern that begins
+/// with `-:` only names modules that are stored as floats, which their tensors show.
+fn no_exceptions(keys: &Keys) -> Result<()> {
+    const KEY: &str = "dynamic";
+    let rules = keys.object(KEY)?;
+    let mut patterns = rules.iter().flat_map(Keys::names);
+    match patterns.find(|pattern| !pattern.starts_with("-:")) {
+        Some(_) => {
+            let expected = "only patterns that begin with `-:`: all codes have the same options";
+            Err(keys.wrong(KEY, expected))
+        }
+        None => Ok(()),
+    }
+}
 
 /// Refuses an option that is neither in `read` nor in [`NO_EFFECT`], unless it is null, false or
 /// empty.
