@@ -122,6 +122,21 @@ fn cut_piece<'a>(piece: Piece<'a>, rows: &Range<usize>, cols: &Range<usize>) -> 
     })
 }
 
+/// Some rows of a matrix that is stored in codes. They begin and end between the words of its
+/// packing.
+pub(super) fn rows_of<'a>(
+    whole: Box<dyn Coded + 'a>,
+    rows: Range<usize>,
+    cols: usize,
+) -> Box<dyn Coded + 'a> {
+    Box::new(CutCodes {
+        whole,
+        all_cols: cols,
+        rows,
+        cols: 0..cols,
+    })
+}
+
 /// Some rows and columns of a part that is stored in codes.
 struct CutCodes<'a> {
     whole: Box<dyn Coded + 'a>,

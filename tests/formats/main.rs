@@ -13,6 +13,7 @@ mod cuts;
 mod files;
 mod fingerprint;
 mod foreign_files;
+mod foreign_fused;
 mod foreign_slabs;
 mod forms;
 mod fuzz;

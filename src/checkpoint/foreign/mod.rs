@@ -3,6 +3,7 @@
 //! `quantization_config` in `config.json` says how they were quantised. Older files call it
 //! `compression_config`; old GPTQ has a file `quantize_config.json` instead. Tensors show which
 //! modules are quantised: a module has either a `weight` of floats or all tensors of the format.
+//! The parts of a fused module are rows of the whole one.
 //!
 //! | file | `quant_method` |
 //! |---|---|
@@ -24,6 +25,7 @@ mod gptq;
 mod options;
 mod scaled;
 
+use super::cut::rows_of;
 use super::files::{Files, Finder, Source};
 use super::finite;
 use super::hugging_face::HuggingFace;
@@ -43,7 +45,14 @@ trait Method: std::fmt::Debug {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// Finds the tensors of a matrix. Returns `None` if the matrix is stored as floats.
+    /// How many rows have their codes in the same words. A part of a fused tensor begins and ends
+    /// between these.
+    fn rows_of_word(&self) -> usize {
+        1
+    }
+
+    /// Finds the tensors of a matrix, which is not [within](Wanted::within) another. Returns `None`
+    /// if the matrix is stored as floats.
     fn coded<'a>(
         &self,
         finder: &mut Finder<'a>,
@@ -86,6 +95,19 @@ impl Schemes {
 }
 
 impl Foreign {
+    /// Finds a matrix that has tensors of its own.
+    fn whole<'a>(
+        &self,
+        finder: &mut Finder<'a>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<Box<dyn Coded + 'a>>> {
+        let coded = self.method.coded(finder, wanted)?;
+        if coded.is_some() {
+            drop_bias(finder, wanted)?;
+        }
+        Ok(coded)
+    }
+
     /// The checkpoint `floats` with weights that the method `name` quantised, with these options.
     ///
     /// # Errors
@@ -226,11 +248,28 @@ impl Checkpoint for Foreign {
         finder: &mut Finder<'a>,
         wanted: &Wanted<'_>,
     ) -> Result<Option<Box<dyn Coded + 'a>>> {
-        let coded = self.method.coded(finder, wanted)?;
-        if coded.is_some() {
-            drop_bias(finder, wanted)?;
+        let Some(within) = wanted.within else {
+            return self.whole(finder, wanted);
+        };
+        let whole = Wanted {
+            name: &within.name,
+            within: None,
+            rows: within.rows,
+            ..*wanted
+        };
+        let Some(coded) = self.whole(finder, &whole)? else {
+            return Ok(None);
+        };
+        let (rows, of_word) = (
+            within.first..within.first + wanted.rows,
+            self.method.rows_of_word(),
+        );
+        if !rows.start.is_multiple_of(of_word) || !rows.end.is_multiple_of(of_word) {
+            let expected = format!("parts that begin and end at a multiple of {of_word} rows");
+            let got = format!("{} in rows {} to {}", wanted.name, rows.start, rows.end);
+            return Err(coded.source().wrong(expected, got));
         }
-        Ok(coded)
+        Ok(Some(rows_of(coded, rows, wanted.cols)))
     }
 
     fn ignores(&self, name: &str) -> bool {
