@@ -96,26 +96,12 @@ impl Checkpoint for HuggingFace {
     }
 
     fn part(&self, config: &Config, part: Part, layer: Option<usize>) -> StoredPart {
-        let name = module_name(part);
-        // Some families store several parts in one tensor, in this order.
-        let fused: Option<(&str, &[Part])> = match part {
-            _ if !config.family.fused => None,
-            Part::Q | Part::K | Part::V => Some(("qkv_proj", &[Part::Q, Part::K, Part::V])),
-            Part::Gate | Part::Up => Some(("gate_up_proj", &[Part::Gate, Part::Up])),
-            _ => None,
-        };
-        let within = fused
-            .zip(name.split_once('.'))
-            .map(|((fused, parts), (module, _))| {
-                let name = full_name(&format!("{module}.{fused}"), layer);
-                Within::new(name, parts, part, &config.shape)
-            });
         StoredPart {
             name: part_name(part, layer),
             order: part_order(config, part),
             // This form does not cut tensors, so the value does not matter.
             cut: Cut::Rows,
-            within,
+            within: fused(config, part, layer),
         }
     }
 
@@ -156,6 +142,18 @@ fn rotated_order(config: &Config) -> RowOrder {
             rotated: config.rotary_dim,
         },
     }
+}
+
+/// The place of a part in the module that holds several, if the family has such modules.
+pub(super) fn fused(config: &Config, part: Part, layer: Option<usize>) -> Option<Within> {
+    let (name, parts): (&str, &[Part]) = match part {
+        _ if !config.family.fused => return None,
+        Part::Q | Part::K | Part::V => ("self_attn.qkv_proj", &[Part::Q, Part::K, Part::V]),
+        Part::Gate | Part::Up => ("mlp.gate_up_proj", &[Part::Gate, Part::Up]),
+        _ => return None,
+    };
+    let name = full_name(name, layer);
+    Some(Within::new(name, parts, part, &config.shape))
 }
 
 /// The name of a part's module.

@@ -6,6 +6,7 @@ use crate::checkpoints::{Opened, TempDir, lora};
 use llamabi::Dtype;
 use llamabi::checkpoint::weights::{self, LoadControl};
 use llamabi::checkpoint::{Adapter, Plan};
+use llamabi::model::Cuts;
 use safetensors::{Dtype as Stored, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -93,7 +94,7 @@ fn check(name: &str, modules: &[&str]) {
     let want = by_hand(&model, dir.path(), 0.5 * 2.0, 2 * modules.len());
     let (got, want) = (load(&model, &[adapter]), load(want.path(), &[]));
     let plain = load(&model, &[]);
-    assert!(want[0].values != plain[0].values, "{name}");
+    assert!(want != plain, "{name}");
     for (got, want) in got.iter().zip(&want) {
         assert_eq!(got.parts, want.parts, "{name}");
         for (at, (got, want)) in got.values.iter().zip(&want.values).enumerate() {
@@ -111,5 +112,85 @@ fn rows_of_q_and_k_have_the_order_of_their_family() {
     let modules = ["q_proj", "k_proj", "v_proj", "down_proj"];
     for name in ["ernie4_5", "qwen3"] {
         check(name, &modules);
+    }
+}
+
+/// The modules of Phi-3 that an adapter can change, and those that an adapter for the same model
+/// would have if it stored its parts apart: which rows of B each of them has.
+const FUSED: [(&str, &[(&str, std::ops::Range<usize>)]); 2] = [
+    (
+        "qkv_proj",
+        &[("q_proj", 0..32), ("k_proj", 32..48), ("v_proj", 48..64)],
+    ),
+    ("gate_up_proj", &[("gate_proj", 0..48), ("up_proj", 48..96)]),
+];
+
+#[test]
+fn a_pair_of_a_fused_module_is_merged_into_all_its_parts() {
+    check("phi3", &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]);
+    check("phi3", &["gate_up_proj"]);
+}
+
+/// What requests load of it: the parts share A.
+#[test]
+fn a_pair_of_a_fused_module_is_one_for_each_part() {
+    let model = family("phi3");
+    let fused = lora::adapter(&model, 4, 1, &["qkv_proj", "gate_up_proj"]);
+    let file = "adapter_model.safetensors";
+    let mut tensors = Vec::new();
+    for (name, (shape, numbers)) in numbers(&fused.path().join(file)) {
+        let of = |(module, _): &&(&str, &[_])| name.contains(&format!(".{module}."));
+        let (module, parts) = FUSED.iter().find(of).unwrap();
+        for (part, rows) in *parts {
+            let is_b = name.contains("lora_B");
+            let rows = if is_b { rows.clone() } else { 0..shape[0] };
+            let part_numbers = &numbers[rows.start * shape[1]..rows.end * shape[1]];
+            tensors.push(Tensor {
+                name: name.replace(module, part),
+                dtype: "F32",
+                shape: vec![rows.len(), shape[1]],
+                bytes: part_numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            });
+        }
+    }
+    let apart = TempDir::new();
+    let config = "adapter_config.json";
+    std::fs::copy(fused.path().join(config), apart.path().join(config)).unwrap();
+    apart.file(file, safetensors(&tensors, 0));
+    let opened = Opened::new(&model, 300).unwrap();
+    let cuts = Cuts::one(&opened.config.shape);
+    let load = |dir: &TempDir| {
+        let adapter = Adapter::open(dir.path(), 0.5, None).unwrap();
+        let of_all = (&cuts, 0..1);
+        let loaded = adapter.load(&opened.config, Dtype::F32, of_all, u64::MAX);
+        loaded.unwrap().0.remove(0).matrices
+    };
+    let (fused, apart) = (load(&fused), load(&apart));
+    assert_eq!(fused.iter().flatten().flatten().count(), 2 * 5);
+    assert_eq!(fused, apart);
+}
+
+/// `modules_to_save` of a fused module.
+#[test]
+fn a_fused_module_that_is_replaced() {
+    let model = family("phi3");
+    let tensor = Tensor::f32(
+        "base_model.model.model.layers.1.self_attn.qkv_proj.weight",
+        &[64, 32],
+        0,
+    );
+    let dir = TempDir::new();
+    let config = serde_json::json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
+    dir.file("adapter_config.json", config.to_string());
+    dir.file("adapter_model.safetensors", safetensors(&[tensor], 0));
+    let adapter = Adapter::open(dir.path(), 1.0, None).unwrap();
+    let (got, plain) = (load(&model, &[adapter]), load(&model, &[]));
+    let v: Vec<f32> = (48 * 32..64 * 32).map(|i| i as f32).collect();
+    assert_eq!(got[4].part(2), v);
+    let mut all = got[4].values.clone();
+    all.sort_by(f32::total_cmp);
+    assert_eq!(all, (0..64 * 32).map(|i| i as f32).collect::<Vec<_>>());
+    for at in [0, 1, 2, 3, 5, 6, 7] {
+        assert_eq!(got[at], plain[at], "{at}");
     }
 }

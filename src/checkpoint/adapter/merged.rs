@@ -13,16 +13,23 @@ use std::ops::Range;
 pub(super) struct Pair<'a> {
     /// `[rank, cols]`.
     pub a: Source<'a>,
-    /// `[rows, rank]`.
+    /// `[rows of the module, rank]`.
     pub b: Source<'a>,
+    /// Those rows of B that are the part's.
+    pub rows: Range<usize>,
     pub rank: usize,
     pub scale: f32,
 }
 
 impl Pair<'_> {
-    /// Reads B, with its rows in another order. Its numbers become `to`.
+    /// Reads A. Its numbers become `to`.
+    pub fn a(&self, to: Dtype) -> Result<Vec<f32>> {
+        rows_of(&self.a, 0..self.rank, to)
+    }
+
+    /// Reads the part's rows of B, in another order. Their numbers become `to`.
     pub fn ordered_b(&self, order: RowOrder, to: Dtype) -> Result<Vec<f32>> {
-        let b = vector(&self.b, to)?;
+        let b = rows_of(&self.b, self.rows.clone(), to)?;
         if order == RowOrder::AsStored {
             return Ok(b);
         }
@@ -31,6 +38,11 @@ impl Pair<'_> {
             ours[order.destination(row) * self.rank..][..self.rank].copy_from_slice(from);
         }
         Ok(ours)
+    }
+
+    /// Bytes that are read of both.
+    fn bytes(&self) -> u64 {
+        self.a.info.len + (self.rows.len() * self.b.row_bytes()) as u64
     }
 }
 
@@ -54,7 +66,7 @@ impl Coded for Merged<'_> {
     }
 
     fn bytes(&self) -> u64 {
-        self.stored.bytes() + self.pair.a.info.len + self.pair.b.info.len
+        self.stored.bytes() + self.pair.bytes()
     }
 
     fn native(&self) -> Option<Quant> {
@@ -83,7 +95,7 @@ impl Coded for Merged<'_> {
         Ok(Box::new(Reader {
             merged: self,
             base,
-            a: vector(&self.pair.a, Dtype::F32)?,
+            a: self.pair.a(Dtype::F32)?,
             b: self
                 .pair
                 .ordered_b(self.paired.unwrap_or(RowOrder::AsStored), Dtype::F32)?,
@@ -91,10 +103,11 @@ impl Coded for Merged<'_> {
     }
 }
 
-/// Reads a whole tensor of floats, which become `to`.
-pub(super) fn vector(source: &Source<'_>, to: Dtype) -> Result<Vec<f32>> {
-    let mut bytes = zeros("an adapter's matrix", source.info.len)?;
-    finite::read(source, to, 0, &mut bytes)?;
+/// Reads rows of a tensor of floats, which become `to`.
+fn rows_of(source: &Source<'_>, rows: Range<usize>, to: Dtype) -> Result<Vec<f32>> {
+    let width = source.row_bytes();
+    let mut bytes = zeros("an adapter's matrix", (rows.len() * width) as u64)?;
+    finite::read(source, to, (rows.start * width) as u64, &mut bytes)?;
     let mut values = Vec::new();
     slabs::to_f32(source.info.encoding, &bytes, &mut values)?;
     Ok(values)

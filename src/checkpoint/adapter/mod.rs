@@ -5,19 +5,22 @@
 //! `use_rslora`, `alpha / sqrt(r)` instead. The sum is computed in float32, before the result is
 //! rounded or quantised. A module in `modules_to_save` is replaced.
 //!
+//! Where a family stores several parts in one module (Phi-3's `qkv_proj`), an adapter has one pair
+//! for it: the parts share A, and each has its rows of B.
+//!
 //! A quantised matrix that an adapter changes is kept as int8, because rounding to 4 bits would
 //! remove what the adapter adds.
 
 mod merged;
+mod merging;
 
-use self::merged::{Merged, Pair, vector};
+use self::merged::Pair;
+pub(super) use self::merging::Merging;
 use super::columns::cut_rows;
-use super::files::{Files, Finder};
+use super::files::Files;
 use super::fingerprint::Fnv;
-use super::hugging_face::{part_name, part_order};
+use super::hugging_face::part_order;
 use super::keys::Keys;
-use super::stored::{Piece, Stored};
-use crate::backend::RowOrder;
 use crate::backend::adapter::{self, LowRank};
 use crate::format::{pth, safetensors};
 use crate::model::matrices::{self, Part};
@@ -116,7 +119,7 @@ impl Adapter {
     ) -> Result<(Vec<adapter::Adapter>, u64)> {
         let mut merging = Merging::new(self);
         for part in [Part::Embedding, Part::Head] {
-            merging.refuse_whole(&part_name(part, None))?;
+            merging.refuse_whole(config, (part, None))?;
         }
         let (mut found, mut needed) = (Vec::new(), 0u64);
         for place in 0..config.shape.n_layers * matrices::LAYER.len() {
@@ -124,11 +127,10 @@ impl Adapter {
             let matrix = &matrices::LAYER[i];
             let cols = matrix.cols.of(&config.shape);
             for (at, &part) in matrix.parts.iter().enumerate() {
-                let module = part_name(part, Some(layer));
-                merging.refuse_whole(&module)?;
-                let rows = part.rows().of(&config.shape);
-                if let Some(pair) = merging.pair(&module, [rows, cols])? {
-                    self.check_rank(&module, pair.rank)?;
+                let of_layer = (part, Some(layer));
+                merging.refuse_whole(config, of_layer)?;
+                if let Some(pair) = merging.pair(config, of_layer, cols)? {
+                    self.check_rank(&pair)?;
                     for rank in ranks.clone() {
                         let own = [cuts.rows(part, rank).len(), cuts.cols(matrix, rank).len()];
                         let sizes = [own[0], pair.rank, own[1]];
@@ -151,7 +153,7 @@ impl Adapter {
         let mut hash = Fnv::default();
         for (place, at, part, pair) in found {
             let order = part_order(config, part);
-            let (a, b) = (vector(&pair.a, kept)?, pair.ordered_b(order, kept)?);
+            let (a, b) = (pair.a(kept)?, pair.ordered_b(order, kept)?);
             if ranks.len() < cuts.ranks() {
                 hash.add_floats(&[place as f32, at as f32, pair.rank as f32, pair.scale]);
                 hash.add_floats(&a);
@@ -168,10 +170,14 @@ impl Adapter {
 
     /// An error if the rank is more than a request can run with. Asked before anything is read: a
     /// file may have far more bytes than it takes on its disk.
-    fn check_rank(&self, module: &str, rank: usize) -> Result<()> {
+    fn check_rank(&self, pair: &Pair<'_>) -> Result<()> {
+        let rank = pair.rank;
         if rank <= adapter::MAX_RANK {
             return Ok(());
         }
+        let tensor = pair.a.name;
+        let module = tensor.strip_prefix(PREFIX).unwrap_or(tensor);
+        let module = module.strip_suffix(".lora_A.weight").unwrap_or(module);
         let path = sentence::path(&self.files.path);
         Err(Error::Unsupported(format!(
             "{path}: `{module}` has rank {rank}: an adapter that requests choose has at most {}, one \
@@ -245,112 +251,6 @@ fn check_options(keys: &Keys) -> Result<()> {
     {
         Some(key) => Err(keys.wrong(key, "no such option: it means another adapter than LoRA")),
         None => Ok(()),
-    }
-}
-
-/// An adapter whose tensors are being found for a plan.
-pub(super) struct Merging<'a> {
-    adapter: &'a Adapter,
-    finder: Finder<'a>,
-}
-
-impl<'a> Merging<'a> {
-    pub fn new(adapter: &'a Adapter) -> Self {
-        let finder = Finder::new(&adapter.files);
-        Merging { adapter, finder }
-    }
-
-    /// Takes a stored part of `[rows, cols]`, and returns it with what the adapter adds to it or
-    /// puts in its place. `order` is the order of the stored rows.
-    pub fn change(
-        &mut self,
-        config: &Config,
-        (part, layer): (Part, Option<usize>),
-        stored: Stored<'a>,
-        order: &mut RowOrder,
-        [rows, cols]: [usize; 2],
-    ) -> Result<Stored<'a>> {
-        let module = part_name(part, layer);
-        let whole = format!("{PREFIX}{module}.weight");
-        if self.finder.holds(&whole) {
-            let source = self.finder.floats(0, &whole, &[&[rows, cols]])?;
-            if config.tied_embeddings && part == Part::Embedding {
-                let expected = "no such tensor: the embedding of this model is its head".into();
-                return Err(source.wrong(expected, "one".into()));
-            }
-            *order = part_order(config, part);
-            return Ok(Stored::Floats(vec![Piece {
-                source,
-                rows: 0..rows,
-                cols: 0..cols,
-                row: 0,
-                col: 0,
-            }]));
-        }
-        if matches!(part, Part::Embedding | Part::Head) {
-            return Ok(stored);
-        }
-        let Some(pair) = self.pair(&module, [rows, cols])? else {
-            return Ok(stored);
-        };
-        Ok(Stored::Codes(Box::new(Merged {
-            stored,
-            rows,
-            cols,
-            pair,
-            // The rows of an adapter have the order of Hugging Face's form.
-            paired: match (&order, part_order(config, part)) {
-                (RowOrder::AsStored, order @ RowOrder::HalvesToPairs { .. }) => Some(order),
-                _ => None,
-            },
-        })))
-    }
-
-    /// The adapter's two matrices for a module of `[rows, cols]`, if it has them.
-    fn pair(&mut self, module: &str, [rows, cols]: [usize; 2]) -> Result<Option<Pair<'a>>> {
-        let [a, b] = ["A", "B"].map(|which| format!("{PREFIX}{module}.lora_{which}.weight"));
-        if !self.finder.holds(&a) {
-            return Ok(None);
-        }
-        let adapter = self.adapter;
-        let rank = adapter.of_module("r", "rank_pattern", module)?;
-        if rank < 1.0 || rank.fract() != 0.0 {
-            return Err(adapter.keys.wrong("r", "an integer from 1 on"));
-        }
-        let rank = rank as usize;
-        let alpha = adapter.of_module("lora_alpha", "alpha_pattern", module)?;
-        let a = self.finder.floats(0, &a, &[&[rank, cols]])?;
-        let b = self.finder.floats(0, &b, &[&[rows, rank]])?;
-        let of_rank = match adapter.keys.flag("use_rslora")? {
-            true => (rank as f64).sqrt(),
-            false => rank as f64,
-        };
-        let scale = (f64::from(adapter.scale) * alpha / of_rank) as f32;
-        if !scale.is_finite() {
-            let of = adapter.scale;
-            let expected =
-                format!("less: with r {rank} and scale {of} the adapter's weight is {scale}");
-            return Err(adapter.keys.wrong("lora_alpha", expected));
-        }
-        Ok(Some(Pair { a, b, rank, scale }))
-    }
-
-    /// Returns an error if the adapter replaces the whole module.
-    fn refuse_whole(&self, module: &str) -> Result<()> {
-        let name = format!("{PREFIX}{module}.weight");
-        if !self.finder.holds(&name) {
-            return Ok(());
-        }
-        let path = sentence::path(&self.adapter.files.path);
-        Err(Error::Unsupported(format!(
-            "{path}: tensor `{name}` takes the place of a matrix (modules_to_save): such an adapter \
-             can only be merged while the model is loaded"
-        )))
-    }
-
-    /// Returns an error if a tensor of the adapter belongs to no module of the model.
-    pub fn refuse_surplus(&self) -> Result<()> {
-        self.finder.refuse_surplus(|_| false)
     }
 }
 

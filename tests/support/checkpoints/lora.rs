@@ -25,7 +25,9 @@ pub fn adapter(model: &Path, rank: usize, seed: usize, modules: &[&str]) -> Temp
                 "q_proj" => ("self_attn", heads * head, dim),
                 "k_proj" | "v_proj" => ("self_attn", kv_heads * head, dim),
                 "o_proj" => ("self_attn", dim, heads * head),
+                "qkv_proj" => ("self_attn", (heads + 2 * kv_heads) * head, dim),
                 "gate_proj" | "up_proj" => ("mlp", ffn, dim),
+                "gate_up_proj" => ("mlp", 2 * ffn, dim),
                 _ => ("mlp", dim, ffn),
             };
             for (which, shape, scale) in [("A", [rank, cols], 0.3), ("B", [rows, rank], 0.6)] {
