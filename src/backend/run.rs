@@ -33,6 +33,12 @@ pub trait Run: Send {
         false
     }
 
+    /// Makes room for so many tokens in the [`Choices::history`] of the next step. A call can still
+    /// fail for the lack of it; in the middle of a step it could not.
+    fn reserve_history(&mut self, _n: usize) -> Result<()> {
+        Ok(())
+    }
+
     /// Computes one step, whose masks are known.
     fn run(&mut self, step: &Step, choices: &Choices) -> Result<Answer<'_>> {
         self.submit(step, choices)?;

@@ -2,7 +2,7 @@
 //! of it, and holds on to what the others have: so all of it is freed at once, when nobody uses it
 //! any more.
 
-use crate::backend::{Adapter, Step};
+use crate::backend::Adapter;
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
 
@@ -23,19 +23,21 @@ pub fn whole(parts: Vec<Adapter>, id: u32) -> Adapter {
     first
 }
 
-/// A step with what rank `rank`, which is not the first, has of its adapters.
-pub(super) fn of_rank(step: &Step, rank: usize) -> Result<Step> {
-    let mut adapters = reserve::room("the adapters of a step", step.adapters.len())?;
-    for adapter in &step.adapters {
-        adapters.push(match adapter {
+/// Puts into `to`, which is empty, what rank `rank`, which is not the first, has of a step's
+/// adapters.
+pub(super) fn put_parts(
+    adapters: &[Option<Arc<Adapter>>],
+    rank: usize,
+    to: &mut Vec<Option<Arc<Adapter>>>,
+) -> Result<()> {
+    reserve::vec("the adapters of a step", to, adapters.len())?;
+    for adapter in adapters {
+        to.push(match adapter {
             None => None,
             Some(adapter) => Some(part(adapter, rank)?),
         });
     }
-    Ok(Step {
-        adapters,
-        ..step.clone()
-    })
+    Ok(())
 }
 
 fn part(adapter: &Adapter, rank: usize) -> Result<Arc<Adapter>> {

@@ -1,8 +1,9 @@
 //! A rank on a thread of its own: what it is told, and doing it.
 
 use super::board::Board;
+use super::told::{Spares, Told};
 use super::{Rank, bytes, nodes, of_rank};
-use crate::backend::{Choices, Step};
+use crate::backend::Choices;
 use crate::error::panic_text;
 use crate::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,10 +17,10 @@ const AHEAD: Duration = Duration::from_millis(1);
 
 /// What a rank is told to do.
 pub(super) enum Task {
-    Step(Arc<Step>, Arc<Choices>),
-    Copy(Arc<[(u32, u32)]>),
-    Save(Arc<[u32]>, Sender<Result<Vec<u8>>>),
-    Load(Arc<[u32]>, Vec<u8>, Sender<Result<()>>),
+    Step(Told, Arc<Choices>),
+    Copy(Told),
+    Save(Vec<u32>, Sender<Result<Vec<u8>>>),
+    Load(Vec<u32>, Vec<u8>, Sender<Result<()>>),
 }
 
 /// A rank on its thread.
@@ -27,6 +28,8 @@ pub(super) struct Member {
     pub number: usize,
     pub rank: Rank,
     pub board: Arc<Board>,
+    /// Where it gives back what it was told.
+    pub spares: Spares,
     /// The steps that were begun and whose answers were not read.
     pub under_way: usize,
 }
@@ -70,21 +73,27 @@ impl Member {
     fn perform(&mut self, task: Task) -> Result<()> {
         let number = self.number;
         match task {
-            Task::Step(step, choices) => {
-                if !step.follows {
+            Task::Step(told, choices) => {
+                if !told.step.follows {
                     self.finish()?;
                 }
                 while self.under_way > 1 {
                     self.collect()?;
                 }
-                self.rank.run.submit(&step, &choices)?;
+                self.rank.run.submit(&told.step, &choices)?;
+                drop(choices);
+                self.spares.give_back(told);
                 self.under_way += 1;
                 match self.rank.run.can_follow() {
                     true => Ok(()),
                     false => self.finish(),
                 }
             }
-            Task::Copy(pairs) => self.rank.run.copy_pages(&pairs),
+            Task::Copy(told) => {
+                self.rank.run.copy_pages(&told.pairs)?;
+                self.spares.give_back(told);
+                Ok(())
+            }
             Task::Save(pages, answer) => {
                 let run = &mut self.rank.run;
                 let saved = bytes(pages.len() * run.page_bytes())

@@ -7,6 +7,7 @@
 //! - `member`: a rank on a thread of its own
 //! - [`nodes`]: the NUMA nodes that they stay on
 //! - [`figures`]: what is said of ranks while they run
+//! - `told`: what ranks are told of a step
 //! - [`processes`]: ranks in processes of their own
 //!
 //! Rank 0 runs on the engine's thread, every other rank on a thread of its own. The engine knows
@@ -21,6 +22,7 @@ pub mod nodes;
 pub mod processes;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use crate::backend::{Answer, Choices, Limits, Run, Step};
 use crate::process::Process;
@@ -30,8 +32,20 @@ use board::Board;
 use member::{Member, Task};
 use nodes::Processors;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
+use told::{Chosen, Spares};
+
+/// Tasks that wait for a rank, at most; their places are allocated with it. There are never as many
+/// as [`told`] says steps and copies, and one of saving or loading. A rank that waited for rank 0
+/// would wait for what that has submitted, so rank 0 could also wait here.
+const TASKS: usize = 16;
+
+/// Bytes of a channel for an answer, at least. Stable Rust cannot say that there is no room for it.
+const CHANNEL_BYTES: usize = 4096;
+
+const ANSWERS: &str = "the answers of other ranks";
+const PAGES: &str = "pages of a sequence on several ranks";
 
 /// A rank that is ready to run.
 pub struct Rank {
@@ -88,12 +102,14 @@ pub struct Ranks {
     /// The steps that were submitted and not collected.
     under_way: usize,
     others: Vec<Other>,
+    chosen: Chosen,
     board: Arc<Board>,
 }
 
 struct Other {
     /// `None` when it shall end.
-    tasks: Option<Sender<Task>>,
+    tasks: Option<SyncSender<Task>>,
+    spares: Spares,
     thread: Option<JoinHandle<()>>,
     page_bytes: usize,
     process: Process,
@@ -103,20 +119,24 @@ impl Ranks {
     /// Starts the threads of all ranks but the first. `board` is the one of their wires.
     ///
     /// # Errors
-    /// [`Error::Thread`] if the system starts no thread.
+    /// [`Error::Thread`] if the system starts no thread, [`Error::Refused`].
     pub fn new(ranks: Vec<Rank>, board: Arc<Board>) -> Result<Ranks> {
         let mut ranks = ranks.into_iter();
+        let own = ranks.next().expect("at least one rank");
+        let limits = own.run.limits();
         let mut all = Ranks {
-            own: ranks.next().expect("at least one rank"),
+            own,
             stays: false,
             under_way: 0,
             others: Vec::new(),
+            chosen: Chosen::new(&limits)?,
             board: board.clone(),
         };
         for (i, rank) in ranks.enumerate() {
             let (page_bytes, number) = (rank.run.page_bytes(), i + 1);
-            let (tasks, received) = channel();
-            let board = board.clone();
+            let (tasks, received) = sync_channel(TASKS);
+            let spares = Spares::new(&limits)?;
+            let (board, mine) = (board.clone(), spares.clone());
             let name = format!("llamabi-rank-{number}");
             let builder = std::thread::Builder::new().name(name);
             let thread = without_signals(|| {
@@ -125,6 +145,7 @@ impl Ranks {
                         number,
                         rank,
                         board,
+                        spares: mine,
                         under_way: 0,
                     }
                     .serve(&received)
@@ -133,19 +154,13 @@ impl Ranks {
             let thread = thread.map_err(|e| Error::thread(format!("rank {number}"), &e))?;
             all.others.push(Other {
                 tasks: Some(tasks),
+                spares,
                 thread: Some(thread),
                 page_bytes,
                 process: Process::current(),
             });
         }
         Ok(all)
-    }
-
-    /// Tells a rank. One that has ended is noticed in the next exchange.
-    fn tell(&self, task: impl Fn() -> Task) {
-        for tasks in self.others.iter().filter_map(|other| other.tasks.as_ref()) {
-            let _ = tasks.send(task());
-        }
     }
 
     /// Has the others begin a step, in which they will wait for rank 0. Each is told of its own
@@ -157,16 +172,12 @@ impl Ranks {
         if self.others.is_empty() {
             return Ok(());
         }
-        let choices = Arc::new(choices.clone());
-        let whole = step.adapters.is_empty().then(|| Arc::new(step.clone()));
+        let choices = self.chosen.set(choices)?;
         for (i, other) in self.others.iter().enumerate() {
-            let step = match &whole {
-                Some(step) => step.clone(),
-                None => Arc::new(adapters::of_rank(step, i + 1)?),
-            };
-            if let Some(tasks) = &other.tasks {
-                let _ = tasks.send(Task::Step(step, choices.clone()));
-            }
+            let mut told = other.spares.take();
+            told.set_step(step)?;
+            adapters::put_parts(&step.adapters, i + 1, &mut told.step.adapters)?;
+            other.tell(Task::Step(told, choices.clone()));
         }
         Ok(())
     }
@@ -208,9 +219,19 @@ impl Run for Ranks {
         self.own.run.can_follow()
     }
 
+    fn reserve_history(&mut self, n: usize) -> Result<()> {
+        match self.others.is_empty() {
+            true => Ok(()),
+            false => self.chosen.reserve_history(n),
+        }
+    }
+
     fn copy_pages(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
-        let shared: Arc<[(u32, u32)]> = pairs.into();
-        self.tell(|| Task::Copy(shared.clone()));
+        for other in &self.others {
+            let mut told = other.spares.take();
+            told.set_pairs(pairs)?;
+            other.tell(Task::Copy(told));
+        }
         let outcome = self.own.run.copy_pages(pairs);
         outcome.map_err(|error| failed(&self.others, &self.board, error))
     }
@@ -222,12 +243,13 @@ impl Run for Ranks {
     }
 
     fn save_pages(&mut self, pages: &[u32], to: &mut [u8]) -> Result<()> {
-        let shared: Arc<[u32]> = pages.into();
-        let mut answers = Vec::new();
+        let mut answers = reserve::room(ANSWERS, self.others.len())?;
         self.tell_each(|_, _| {
+            let pages = reserve::copy(PAGES, pages)?;
+            reserve::headroom(ANSWERS, CHANNEL_BYTES)?;
             let (answer, received) = channel();
             answers.push(received);
-            Ok(Task::Save(shared.clone(), answer))
+            Ok(Task::Save(pages, answer))
         })?;
         let (own, whole) = (self.own.run.page_bytes(), self.page_bytes());
         let mut part = bytes(pages.len() * own)?;
@@ -245,14 +267,15 @@ impl Run for Ranks {
     }
 
     fn load_pages(&mut self, pages: &[u32], from: &[u8]) -> Result<()> {
-        let shared: Arc<[u32]> = pages.into();
         let (own, whole) = (self.own.run.page_bytes(), self.page_bytes());
-        let mut answers = Vec::new();
+        let mut answers = reserve::room(ANSWERS, self.others.len())?;
         self.tell_each(|other, at| {
+            let pages = reserve::copy(PAGES, pages)?;
+            let part = gather(from, whole, own + at, other.page_bytes)?;
+            reserve::headroom(ANSWERS, CHANNEL_BYTES)?;
             let (answer, received) = channel();
             answers.push(received);
-            let part = gather(from, whole, own + at, other.page_bytes)?;
-            Ok(Task::Load(shared.clone(), part, answer))
+            Ok(Task::Load(pages, part, answer))
         })?;
         let part = gather(from, whole, 0, own)?;
         let loaded = self.own.run.load_pages(pages, &part);
@@ -276,11 +299,18 @@ impl Ranks {
         for other in &self.others {
             let task = task(other, at)?;
             at += other.page_bytes;
-            if let Some(tasks) = &other.tasks {
-                let _ = tasks.send(task);
-            }
+            other.tell(task);
         }
         Ok(())
+    }
+}
+
+impl Other {
+    /// Tells the rank. One that has ended is noticed in the next exchange.
+    fn tell(&self, task: Task) {
+        if let Some(tasks) = &self.tasks {
+            let _ = tasks.send(task);
+        }
     }
 }
 

@@ -140,6 +140,34 @@ static llama_status generate(llama_error *err) {
   return status;
 }
 
+/* On two ranks of this process: the other one is told of each step and its choices. */
+static llama_status on_ranks(llama_error *err) {
+  size_t lens[] = {40, 7, 3};
+  llama_generate_options o = options();
+  llama_result_t *r = NULL;
+  llama_status status;
+  o.repetition_penalty = 1.2f;
+  fill_prompt(tokens, 50);
+  status = llama_generate(l, tokens, lens, 3, &o, &r, err);
+  llama_result_free(r);
+  return status;
+}
+
+static llama_t *open_on_ranks(void) {
+  static const int32_t nodes[2] = {0, 0};
+  llama_build_options o = build_defaults();
+  llama_t *ranks = NULL;
+  o.device = LLAMA_DEVICE_CPU;
+  o.devices = nodes;
+  o.n_devices = 2;
+  o.n_threads = 1;
+  o.max_seq_len = 512;
+  o.max_batch_size = 3;
+  EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &ranks, err));
+  if (ranks == NULL) exit(1);
+  return ranks;
+}
+
 static llama_status stream(llama_error *err) {
   size_t lens[] = {4, 7};
   llama_generate_options o = options();
@@ -218,7 +246,7 @@ static const struct {
 } scenarios[] = {{"encode", encode, 1, 0}, {"encode_dialog", encode_dialog, 1, 0},
     {"decode", decode, 1, 0}, {"complete", complete, 1, 4}, {"chat", chat, 1, 4},
     {"generate", generate, 1, 4}, {"stream", stream, 1, 4}, {"alternatives", alternatives, 1, 4},
-    {"compress", compress, 3, 4}, {"build", build, 53, LONG_MAX}};
+    {"on_ranks", on_ranks, 1, 4}, {"compress", compress, 3, 4}, {"build", build, 53, LONG_MAX}};
 
 /* ---- a child ---- */
 
@@ -244,7 +272,7 @@ static int child(int s, int all_after, progress *at) {
   const int alone = s < N_ALONE;
   int odd = 0;
   alarm(600);
-  l = open_model(dir, 512, 3);
+  l = call == on_ranks ? open_on_ranks() : open_model(dir, 512, 3);
   (void)live_after(call);
   for (;; at->next += scenarios[s].stride) {
     llama_error err;

@@ -23,10 +23,10 @@ impl Scheduler {
         }
         self.keep_up()?;
         self.draft(run)?;
-        if self.reserve_changes(&mut plan.choices).is_err() {
+        if self.reserve_choices(plan, run).is_err() {
             self.drop_drafts();
         }
-        if let Err(error) = self.reserve_changes(&mut plan.choices) {
+        if let Err(error) = self.reserve_choices(plan, run) {
             let needs_room = |s: &&mut Sequence| s.history_len() > 0 || s.policy.is_edited();
             for sequence in self.running.iter_mut().filter(needs_room) {
                 sequence.end = Some(Err(error.clone()));
@@ -190,9 +190,19 @@ impl Scheduler {
         }
     }
 
+    /// Room for what the tokens of a step are chosen by, here and where the model has copies of it.
+    fn reserve_choices(&self, plan: &mut Plan, run: &mut dyn Run) -> Result<()> {
+        self.reserve_changes(&mut plan.choices)?;
+        run.reserve_history(self.history_len())
+    }
+
+    fn history_len(&self) -> usize {
+        self.running.iter().map(Sequence::history_len).sum()
+    }
+
     /// Room for what the tokens of a step are chosen by.
     pub(super) fn reserve_changes(&self, choices: &mut Choices) -> Result<()> {
-        let history = self.running.iter().map(Sequence::history_len).sum();
+        let history = self.history_len();
         reserve::vec("the tokens for penalties", &mut choices.history, history)?;
         self.reserve_edits(choices)
     }

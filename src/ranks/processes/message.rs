@@ -120,16 +120,37 @@ impl Message {
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
+    /// Bytes of the message that there was no room for.
+    refused: usize,
 }
 
 impl Writer {
+    /// Makes room for messages of so many bytes, so that those of steps are never refused.
+    pub fn make_room(&mut self, message: usize) -> Result<()> {
+        self.bytes.clear();
+        let most = message.saturating_add(HEADER);
+        reserve::vec("messages to other ranks", &mut self.bytes, most)
+    }
+
     /// Begins a message with an empty body.
     pub fn begin(&mut self, kind: Kind) -> &mut Self {
         self.bytes.clear();
+        self.refused = 0;
         self.u32(kind as u32).u32(0).u64(0)
     }
 
-    /// Ends the message, which is the `number`th to its receiver.
+    /// Fails if there was no room for all of the message, which must not be sent then.
+    pub fn check(&self) -> Result<()> {
+        match self.refused {
+            0 => Ok(()),
+            more => {
+                let what = "a message to another rank";
+                Err(reserve::refused::<u8>(what, self.bytes.len(), more))
+            }
+        }
+    }
+
+    /// Ends the message, which is whole and the `number`th to its receiver.
     pub fn end(&mut self, number: u64) -> &[u8] {
         let len = (self.bytes.len() - HEADER) as u32;
         self.bytes[4..8].copy_from_slice(&len.to_le_bytes());
@@ -173,7 +194,10 @@ impl Writer {
 
     /// Bytes without their number.
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
-        self.bytes.extend_from_slice(bytes);
+        match self.bytes.try_reserve(bytes.len()) {
+            Ok(()) => self.bytes.extend_from_slice(bytes),
+            Err(_) => self.refused += bytes.len(),
+        }
         self
     }
 
@@ -315,5 +339,28 @@ mod tests {
         let message = Message::read(bytes, 0).unwrap();
         let (kind, sentence) = message.reader().error().unwrap();
         assert_eq!((kind, sentence), (ErrorKind::NoMemory, error.to_string()));
+    }
+
+    #[test]
+    fn messages_within_the_room_that_was_made_take_no_more() {
+        let mut writer = Writer::default();
+        writer.make_room(1000).unwrap();
+        let room = writer.bytes.capacity();
+        for n in [1000, 3] {
+            let message = writer.begin(Kind::Page).raw(&vec![7; n]);
+            message.check().unwrap();
+            assert_eq!(message.end(0).len(), HEADER + n);
+            assert_eq!(writer.bytes.capacity(), room);
+        }
+        // As if there had been no room for its last 10 bytes; the next message has it.
+        writer.begin(Kind::Page).raw(&[7; 5]).refused = 10;
+        let error = writer.check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoMemory);
+        let sentence = error.to_string();
+        assert!(
+            sentence.starts_with("a message to another rank needs 31 bytes"),
+            "{sentence}"
+        );
+        writer.begin(Kind::Page).check().unwrap();
     }
 }

@@ -52,6 +52,9 @@ impl Link {
 
     /// Sends what the writer has to a rank that may be gone, whatever comes meanwhile.
     fn send_last(&mut self, to: usize) -> Moved {
+        if self.writer.check().is_err() {
+            return Moved::GivenUp;
+        }
         let (comm, ears) = (&*self.comm, &mut self.ears);
         let number = ears.others[to].sent;
         ears.others[to].sent += 1;

@@ -135,6 +135,7 @@ impl Link {
             reserve::vec("messages of other ranks", buffer, more)?;
             buffer.resize(buffer.len() + more, 0);
         }
+        self.writer.make_room(message)?;
         let all = numbers.saturating_mul(self.size());
         for (buffer, len) in [(&mut self.mine, numbers), (&mut self.all, all)] {
             *buffer = reserve::filled("numbers that ranks exchange", len, 0.0)?;
@@ -176,7 +177,7 @@ impl Link {
         write: impl FnOnce(&mut Writer) -> &mut Writer,
     ) -> Result<()> {
         self.check()?;
-        write(self.writer.begin(kind));
+        write(self.writer.begin(kind)).check()?;
         let timeout = self.timeout;
         self.send(to, timeout).map_err(|stop| self.settle(stop))
     }
@@ -188,7 +189,7 @@ impl Link {
         write: impl FnOnce(&mut Writer) -> &mut Writer,
     ) -> Result<()> {
         self.check()?;
-        write(self.writer.begin(kind));
+        write(self.writer.begin(kind)).check()?;
         let timeout = self.timeout;
         for rank in self.ears.speakers() {
             self.send(rank, timeout).map_err(|stop| self.settle(stop))?;
