@@ -35,7 +35,7 @@ const TEXTS: [(&str, &str, &str); 3] = [
 
 /// Microseconds of each mask of a text.
 fn mask_times(grammar: &Arc<Grammar>, tokens: &[Token]) -> Result<Vec<f64>> {
-    let mut cursor = Cursor::new(grammar);
+    let mut cursor = Cursor::new(grammar).unwrap();
     let mut mask = vec![0; grammar.mask_words()];
     let mut times = Vec::new();
     for &token in tokens {
@@ -92,7 +92,7 @@ pub fn masks(bench: &mut Bench) {
         let mut text = Vec::new();
         // Somebody uses the grammar all the time: else it forgets what it has learnt, if that is
         // much.
-        let _kept = Cursor::new(&grammar);
+        let _kept = Cursor::new(&grammar).unwrap();
         for run in ["first", "second"] {
             let before = engine.timings();
             let done = generate(&engine, bench.threads, prompt(PROMPT, 0), 1, &options);
@@ -120,7 +120,7 @@ pub fn masks(bench: &mut Bench) {
 
 /// Three passes over a text, of which the first one finds nothing that was learnt.
 fn alone(bench: &mut Bench, name: &str, grammar: &Arc<Grammar>, text: &[Token]) {
-    let _kept = Cursor::new(grammar);
+    let _kept = Cursor::new(grammar).unwrap();
     for pass in ["first", "second", "third"] {
         let mut times = mask_times(grammar, text).unwrap();
         times.sort_by(f64::total_cmp);

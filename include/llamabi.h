@@ -44,13 +44,19 @@
  * has a length and a NUL. Arrays and texts have at most INT32_MAX elements.
  *
  * A lack of memory is LLAMA_E_NO_MEMORY, whether a call needs the memory on its own thread or on
- * the engine's, and the handle stays usable. There are three exceptions:
+ * the engine's, and the handle stays usable. The exceptions:
  *   - A call's few records of fixed size (of the call, its stream, its result). They are tried
  *     before they are taken, so only another thread can take the memory in between.
+ *   - The values of a chat template. Two MiB are tried before every MiB of them.
+ *   - What the parser of a grammar takes. 64 MiB are tried before a grammar is compiled, when a
+ *     text begins, after every 256 KiB that its parser has grown by, and every 10 ms.
  *   - The words of an error or of the log.
- *   - The start of a thread.
+ *   - The start of a thread, and the parts of llama_build that parse a checkpoint's tables.
+ *   - SentencePiece, for a vocabulary that is not encoded word by word: std::bad_alloc may come
+ *     while it unwinds.
  * If malloc refuses one of these, Rust ends the process: it writes "memory allocation of N bytes
- * failed" to standard error and calls abort(). At the start of a thread glibc may do so.
+ * failed" to standard error and calls abort(). At the start of a thread glibc may do so, and in
+ * SentencePiece the C++ runtime.
  *
  * Nothing is global: there is no initialisation, no signal handler and no output. (After a bug in
  * the library, LLAMA_E_INTERNAL, Rust's panic hook prints a line to standard error.)

@@ -62,7 +62,7 @@ impl Guide {
         let scout = (most_drafts > 0).then(|| Scout::new(grammar, tokenizer));
         let (what, words) = ("a grammar's masks", mask_words(n_tokens));
         Ok(Box::new(Self {
-            cursor: Cursor::new(grammar),
+            cursor: Cursor::new(grammar)?,
             scout: scout.transpose()?,
             work: Work::Masks,
             drafts: reserve::room(what, most_drafts)?,
@@ -139,7 +139,7 @@ impl Guide {
     pub fn fork(&self) -> Result<Box<Self>> {
         let what = "a grammar's masks";
         Ok(Box::new(Self {
-            cursor: self.cursor.clone(),
+            cursor: self.cursor.fork()?,
             scout: None,
             work: Work::Masks,
             drafts: Vec::new(),
@@ -242,7 +242,7 @@ impl Guide {
         if drafts.is_empty() {
             return Ok(());
         }
-        let mut ahead = cursor.clone();
+        let mut ahead = cursor.fork()?;
         for draft in &*drafts {
             if !ahead.take(*draft)? || ahead.is_complete()? {
                 break;

@@ -2,10 +2,23 @@
 
 use super::parser::Parser;
 use super::quiet::{Quiet, quietly};
-use super::{Grammar, lock};
-use crate::{Error, Result, Token};
+use super::{Grammar, WORK_BYTES, lock};
+use crate::{Error, Result, Token, reserve};
 use llguidance::api::StopReason;
 use std::sync::Arc;
+
+/// What a parser may grow by before [`WORK_BYTES`] are looked for again.
+const GROWTH_BYTES: usize = 256 << 10;
+
+/// What is looked for where it has not grown so much: room for a mask and the lists of one step.
+/// From 128 KiB on the C library would ask the system for them.
+const LITTLE_BYTES: usize = 32 << 10;
+
+/// What a copy of a place takes for each token of the text, at most: its bytes, and the states of
+/// the lexer behind each of them.
+const TOKEN_BYTES: usize = 512;
+
+const WHAT: &str = "a text in a grammar";
 
 /// A place in the texts of a grammar, behind some tokens.
 ///
@@ -13,7 +26,6 @@ use std::sync::Arc;
 /// states, it was too slow, it panicked) therefore stays with all of them. Whoever meets such an
 /// error begins anew with a parser that shares nothing: if that fails too, the failure is this
 /// text's own.
-#[derive(Clone)]
 pub struct Cursor {
     grammar: Arc<Grammar>,
     parser: Parser,
@@ -21,22 +33,49 @@ pub struct Cursor {
     /// that shares nothing.
     generation: Option<u64>,
     tokens: Vec<Token>,
+    /// Bytes of the parser from which on there is to be a look for more.
+    room_up_to: usize,
     /// As long as there is something that may ask the parser.
     _quiet: Quiet,
 }
 
 impl Cursor {
-    /// At the beginning.
-    pub fn new(grammar: &Arc<Grammar>) -> Self {
+    /// At the beginning. [`Error::Refused`] where there is no memory for it.
+    pub fn new(grammar: &Arc<Grammar>) -> Result<Self> {
         let mut working = lock(&grammar.working);
-        let parser = working.parser.get_or_insert_with(|| grammar.fresh());
-        Self {
+        let generation = working.generation;
+        let parser = match &mut working.parser {
+            Some(parser) => parser,
+            none => none.insert(grammar.fresh()?),
+        };
+        Self::behind(grammar, Some(generation), parser, &[])
+    }
+
+    /// The same place once more, for a text that goes on apart from here.
+    pub fn fork(&self) -> Result<Self> {
+        let (generation, tokens) = (self.generation, &self.tokens);
+        let mut fork = Self::behind(&self.grammar, generation, &self.parser, tokens)?;
+        fork.room_up_to = self.room_up_to;
+        Ok(fork)
+    }
+
+    /// With a copy of this parser, which is behind these tokens.
+    fn behind(
+        grammar: &Arc<Grammar>,
+        generation: Option<u64>,
+        parser: &Parser,
+        tokens: &[Token],
+    ) -> Result<Self> {
+        let bytes = LITTLE_BYTES + 2 * parser.items_bytes() + TOKEN_BYTES * tokens.len();
+        reserve::headroom(WHAT, bytes)?;
+        Ok(Self {
             grammar: grammar.clone(),
             parser: parser.clone(),
-            generation: Some(working.generation),
-            tokens: Vec::new(),
+            generation,
+            tokens: reserve::copy(WHAT, tokens)?,
+            room_up_to: 0,
             _quiet: Quiet::new(),
-        }
+        })
     }
 
     /// What the text is of.
@@ -55,6 +94,7 @@ impl Cursor {
         if id as usize >= self.grammar.vocabulary.n_tokens || self.is_complete()? {
             return Ok(false);
         }
+        reserve::vec(WHAT, &mut self.tokens, 1)?;
         let taken = self.with(|parser| parser.take(id))?;
         if taken {
             self.tokens.push(token);
@@ -141,9 +181,25 @@ impl Cursor {
         &mut self,
         work: impl Fn(&mut Parser) -> std::result::Result<T, String>,
     ) -> Result<T> {
+        self.find_room()?;
         let done = quietly(|| self.with_parser(work))?;
         self.parser.settle()?;
         Ok(done)
+    }
+
+    /// Looks whether there is memory for what the parser does next: it cannot be told that there is
+    /// none. To look for much is a system call, so that is done for a parser that is new here or
+    /// has grown, which took longer, and otherwise some times in a second. A text that stays within
+    /// what its lexer knows takes little.
+    fn find_room(&mut self) -> Result<()> {
+        let bytes = self.parser.bytes();
+        if bytes < self.room_up_to && !self.parser.is_time_to_look() {
+            return reserve::headroom(WHAT, LITTLE_BYTES);
+        }
+        reserve::headroom(WHAT, WORK_BYTES)?;
+        self.parser.has_looked();
+        self.room_up_to = bytes + GROWTH_BYTES;
+        Ok(())
     }
 
     fn with_parser<T>(
@@ -162,9 +218,15 @@ impl Cursor {
                 working.generation += 1;
             }
         }
-        self.parser = self.grammar.fresh();
-        let tokens = self.tokens.iter().map(|&token| token as u32);
-        self.parser.retake(tokens).map_err(failure)?;
+        self.parser = self.grammar.fresh()?;
+        self.room_up_to = 0;
+        for at in 0..self.tokens.len() {
+            self.find_room()?;
+            let token = self.tokens[at] as u32;
+            self.parser.retake(token).map_err(failure)?;
+            self.parser.settle()?;
+        }
+        self.find_room()?;
         work(&mut self.parser).map_err(failure)
     }
 }

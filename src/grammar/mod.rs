@@ -61,7 +61,9 @@ pub(crate) const STACK_BYTES: usize = 16 << 20;
 const LEVEL_BYTES: usize = 8 << 10;
 
 /// Memory that must be there before a grammar is compiled: what the parser takes for one as large
-/// as its limits let it be, roughly. It could not be told that there is none.
+/// as its limits let it be, roughly. It could not be told that there is none. As much must be there
+/// now and then while a text goes on ([`Cursor`]). That is more than a step takes, but glibc maps
+/// so much and unmaps it; less than 32 MiB would change from where it takes all that comes later.
 const WORK_BYTES: usize = 64 << 20;
 
 /// Most bytes that all grammars of a handle and all texts in them have together, beside
@@ -189,8 +191,9 @@ impl Grammar {
     }
 
     /// A parser that shares nothing with any other.
-    fn fresh(&self) -> Parser {
-        lock(&self.prototype).apart()
+    fn fresh(&self) -> Result<Parser> {
+        reserve::headroom("a grammar's parser", WORK_BYTES)?;
+        Ok(lock(&self.prototype).apart())
     }
 
     /// The tokens that may follow `tokens`: bit `t % 32` of word `t / 32`. An id that ends a
@@ -203,7 +206,7 @@ impl Grammar {
     pub fn mask(self: &Arc<Self>, tokens: &[Token], mask: &mut [u32]) -> Result<()> {
         reserve::headroom("a grammar's mask", WORK_BYTES)?;
         on_a_large_stack(STACK_BYTES, || {
-            let mut cursor = Cursor::new(self);
+            let mut cursor = Cursor::new(self)?;
             for (i, &token) in tokens.iter().enumerate() {
                 if !cursor.take(token)? {
                     let name = format!("tokens[{i}]");

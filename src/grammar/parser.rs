@@ -12,7 +12,8 @@ use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{SimpleVob, TokenId};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 
 /// An item of a row. Items that a token was only tried with count, too.
 const ITEM_BYTES: usize = 8;
@@ -29,7 +30,13 @@ pub(super) struct Account {
     /// Bytes that a parser may have whatever the others have. A lexer that nobody uses keeps no
     /// more.
     share: usize,
+    begin: Instant,
+    /// When it was seen last that the process has memory left: milliseconds since `begin`.
+    looked: AtomicU64,
 }
+
+/// How long it is believed that the process still has the memory that it was seen to have.
+const LOOK_MS: u64 = 10;
 
 impl Account {
     pub fn new(most: usize, share: usize) -> Self {
@@ -37,7 +44,13 @@ impl Account {
             bytes: AtomicUsize::new(0),
             most,
             share,
+            begin: Instant::now(),
+            looked: AtomicU64::new(0),
         }
+    }
+
+    fn ms(&self) -> u64 {
+        self.begin.elapsed().as_millis() as u64
     }
 }
 
@@ -184,16 +197,11 @@ impl Parser {
         Ok(forced)
     }
 
-    /// Goes on behind tokens that another parser of the grammar has taken.
-    pub fn retake(
-        &mut self,
-        tokens: impl Iterator<Item = TokenId>,
-    ) -> std::result::Result<(), String> {
-        self.items = self.with(|parser| {
+    /// Goes on behind a token that another parser of the grammar has taken.
+    pub fn retake(&mut self, token: TokenId) -> std::result::Result<(), String> {
+        self.items += self.with(|parser| {
             let before = parser.parser.stats().all_items;
-            for token in tokens {
-                consume(parser, token)?;
-            }
+            consume(parser, token)?;
             Ok(parser.parser.stats().all_items.saturating_sub(before))
         })?;
         Ok(())
@@ -230,6 +238,28 @@ impl Parser {
         self.walker.bytes()
     }
 
+    /// Bytes that it had, with its lexer, when they were last counted.
+    pub fn bytes(&self) -> usize {
+        self.lexer.bytes() + self.rows.bytes()
+    }
+
+    /// Whether it is long ago that any parser of the handle looked for memory.
+    pub fn is_time_to_look(&self) -> bool {
+        let account = &self.rows.account;
+        account.ms().saturating_sub(account.looked.load(Relaxed)) >= LOOK_MS
+    }
+
+    /// There was memory when it was looked for.
+    pub fn has_looked(&self) {
+        let account = &self.rows.account;
+        account.looked.store(account.ms(), Relaxed);
+    }
+
+    /// Bytes of the items of its text.
+    pub fn items_bytes(&self) -> usize {
+        self.items * ITEM_BYTES
+    }
+
     /// Counts what the parser has by now.
     ///
     /// [`Error::NoMemory`] where that is more than its share and all parsers of the handle together
@@ -240,10 +270,9 @@ impl Parser {
         };
         self.lexer
             .set(parser.parser.lexer_stats().num_bytes + self.walker.bytes());
-        self.rows
-            .set(self.rows.bytes().max(self.items * ITEM_BYTES));
+        self.rows.set(self.rows.bytes().max(self.items_bytes()));
         let account = &self.rows.account;
-        let mine = self.lexer.bytes() + self.rows.bytes();
+        let mine = self.bytes();
         let all = account.bytes.load(Relaxed);
         if mine > account.share && all > account.most {
             let others = all.saturating_sub(mine);
@@ -352,7 +381,7 @@ mod tests {
             let mut cursors: Vec<_> = (0..16)
                 .map(|_| {
                     let grammar = Arc::new(grammars.compile(&*tokenizer, source).unwrap());
-                    let mut cursor = Cursor::new(&grammar);
+                    let mut cursor = Cursor::new(&grammar).unwrap();
                     if let Err(error) = follow(&mut cursor, &tokens, &mut mask) {
                         let text = error.to_string();
                         assert!(matches!(error, Error::NoMemory { .. }), "{text}");
@@ -372,7 +401,7 @@ mod tests {
 
             // Whoever keeps to its share goes on, whatever the others have.
             let small = grammars.compile(&*tokenizer, Source::Regex("[a-z ]*"));
-            let mut small = Cursor::new(&Arc::new(small.unwrap()));
+            let mut small = Cursor::new(&Arc::new(small.unwrap())).unwrap();
             let tokens = tokenizer.encode("it goes on").unwrap();
             follow(&mut small, &tokens, &mut mask).unwrap();
 
@@ -380,8 +409,9 @@ mod tests {
             let kept: Vec<Arc<Grammar>> = cursors.iter().map(Cursor::grammar).collect();
             cursors.clear();
             assert!(bytes() < kept.len() * share + (1 << 20), "{}", bytes());
-            let again = Cursor::new(&kept[15]).mask(&mut mask);
-            again.unwrap();
+            let mut again = Cursor::new(&kept[15]).unwrap();
+            again.mask(&mut mask).unwrap();
+            drop(again);
             drop((kept, small));
             assert_eq!(bytes(), 0);
         }

@@ -30,7 +30,7 @@ impl Scout {
     /// At the beginning. [`crate::Error::Refused`] where there is no memory for it.
     pub fn new(grammar: &Arc<Grammar>, tokenizer: &Arc<dyn Tokenizer>) -> Result<Self> {
         Ok(Self {
-            cursor: Cursor::new(grammar),
+            cursor: Cursor::new(grammar)?,
             barrier: tokenizer.encode(BARRIER)?,
             tokenizer: tokenizer.clone(),
             text: String::new(),

@@ -53,12 +53,12 @@ fn what_is_learnt_changes_no_mask() {
         let compile = || Arc::new(grammars.compile(&*tokenizer, source).unwrap());
         let grammar = compile();
         let (mut mask, mut want) = (vec![0; n.div_ceil(32)], vec![0; n.div_ceil(32)]);
-        let _kept = Cursor::new(&grammar);
+        let _kept = Cursor::new(&grammar).unwrap();
         for _ in 0..3 {
-            let (mut cursor, mut text) = (Cursor::new(&grammar), Vec::new());
+            let (mut cursor, mut text) = (Cursor::new(&grammar).unwrap(), Vec::new());
             for step in 0..24 {
                 let got = cursor.mask(&mut mask);
-                let mut fresh = Cursor::new(&compile());
+                let mut fresh = Cursor::new(&compile()).unwrap();
                 for token in &text {
                     assert!(fresh.take(*token).unwrap());
                 }

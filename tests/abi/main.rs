@@ -190,11 +190,11 @@ macro_rules! programs {
 }
 // AddressSanitizer's allocator may be left locked in the child of a fork, and valgrind follows the
 // children for minutes; what `fork` tests is the table, which neither would see more of. Both need
-// more address space than `memory` and `quantise` leave them. Tests start in the order of their
-// names: `memcheck::unread`, which takes a minute, is not to be the last one.
+// more address space than `memory`, `grammar_memory` and `quantise` leave them. Tests start in the
+// order of their names: `memcheck::unread`, which takes a minute, is not to be the last one.
 programs! {
     memcheck = Valgrind: null tails dl text stream unread cancel callback threads;
-    plain = Nothing: null tails dl ranks copies text chat bounded compress grammar stream unread cancel callback decide threads fork fork_callback pcancel memory limits allocations quantise;
+    plain = Nothing: null tails dl ranks copies text chat bounded compress grammar stream unread cancel callback decide threads fork fork_callback pcancel memory grammar_memory limits allocations quantise;
     sanitizers = Sanitizers: null tails dl text chat bounded compress grammar stream unread cancel callback decide threads;
 }
 

@@ -188,7 +188,7 @@ fn permute<'a, T>(values: &mut Vec<&'a T>, from: usize, into: &mut Vec<Vec<&'a T
 
 /// Whether the text is of the language. `Err` where the parser gives up.
 fn takes(grammar: &Arc<Grammar>, tokens: &[Token]) -> llamabi::Result<bool> {
-    let mut cursor = Cursor::new(grammar);
+    let mut cursor = Cursor::new(grammar).unwrap();
     for &token in tokens {
         if !cursor.take(token)? {
             return Ok(false);

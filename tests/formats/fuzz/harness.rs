@@ -400,7 +400,7 @@ pub fn grammar(data: &[u8]) -> Result<()> {
     };
     let (tokenizer, grammars) = &*KIT;
     let grammar = Arc::new(grammars.compile(&**tokenizer, source)?);
-    let (mut cursor, mut mask) = (Cursor::new(&grammar), vec![0; grammar.mask_words()]);
+    let (mut cursor, mut mask) = (Cursor::new(&grammar)?, vec![0; grammar.mask_words()]);
     for byte in text.bytes().take(50) {
         cursor.mask_to_generate(&mut mask)?;
         let is_allowed = |t: &Token| mask[*t as usize / 32] >> (t % 32) & 1 == 1;

@@ -3,7 +3,7 @@
 use super::*;
 
 fn takes(kit: &Kit, grammar: &Arc<Grammar>, text: &str) -> bool {
-    let mut cursor = Cursor::new(grammar);
+    let mut cursor = Cursor::new(grammar).unwrap();
     let mut tokens = kit.tokenizer.encode(text).unwrap().into_iter();
     tokens.all(|token| token == kit.tokenizer.bos_id() || cursor.take(token).unwrap())
         && cursor.accepts().unwrap()

@@ -72,7 +72,7 @@ fn hostile_sources_cost_a_status_and_little_time() {
         assert!(compiled < Duration::from_secs(60), "{name}: {compiled:?}");
         let Ok(grammar) = outcome else { continue };
         let mut mask = vec![0; grammar.mask_words()];
-        let mut cursor = Cursor::new(&grammar);
+        let mut cursor = Cursor::new(&grammar).unwrap();
         let start = Instant::now();
         for _ in 0..100 {
             // What is too much for the parser is the grammar's error.
@@ -108,8 +108,8 @@ fn a_parser_that_gives_up_does_so_for_one_text() {
     let a = *a.last().unwrap();
     let b = *kit.tokenizer.encode("b").unwrap().last().unwrap();
     let mut words = vec![0; grammar.mask_words()];
-    let mut good = Cursor::new(&grammar);
-    let mut bad = Cursor::new(&grammar);
+    let mut good = Cursor::new(&grammar).unwrap();
+    let mut bad = Cursor::new(&grammar).unwrap();
     let mut gave_up = false;
     for _ in 0..3000 {
         if !matches!(bad.take(a), Ok(true)) || bad.mask(&mut words).is_err() {
@@ -205,7 +205,7 @@ fn numbers_of_schemas_are_kept_or_refused() {
     assert!(kit.compile(Source::JsonSchema(kept)).is_ok());
     let grammar = kit.compile(Source::JsonSchema(r#"{"const":9007199254740991}"#));
     let grammar = grammar.unwrap();
-    let mut cursor = Cursor::new(&grammar);
+    let mut cursor = Cursor::new(&grammar).unwrap();
     for token in kit.tokenizer.encode("9007199254740991").unwrap() {
         assert!(token == kit.tokenizer.bos_id() || cursor.take(token).unwrap());
     }

@@ -4,7 +4,7 @@ use super::*;
 
 /// A text that tokens chosen at random make, as it would be generated; `None` if it became long.
 fn random_text(kit: &Kit, grammar: &Arc<Grammar>, rng: &mut Rng) -> Option<String> {
-    let mut cursor = Cursor::new(grammar);
+    let mut cursor = Cursor::new(grammar).unwrap();
     let mut mask = vec![0; grammar.mask_words()];
     let mut tokens = Vec::new();
     for _ in 0..200 {

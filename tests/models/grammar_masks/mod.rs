@@ -235,8 +235,8 @@ fn the_panic_hook_stays_the_hosts() {
     let kit = Kit::open(SMALL, 0);
     let grammar = kit.compile(Source::Json).unwrap();
     mask(&grammar, &[]).unwrap();
-    let cursors = [Cursor::new(&grammar), Cursor::new(&grammar)];
-    drop(cursors.clone());
+    let cursors = [(); 2].map(|()| Cursor::new(&grammar).unwrap());
+    drop(cursors.each_ref().map(|cursor| cursor.fork().unwrap()));
     drop(cursors);
     let after = std::panic::take_hook();
     assert_eq!((&raw const *after).cast::<u8>(), address);
@@ -267,7 +267,7 @@ fn a_panic_of_the_parser_does_not_reach_the_hosts_hook() {
     refused();
     assert_eq!(told(), 0);
     let grammar = kit.compile(Source::Json).unwrap();
-    let cursor = Cursor::new(&grammar);
+    let cursor = Cursor::new(&grammar).unwrap();
     refused();
     assert_eq!(told(), 0);
     panics();
