@@ -268,7 +268,10 @@ int main(int argc, char **argv) {
   run(2, s, argv[1]);
   s.name = "refused";
   run(2, s, argv[1]);
+  s.name = "fork";
+  run(2, s, argv[1]);
   s.rank = 1;
+  run(2, s, argv[1]);
   s.name = "missing";
   run(2, s, argv[1]);
   s.name = "never";

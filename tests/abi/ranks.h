@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 struct scenario {
   const char *name;
@@ -292,6 +293,40 @@ static int32_t no(void *user_data, float fraction) {
   return 0;
 }
 
+static pid_t forked = -1; /* 0 in the child */
+
+/* Forks the first time. */
+static int32_t fork_once(void *user_data, float fraction) {
+  (void)user_data;
+  (void)fraction;
+  if (forked != -1) return 1;
+  fflush(NULL);
+  forked = fork();
+  if (forked == 0) {
+    alarm(60); /* rather than hang */
+    checks_failed = 0;
+  }
+  return 1;
+}
+
+static void fork_once_for_a_line(void *user_data, int32_t level, const char *msg, size_t msg_len) {
+  (void)level, (void)msg, (void)msg_len;
+  fork_once(user_data, 0);
+}
+
+/* The end of a call that has forked: in the child it fails, and the child says nothing to the other
+ * ranks, which go on with its parent. */
+static void end_forked(llama_status status, const llama_error *e) {
+  int how = -1;
+  if (forked == 0) {
+    CHECK(status == LLAMA_E_INVALID_ARGUMENT && strstr(e->message, "before a fork") != NULL);
+    _exit(checks_failed != 0);
+  }
+  CHECK(forked > 0 && waitpid(forked, &how, 0) == forked);
+  CHECK(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+  CHECK(status == LLAMA_OK);
+}
+
 /* Waits, with nothing to do, until the handle says what is wrong with it. */
 static llama_status until_unwell(llama_t *l, char *message, size_t room) {
   double start = now_ms();
@@ -392,8 +427,14 @@ static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
     llama_error e;
     llama_status status;
     e.struct_size = sizeof e;
+    if (is("fork") && comm.rank == scenario.rank) {
+      /* It hears of progress only where that takes a while; a line of the log there always is. */
+      o.log = fork_once_for_a_line;
+      o.log_level = LLAMA_LOG_INFO;
+    }
     status = llama_worker_run(mine, &o, &e);
-    if (is("same") || is("free") || is("adapters") || is("refuse"))
+    if (o.log != NULL) end_forked(status, &e);
+    if (is("same") || is("fork") || is("free") || is("adapters") || is("refuse"))
       CHECK(status == LLAMA_OK);
     else if (is("missing") && comm.rank == scenario.rank)
       CHECK(status == LLAMA_E_IO);
@@ -428,6 +469,18 @@ static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
     EXPECT(LLAMA_OK, llama_stream_next(s, &ev, -1, err));
     llama_free(l);
     llama_stream_free(s);
+  } else if (is("fork")) {
+    static int32_t tokens[2 * PROMPTS * NEW];
+    static float logprobs[2 * PROMPTS * NEW];
+    llama_error e;
+    llama_status status;
+    e.struct_size = sizeof e;
+    if (scenario.rank == 0) o.progress = fork_once;
+    status = llama_build(dir, NULL, &o, &l, &e);
+    if (scenario.rank == 0) end_forked(status, &e);
+    CHECK(status == LLAMA_OK);
+    everything(l, tokens, logprobs);
+    llama_free(l);
   } else if (is("cancelled")) {
     o.progress = no;
     EXPECT(LLAMA_CANCELLED, llama_build(dir, NULL, &o, &l, err));

@@ -44,6 +44,8 @@ fn listen(
         };
         let message = shared.link().hear(0, patience)?;
         meanwhile();
+        // It may have forked, and the child has not the threads that would compute a step.
+        shared.link().check()?;
         adapters.answer(shared)?;
         let Some(message) = message else {
             continue;

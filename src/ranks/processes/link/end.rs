@@ -18,7 +18,8 @@ const ANSWER: Duration = Duration::from_secs(1);
 const VERDICT: Duration = Duration::from_secs(3);
 
 impl Link {
-    /// Ends with a failure of this rank's own, of which the others are told.
+    /// Ends with a failure of this rank's own, of which the others are told. What a forked child
+    /// fails with is none of theirs.
     pub fn fail(&mut self, error: &Error) {
         if self.ended.is_none() && !self.closed {
             self.say_failure(error);
@@ -42,7 +43,12 @@ impl Link {
         }
     }
 
+    /// Says nothing in a forked child. All that is said without a [`Link::check`] is said here or
+    /// by [`Link::settle`].
     fn say_failure(&mut self, error: &Error) {
+        if !self.process.is_current() {
+            return;
+        }
         for rank in self.ears.speakers() {
             self.writer.begin(Kind::Failed).error(error);
             // Whoever does not hear it in this time is gone.
@@ -68,8 +74,8 @@ impl Link {
 
     /// Finds out why, tells the others, and ends.
     pub(super) fn settle(&mut self, stop: Stop) -> Error {
-        if let Some(error) = &self.ended {
-            return error.clone();
+        if let Err(error) = self.check() {
+            return error;
         }
         let error = match self.rank() {
             0 => {

@@ -161,8 +161,11 @@ impl Link {
         shares.fold(1.0, f32::min)
     }
 
-    /// Fails if it has ended.
+    /// Fails if it has ended, or in a forked child, which must not speak or listen for its parent.
     pub fn check(&self) -> Result<()> {
+        if !self.process.is_current() {
+            return Err(Error::Forked { what: "this rank" });
+        }
         match &self.ended {
             Some(error) => Err(error.clone()),
             None => Ok(()),
@@ -429,10 +432,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // A forked child must not speak for its parent.
-        if self.process.is_current() {
-            let error = Error::Internal(format!("rank {} has ended", self.rank()));
-            self.fail(&error);
-        }
+        let error = Error::Internal(format!("rank {} has ended", self.rank()));
+        self.fail(&error);
     }
 }
