@@ -65,6 +65,7 @@ pub mod kv;
 pub mod llama;
 pub mod log;
 pub mod model;
+mod per_process;
 #[cfg(llamabi_planted)]
 #[path = "../tests/sanitizers/planted.rs"]
 pub mod planted;

@@ -4,8 +4,14 @@
 //! The hook is the host's where the host is a Rust program. Ours goes around it while somebody
 //! works with a grammar, and hands on every panic that is not the parser's; the last one puts back
 //! what was there. A hook that the host sets meanwhile stays.
+//!
+//! A forked child begins anew: ours, if it was in place, is to the child one that the host has set.
+//! What may still be held in it is the standard library's own lock of the hook, and the parser's
+//! when it is first used, each for a microsecond, where the first comes or the last goes.
 
 use super::lock;
+use crate::per_process::PerProcess;
+use crate::process::Process;
 use std::cell::Cell;
 use std::panic::{PanicHookInfo, set_hook, take_hook};
 use std::sync::{Arc, Mutex};
@@ -19,29 +25,28 @@ thread_local! {
 }
 
 /// What [`Quiet`]s keep in place together.
+#[derive(Default)]
 struct Place {
     holders: usize,
     before: Option<Arc<Hook>>,
     /// Where our hook lies, by which it is known again.
     address: usize,
+    /// Whether the parser has had its chance to install a hook.
+    parsers_was_there: bool,
 }
 
-static PLACE: Mutex<Place> = Mutex::new(Place {
-    holders: 0,
-    before: None,
-    address: 0,
-});
+static PLACE: PerProcess<Mutex<Place>> = PerProcess::new();
 
 fn address(hook: &Hook) -> usize {
     (&raw const **hook).cast::<()>() as usize
 }
 
-/// Keeps our hook in place.
-pub(super) struct Quiet(());
+/// Keeps our hook in place, in the process that it was made in.
+pub(super) struct Quiet(Process);
 
 impl Quiet {
     pub fn new() -> Self {
-        let mut place = lock(&PLACE);
+        let mut place = lock(PLACE.get());
         place.holders += 1;
         // A thread that panics cannot change the hook.
         if place.before.is_none() && !panicking() {
@@ -56,19 +61,16 @@ impl Quiet {
             place.before = Some(before);
             set_hook(ours);
         }
-        Self(())
-    }
-}
-
-impl Clone for Quiet {
-    fn clone(&self) -> Self {
-        Self::new()
+        Self(Process::current())
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        let mut place = lock(&PLACE);
+        if !self.0.is_current() {
+            return;
+        }
+        let mut place = lock(PLACE.get());
         place.holders -= 1;
         // Ours stays behind where this thread panics, until the next one goes.
         if place.holders > 0 || panicking() {
@@ -85,6 +87,17 @@ impl Drop for Quiet {
         if let Some(before) = Arc::into_inner(before) {
             set_hook(before);
         }
+    }
+}
+
+/// The parser installs a hook for panics when it first catches one. What was there before is put
+/// back; the parser does not install it a second time.
+pub(super) fn without_parsers_hook() {
+    let mut place = lock(PLACE.get());
+    if !std::mem::replace(&mut place.parsers_was_there, true) {
+        let hook = take_hook();
+        let _installs = llguidance::panic_utils::catch_unwind(|| Ok(()));
+        set_hook(hook);
     }
 }
 

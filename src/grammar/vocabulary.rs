@@ -1,5 +1,6 @@
 //! A tokenizer as the parser needs it: the bytes of every token in a tree.
 
+use super::quiet::without_parsers_hook;
 use super::source::Space;
 use super::tree::Tree;
 use super::walker::Walker;
@@ -10,7 +11,7 @@ use llguidance::ParserFactory;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{InferenceCapabilities, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 /// Tokens with more bytes are never allowed: the tree has no place for them.
 const MAX_TOKEN_BYTES: usize = 1000;
@@ -65,7 +66,7 @@ impl Vocabulary {
         vocab_size: usize,
         eos_ids: &[Token],
     ) -> Result<Self> {
-        without_hook();
+        without_parsers_hook();
         let built = catch_unwind(AssertUnwindSafe(|| build(tokenizer, vocab_size, eos_ids)));
         built.unwrap_or_else(|panic| {
             let why = panic_text(&*panic);
@@ -158,15 +159,4 @@ fn special(tokenizer: &dyn Tokenizer, token: Token) -> Vec<u8> {
         _ => name.extend(format!("<token {token}>").bytes()),
     }
     name
-}
-
-/// The parser installs a hook for panics when it first catches one. The hook is the process's, so
-/// what was there before is put back; the parser does not install it a second time.
-fn without_hook() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let hook = std::panic::take_hook();
-        let _installs = llguidance::panic_utils::catch_unwind(|| Ok(()));
-        std::panic::set_hook(hook);
-    });
 }
