@@ -24,11 +24,20 @@ pub enum Level {
 /// Lines kept while nobody drains them; the oldest go first.
 const CAPACITY: usize = 1024;
 
-/// The queue. A level of `None` is silent and costs nothing.
-#[derive(Debug, Default)]
+/// The queue. A level of `None` is silent and costs nothing. So is one of before a fork: in the
+/// child, its lock may be held for ever, and what it has is its parent's to tell.
+#[derive(Debug)]
 pub struct Log {
     level: Option<Level>,
+    process: Process,
     lines: Mutex<VecDeque<(Level, String)>>,
+}
+
+impl Default for Log {
+    /// A silent one.
+    fn default() -> Self {
+        Self::new(None)
+    }
 }
 
 impl Log {
@@ -36,13 +45,14 @@ impl Log {
     pub fn new(level: Option<Level>) -> Self {
         Self {
             level,
+            process: Process::current(),
             lines: Mutex::default(),
         }
     }
 
     /// Queue a line; `line` is not called when the level is filtered out.
     pub fn write(&self, level: Level, line: impl FnOnce() -> String) {
-        if self.level.is_some_and(|most| level <= most) {
+        if self.level.is_some_and(|most| level <= most) && self.process.is_current() {
             let line = line();
             let mut lines = self.lines.lock().unwrap_or_else(|e| e.into_inner());
             if lines.len() == CAPACITY {
@@ -58,8 +68,7 @@ impl Log {
         if self.level.is_none() {
             return;
         }
-        let process = Process::current();
-        loop {
+        while self.process.is_current() {
             let next = self
                 .lines
                 .lock()
@@ -67,10 +76,6 @@ impl Log {
                 .pop_front();
             let Some((level, line)) = next else { return };
             sink(level, &line);
-            // In a child the lock may be held for ever.
-            if !process.is_current() {
-                return;
-            }
         }
     }
 }

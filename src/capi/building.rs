@@ -307,8 +307,12 @@ pub(super) fn report(
     fraction: f32,
 ) -> bool {
     log.deliver();
+    // The callback that takes log lines may have forked, too.
+    if scope.check_process().is_err() {
+        return false;
+    }
     let Some(function) = given.progress else {
-        return scope.check_process().is_ok();
+        return true;
     };
     let inside = InCallback::enter();
     // SAFETY: this calls the host's function with the host's data.

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::engine::{Deciders, Event, Finish, Prompt, Question};
 use crate::llama::Completion;
+use crate::process::Process;
 use crate::{Cancel, Token, reserve};
 use std::ffi::c_char;
 use std::ptr;
@@ -112,8 +113,13 @@ pub(super) unsafe fn run(
     let limits = handle.llama.request_limits();
     limits.check_sequences(n, samples(&given))?;
     let (mut text, mut failure) = (Vec::new(), None);
+    let process = Process::current();
     let mut on_event = |event: &Event| {
         handle.deliver_log();
+        // The callback that takes log lines may have forked, too.
+        if !process.is_current() {
+            return false;
+        }
         let Some(function) = given.on_event else {
             return true;
         };

@@ -251,6 +251,8 @@ pub unsafe extern "C" fn llama_stream_next(
         };
         if let Some(handle) = data.handle.upgrade() {
             scope.keep(handle).deliver_log();
+            // The callback that takes log lines may have forked, while another thread has a lock.
+            scope.check_process()?;
         }
         let held = {
             let mut last = lock(&data.last);

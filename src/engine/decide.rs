@@ -86,6 +86,7 @@ impl Decider {
                         Some(decide) => decide(&mut question),
                         None => true,
                     };
+                    stream.check_process()?;
                     // One that is not answered cancels the call.
                     if decided {
                         question.answer();
@@ -121,10 +122,10 @@ impl Decider {
                     text.extend_from_slice(prompt);
                 }
                 reserve::push(WHAT, text, *token)?;
-                if text.len() > prompt.len()
-                    && decide(*index, text, prompt.len())
-                    && let Err(error) = stream.stop(at)
-                {
+                let ends = text.len() > prompt.len() && decide(*index, text, prompt.len());
+                // Nobody is to hear of the event in a child that the function has forked.
+                stream.check_process()?;
+                if ends && let Err(error) = stream.stop(at) {
                     // It is asked about this token again.
                     text.pop();
                     return Err(error);

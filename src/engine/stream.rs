@@ -39,15 +39,21 @@ impl Stream {
         Self { call, process }
     }
 
+    /// [`Error::Forked`] in a child after `fork`.
+    pub(super) fn check_process(&self) -> Result<()> {
+        match self.process.is_current() {
+            true => Ok(()),
+            false => Err(Error::Forked { what: "the stream" }),
+        }
+    }
+
     /// Takes the next event. It waits at most `timeout`, or as long as it takes if that is `None`.
     /// An error ends the stream, and every later call returns it again.
     ///
     /// After the last event of every sequence this is [`Next::Done`], or [`Next::Cancelled`] if a
     /// cancellation has ended one of them. In a child after `fork` it is [`Error::Forked`].
     pub fn next(&self, timeout: Option<Duration>) -> Result<Next> {
-        if !self.process.is_current() {
-            return Err(Error::Forked { what: "the stream" });
-        }
+        self.check_process()?;
         Ok(match self.call.next(timeout)? {
             Taken::Event(event) => Next::Event(event),
             Taken::Question(row) => Next::Question(Question::new(row, self.call.clone())),
@@ -72,10 +78,8 @@ impl Stream {
     /// Fails with [`Error::InvalidArgument`] if the call has no such sequence. Fails with
     /// [`Error::Refused`] if there is no memory for the text; the sequence then continues.
     pub fn stop(&self, index: usize) -> Result<()> {
-        match self.process.is_current() {
-            true => self.call.stop(index),
-            false => Err(Error::Forked { what: "the stream" }),
-        }
+        self.check_process()?;
+        self.call.stop(index)
     }
 
     /// Stops the call. What is queued is still given, then `Cancelled`. Sequences that have not

@@ -102,6 +102,20 @@ static int32_t on_logits(void *user_data, const llama_logits *row) {
   return fork_here();
 }
 
+/* Callbacks that a call goes on to after one that has forked: they run in the parent alone. */
+static int heard_in_child;
+
+static int32_t on_later_event(void *user_data, const llama_event *ev) {
+  (void)user_data, (void)ev;
+  heard_in_child += child == 0;
+  return 1;
+}
+
+static void on_later_log(void *user_data, int32_t level, const char *msg, size_t msg_len) {
+  (void)user_data, (void)level, (void)msg, (void)msg_len;
+  heard_in_child += child == 0;
+}
+
 static int32_t on_progress(void *user_data, float fraction) {
   (void)user_data, (void)fraction;
   return fork_here();
@@ -187,6 +201,33 @@ static void in_decisions(int kind, int streams, int at) {
   llama_stream_free(stream);
 }
 
+/* The callbacks that decide, beside those that hear of it. */
+static void in_decisions_beside_others(int kind) {
+  llama_build_options b = build_defaults();
+  llama_generate_options o = generate_defaults();
+  llama_result_t *result = NULL;
+  llama_t *before = l;
+  llama_error err;
+  llama_status status;
+  err.struct_size = sizeof err;
+  b.n_threads = 2;
+  b.log = on_later_log;
+  b.log_level = LLAMA_LOG_DEBUG;
+  EXPECT(LLAMA_OK, llama_build(dir, NULL, &b, &l, err));
+  o.flags = LLAMA_GEN_IGNORE_EOS;
+  o.max_gen_len = 5;
+  o.on_event = on_later_event;
+  if (kind == 0) o.on_stop = on_stop;
+  if (kind == 1) o.on_logits = on_logits;
+  calls_to_fork = 3;
+  status = llama_generate(l, prompt, &len, 1, &o, &result, &err);
+  CHECK(heard_in_child == 0);
+  end(status, LLAMA_OK, &err);
+  llama_result_free(result);
+  llama_free(l);
+  l = before;
+}
+
 /* Inside llama_build: with no handle yet, and with one that was just made (the last log line). */
 static void in_build(llama_progress_fn progress, llama_log_fn log, int at) {
   llama_build_options o = build_defaults();
@@ -221,8 +262,10 @@ static void in_log_of_calls(void) {
     size_t lens[] = {2, 3};
     llama_status status;
     g.max_gen_len = 3;
+    g.on_event = on_later_event;
     calls_to_fork = at;
     status = llama_generate(l, prompt, lens, 2, &g, &result, &err);
+    CHECK(heard_in_child == 0);
     end(status, LLAMA_OK, &err);
     llama_result_free(result);
   }
@@ -265,6 +308,10 @@ int main(int argc, char **argv) {
   for (i = 0; i < 8; i++) {
     say = i % 2;
     in_decisions(i / 2 % 2, i / 4, 1 + i);
+  }
+  for (i = 0; i < 4; i++) {
+    say = i % 2;
+    in_decisions_beside_others(i / 2);
   }
   for (i = 1; i <= 3; i++) {
     in_build(on_progress, NULL, i);
