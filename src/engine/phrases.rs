@@ -113,9 +113,9 @@ impl Progress {
         self.pending.is_empty() && self.open.is_none()
     }
 
-    /// Finds the tokens that get on, each once and ascending. A step asks for it once for each beam:
-    /// to look for the group of every single continuation among all that are pending took a second
-    /// a step where a caller had 3,700 groups.
+    /// Finds the tokens that get on, each once and ascending. A step asks for it once for each
+    /// beam: to look for the group of every single continuation among all that are pending took a
+    /// second a step where a caller had 3,700 groups.
     pub fn look_ahead(&mut self, phrases: Phrases<'_>) -> &[Next] {
         let Self {
             pending,

@@ -67,11 +67,20 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         trained.map_or("not said".into(), |n| format!("{n} positions")),
     );
     line("tokenizer", format!("{n_tokens} tokens"));
-    let tokenizer = tokenizer.and_then(|found| fitting(found, &config));
-    if let Ok((_, Some(warning))) = &tokenizer {
-        line("warning", warning.clone());
-    }
-    let opened = tokenizer.as_ref().ok().map(|(tokenizer, _)| &**tokenizer);
+    // One that does not fit is an error, behind lines that say what it is.
+    let fit = tokenizer
+        .as_ref()
+        .map(|found| fitting(found.clone(), &config));
+    let opened = match (&fit, &tokenizer) {
+        (Ok(Ok((fits, warning))), _) => {
+            if let Some(warning) = warning {
+                line("warning", warning.clone());
+            }
+            Some(&**fits)
+        }
+        (_, Ok((_, found))) => Some(&**found),
+        (_, Err(_)) => None,
+    };
     line("ends with", ends(path, &config, opened)?);
     line("chat", chat(&*checkpoint, opened));
     let kept: Vec<&str> = plan
@@ -104,7 +113,10 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         }
     }
     text.push('\n');
-    tokenizer.map(|_| ())
+    match fit {
+        Ok(fit) => fit.map(|_| ()),
+        Err(_) => tokenizer.map(|_| ()),
+    }
 }
 
 fn shape(config: &Config) -> String {

@@ -115,9 +115,12 @@ fn rows_of_q_and_k_have_the_order_of_their_family() {
     }
 }
 
+/// Parts of a fused module, with their rows.
+type Parts = &'static [(&'static str, std::ops::Range<usize>)];
+
 /// The modules of Phi-3 that an adapter can change, and those that an adapter for the same model
 /// would have if it stored its parts apart: which rows of B each of them has.
-const FUSED: [(&str, &[(&str, std::ops::Range<usize>)]); 2] = [
+const FUSED: [(&str, Parts); 2] = [
     (
         "qkv_proj",
         &[("q_proj", 0..32), ("k_proj", 32..48), ("v_proj", 48..64)],
