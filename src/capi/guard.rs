@@ -25,6 +25,11 @@ macro_rules! guard {
     ($err:expr, |$scope:ident| $body:block) => {
         $crate::capi::guard::status($err, |$scope| $body)
     };
+    ($err:expr, clears $out:expr, |$scope:ident| $body:block) => {{
+        // SAFETY: by the contract of the export, this is NULL or writable.
+        unsafe { $crate::capi::guard::clear($out) };
+        $crate::capi::guard::status($err, |$scope| $body)
+    }};
 }
 
 /// What one call holds while it runs. A panic in the call poisons the handle that it works with.
@@ -85,6 +90,17 @@ impl Drop for Uncancellable {
         let mut disabled = 0;
         // SAFETY: this is the state that was in force before.
         unsafe { pthread_setcancelstate(self.0, &mut disabled) };
+    }
+}
+
+/// Sets a caller's pointer to NULL before the body runs: `err` may be wrong, and then no body runs.
+///
+/// # Safety
+/// `out` is NULL or writable, if it is aligned.
+pub(super) unsafe fn clear<T>(out: *mut *mut T) {
+    if !out.is_null() && out.is_aligned() {
+        // SAFETY: by this function's contract.
+        unsafe { out.write(std::ptr::null_mut()) };
     }
 }
 

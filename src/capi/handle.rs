@@ -79,11 +79,9 @@ pub unsafe extern "C" fn llama_build(
     out: *mut *mut llama_t,
     err: *mut llama_error,
 ) -> llama_status {
-    // `err` itself may be what is wrong, which is found before the body runs.
-    // SAFETY: by contract `out` is NULL or writable.
-    let place = unsafe { args::place("out", out) }.map(|place| place.set(ptr::null_mut()));
-    guard!(err, |scope| {
-        place?;
+    guard!(err, clears out, |scope| {
+        // SAFETY: by contract `out` is NULL or writable.
+        unsafe { args::place("out", out) }?;
         InCallback::refuse("llama_build")?;
         let given = match o.is_null() {
             true => default_build_options(),
