@@ -68,7 +68,9 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@scripts/check lint
 	@scripts/smollm2 >/dev/null || test $$? = 3
 	@scripts/json-schema-suite >/dev/null || test $$? = 3
-	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast
+	cargo unit --no-fail-fast
+	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast --bins --examples --test '*'
+	cargo test --release --locked --doc
 	@$(MAKE) --no-print-directory memcheck
 	tests/sanitizers/run.sh
 	kernels/test.sh
