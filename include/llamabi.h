@@ -1300,14 +1300,15 @@ llama_status llama_encode_chat(const llama_t *l,
 ///
 /// `kind` is a `LLAMA_GRAMMAR_*`. `source` is UTF-8 of `len` bytes, at most 1 MiB, or
 /// NUL-terminated if `len` is SIZE_MAX; it is NULL for `LLAMA_GRAMMAR_JSON`. A schema has at most
-/// 16,384 objects and arrays, and a Lark grammar has as many opening brackets and colons. `*out` is
+/// 16,384 objects and arrays, and a Lark grammar 4,096 opening brackets and colons. `*out` is
 /// the grammar. It never changes, and any number of calls on this handle may use it at a time. Free
 /// it with `llama_grammar_free`; this may be done while calls run, because they keep what they were
 /// given. A grammar may outlive its handle, and then no handle accepts it.
 ///
 /// The first grammar of a handle takes up to a second for a large vocabulary, later ones take
-/// milliseconds. A thread of the library with a stack of its own does the work. Any thread may call
-/// this, also from inside a callback.
+/// milliseconds; those with thousands of properties or literals take seconds. A thread of the
+/// library with a stack of its own does the work. Any thread may call this, also from inside a
+/// callback.
 ///
 /// All grammars of a handle and all texts that follow them have 1 GiB together, by the parser's
 /// estimates. Beyond that a grammar, or a call with a text, that has more than 16 MiB of its own

@@ -36,7 +36,7 @@ mod walker;
 
 pub use cursor::Cursor;
 pub use scout::Scout;
-pub use source::{MAX_LEVELS, Source};
+pub use source::{MAX_LARK_LEVELS, MAX_SCHEMA_LEVELS, Source};
 pub use vocabulary::Vocabulary;
 
 use crate::error::panic_text;

@@ -3,7 +3,7 @@
 
 use llamabi::engine::request::Bias;
 use llamabi::engine::{Deciders, Event, FinishReason, GenerateOptions, Next, Prompt, Question};
-use llamabi::grammar::{Grammar, MAX_LEVELS, Source};
+use llamabi::grammar::{Grammar, MAX_LARK_LEVELS, MAX_SCHEMA_LEVELS, Source};
 use llamabi::llama::Sequence;
 use llamabi::{BuildOptions, Device, Error, Llama};
 use serde_json::Value;
@@ -280,14 +280,13 @@ fn what_cannot_be_is_refused() {
     assert!(run(&model, PROMPTS[0], sampled(Some(&own), 1)).is_ok());
 }
 
-/// Definitions that lead from one into the next, half as many as there may be (the time of some
-/// grows with the square of their number): the parser recurses over them, and its stack must hold
-/// that.
+/// Definitions that lead from one into the next, about as many as there may be, of schemas half as
+/// many: the parser recurses over them, and its stack must hold that.
 #[test]
 fn chains_of_definitions_do_not_end_the_process() {
     let model = model();
     let rules = |levels_each: usize, definition: &dyn Fn(usize) -> String, kind: char| {
-        let n = (MAX_LEVELS / 2 - 2) / levels_each;
+        let n = (MAX_LARK_LEVELS - 3) / levels_each;
         let chain: String = (0..n).map(definition).collect();
         format!("start: {kind}0\n{chain}{kind}{n}: \"b\"\n")
     };
@@ -302,7 +301,7 @@ fn chains_of_definitions_do_not_end_the_process() {
         rules(21, &nested, 'r'),
     ];
     let schema = |levels_each: usize, before: &str, after: &str| {
-        let n = (MAX_LEVELS / 2 - 3) / levels_each;
+        let n = (MAX_SCHEMA_LEVELS / 2 - 3) / levels_each;
         let definition = |i: usize| format!("\"a{i}\":{before}\"#/$defs/a{}\"{after},", i + 1);
         let chain: String = (0..n).map(definition).collect();
         format!("{{\"$ref\":\"#/$defs/a0\",\"$defs\":{{{chain}\"a{n}\":{{\"type\":\"null\"}}}}}}")
@@ -327,11 +326,11 @@ fn chains_of_definitions_do_not_end_the_process() {
     // One more than there may be.
     let many = format!(
         "start: {}\"a\"{}",
-        "(".repeat(MAX_LEVELS),
-        ")".repeat(MAX_LEVELS)
+        "(".repeat(MAX_LARK_LEVELS),
+        ")".repeat(MAX_LARK_LEVELS)
     );
     let sentence = model.grammar(Source::Lark(&many)).unwrap_err().to_string();
-    let expected = "it has 16385 opening brackets and definitions, at most 16384 can be";
+    let expected = "it has 4097 opening brackets and definitions, at most 4096 can be";
     assert!(sentence.contains(expected), "{sentence}");
 }
 
