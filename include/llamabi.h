@@ -1097,8 +1097,10 @@ void llama_stream_free(llama_stream_t *s);
 /// the model has no such token. With `LLAMA_ENC_SPECIAL`, `LLAMA_ENC_BOS` adds nothing to a text
 /// that begins with the spelling of BOS.
 ///
-/// The time grows with the length of the text and no faster. This call cannot be cancelled
-/// (`llama_encode_text_bounded` can). Any thread may call it, also from inside a callback.
+/// The time grows with the length of the text and no faster, unless the model's `tokenizer.json`
+/// has an expression that reads far ahead of its matches, as none of the usual ones does. This call
+/// cannot be cancelled (`llama_encode_text_bounded` can). Any thread may call it, also from inside
+/// a callback.
 llama_status llama_encode_text(const llama_t *l,
                                const char *s,
                                size_t len,

@@ -103,8 +103,10 @@ fn bos_for(tokenizer: &dyn Tokenizer, text: &str, special: bool) -> Option<Token
 /// the model has no such token. With `LLAMA_ENC_SPECIAL`, `LLAMA_ENC_BOS` adds nothing to a text
 /// that begins with the spelling of BOS.
 ///
-/// The time grows with the length of the text and no faster. This call cannot be cancelled
-/// (`llama_encode_text_bounded` can). Any thread may call it, also from inside a callback.
+/// The time grows with the length of the text and no faster, unless the model's `tokenizer.json`
+/// has an expression that reads far ahead of its matches, as none of the usual ones does. This call
+/// cannot be cancelled (`llama_encode_text_bounded` can). Any thread may call it, also from inside
+/// a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_encode_text(
     l: *const llama_t,

@@ -1,9 +1,13 @@
 //! Cutting a text into the pieces that are merged each by itself: the pre-tokenizers' expressions.
 //!
 //! The expressions of the field use one look-ahead, in an ending `\s+(?!\S)|\s+`. Without it they
-//! are regular, and a lazy DFA finds their matches in linear time whatever the text is. So the
-//! ending becomes a second expression, `\s+`, and a rule about the length of its matches
-//! ([`Expression`]).
+//! are regular, and a lazy DFA finds a match in time linear in what it reads for it. So the ending
+//! becomes a second expression, `\s+`, and a rule about the length of its matches ([`Expression`]).
+//!
+//! The field's expressions know a match at the character behind it, so a text takes time linear in
+//! its length, whatever it is. A tokenizer.json may have an expression that reads on: of
+//! `a*b|a|[^a]`, each match in a text of `a`s is known at the text's end only, and the time grows
+//! with the square of its length.
 
 use super::scan::{self, Scanner};
 use crate::Result;
