@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::{Kernel, LANES, Lookahead, Simd};
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// The proof that this processor has AVX2, FMA and F16C.
@@ -528,6 +529,15 @@ impl Simd for Avx2 {
         unsafe {
             let p: *const T = at;
             _mm_prefetch::<_MM_HINT_T1>(p.cast::<i8>().wrapping_add(ahead.bytes));
+        }
+    }
+    #[inline(always)]
+    fn prefetch_to_write<T>(self, at: &mut T) {
+        // SAFETY: a prefetch of any address is allowed and changes nothing. Processors without this
+        // one take it for a NOP.
+        unsafe {
+            let p: *mut T = at;
+            asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
         }
     }
     #[inline(always)]

@@ -586,6 +586,15 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
+    fn prefetch_to_write<T>(self, at: &mut T) {
+        // SAFETY: a prefetch of any address is allowed and changes nothing. Processors without this
+        // one take it for a NOP.
+        unsafe {
+            let p: *mut T = at;
+            asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+        }
+    }
+    #[inline(always)]
     fn prefetch<T>(self, at: &T, bytes: usize) {
         // SAFETY: a prefetch of any address is allowed.
         unsafe {

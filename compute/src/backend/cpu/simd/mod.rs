@@ -227,6 +227,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Prefetches the cache line `bytes` after `at`.
     fn prefetch<T>(self, at: &T, bytes: usize);
 
+    /// Prefetches a cache line that will be written.
+    #[inline(always)]
+    fn prefetch_to_write<T>(self, _at: &mut T) {}
+
     /// Lane `j` of result `i` is lane `i` of argument `j`.
     #[inline(always)]
     fn transpose(self, a: [Self::F; LANES]) -> [Self::F; LANES] {
