@@ -99,8 +99,14 @@ with tempfile.TemporaryDirectory() as heads:
     with Service(COMMAND, CKPT, "--medusa-dir", heads, "--max-step", "50ms") as service:
         text, drafted, accepted = guessed(service, speculation="medusa", draft_len=2)
         assert text == told and 0 < accepted < drafted, (text, told, drafted, accepted)
-        text, again, _ = guessed(service)
-        assert text == told and again > drafted, "heads are asked unless something else is said"
+        # By what steps were measured to take, which on a busy machine may say no for a while.
+        for _ in range(50):
+            text, again, _ = guessed(service)
+            assert text == told, (text, told)
+            if again > drafted:
+                break
+        else:
+            raise AssertionError("heads are asked unless something else is said")
 for what in "draft_dir", "medusa_dir":
     said = fails("--ckpt_dir", CKPT, "--port", "0", f"--{what}", "/nonexistent")
     assert "/nonexistent" in said, said
