@@ -1,31 +1,12 @@
 /* Calls with grammars in a process whose memory comes to its end: LLAMA_E_NO_MEMORY, never its own
  * end, though the parser cannot be told that there is none. */
-#include "abi.h"
+#include "address_space.h"
 
 #include <malloc.h>
-#include <sys/resource.h>
 
 enum { LONG = 900 };
-static const size_t MIB = 1 << 20;
 static llama_t *l;
 static llama_grammar_t *g;
-
-/* Bytes of address space that this process has. */
-static size_t address_space(void) {
-  FILE *f = fopen("/proc/self/statm", "r");
-  size_t pages = 0;
-  CHECK(f != NULL && fscanf(f, "%zu", &pages) == 1);
-  if (f != NULL) fclose(f);
-  return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
-/* 0: as much as there is. */
-static void allow(size_t bytes) {
-  struct rlimit limit;
-  getrlimit(RLIMIT_AS, &limit);
-  limit.rlim_cur = bytes == 0 ? limit.rlim_max : address_space() + bytes;
-  CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
-}
 
 static llama_generate_options in_language(uint32_t n) {
   llama_generate_options o = generate_defaults();

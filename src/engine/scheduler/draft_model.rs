@@ -119,11 +119,11 @@ impl Scheduler {
             let mut budget = rows;
             for sequence in &this.running {
                 let branch = &sequence.branch;
-                let is_contrasted = lacks_contrast(sequence);
-                if !is_contrasted && !asks(sequence, model.askers.gain(sequence.id)) {
+                let lags = lacks_contrast(sequence);
+                if !lags && !asks(sequence, model.askers.gain(sequence.id)) {
                     continue;
                 }
-                let there = match is_contrasted && branch.drafted >= branch.prompt_len {
+                let there = match lags && branch.drafted >= branch.prompt_len {
                     true => branch.computed,
                     false => branch.computed.min(branch.prompt_len),
                 };
