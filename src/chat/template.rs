@@ -134,7 +134,10 @@ impl Chat {
         let input: usize = input.iter().flatten().map(|text| text.len()).sum();
         let mut meter = Meter::new(input, cancel);
         let messages = messages::read(&mut meter, request.messages, request.continue_final)?;
-        let last = last_content(&messages);
+        let last = match request.continue_final {
+            true => last_content(&messages),
+            false => None,
+        };
         let tools = match request.tools {
             None => Value::None,
             Some(json) => match messages::parse(&mut meter, "tools", json)? {
@@ -167,9 +170,9 @@ impl Chat {
             }
         }
         let rendered = self.run(template, meter, messages, tools, generate, extra)?;
-        match request.continue_final {
-            true => cut(rendered, last.as_deref().unwrap_or("")),
-            false => Ok(rendered),
+        match last {
+            Some(last) => cut(rendered, last.as_str().trim_end_matches(TAG)),
+            None => Ok(rendered),
         }
     }
 
@@ -314,8 +317,8 @@ fn turns(messages: &Value) -> Result<Vec<Turn<'_>>> {
     Ok(turns)
 }
 
-/// The last message's content, without the tag.
-fn last_content(messages: &Value) -> Option<String> {
+/// The last message's content, with the tag.
+fn last_content(messages: &Value) -> Option<Text> {
     let Value::List(messages) = messages else {
         return None;
     };
@@ -323,7 +326,7 @@ fn last_content(messages: &Value) -> Option<String> {
         return None;
     };
     match last.get_text("content")? {
-        Value::Text(content) => Some(content.as_str().trim_end_matches(TAG).to_owned()),
+        Value::Text(content) => Some(content.clone()),
         _ => None,
     }
 }

@@ -1,6 +1,8 @@
 /* What a host that limits its memory sees: LLAMA_E_NO_MEMORY, never its own end. */
 #include "address_space.h"
 
+#include <malloc.h>
+
 static int refused;
 
 /* A dialog of many small values. */
@@ -68,14 +70,57 @@ static void try_all(llama_t *l, const char *dir, const char *text, size_t len, i
   }
 }
 
+/* A long message whose texts filters and methods make anew. */
+static void try_filters(llama_t *l) {
+  static const char *const templates[] = {
+      "{{ messages[0].content | upper | length }}",
+      "{{ messages[0].content | capitalize | length }}",
+      "{{ messages[0].content.casefold() | length }}",
+      "{{ messages[0].content | int }}",
+      "{{ messages | length }}",
+  };
+  static const char head[] = "[{\"role\":\"user\",\"content\":\"", tail[] = "\"}]";
+  const size_t len = 8 << 20;
+  char *dialog = malloc(len + 64), out[64];
+  size_t i, n = sizeof head - 1, extra;
+  CHECK(dialog != NULL);
+  memcpy(dialog, head, n);
+  for (i = 0; i < len; i++) dialog[n++] = "9_"[i % 2];
+  memcpy(dialog + n - 1, tail, sizeof tail);
+  for (extra = 8 * MIB; extra <= 64 * MIB; extra += 2 * MIB) {
+    for (i = 0; i < sizeof templates / sizeof *templates; i++) {
+      llama_chat_options c;
+      llama_status status;
+      llama_error err;
+      err.struct_size = sizeof err;
+      llama_chat_options_init(&c, sizeof c);
+      c.chat_template = templates[i];
+      allow(extra);
+      status = llama_render_chat(l, dialog, SIZE_MAX, &c, out, sizeof out, &n, &err);
+      allow(0);
+      /* The integer has too many digits. */
+      if (i == 3 && status == LLAMA_E_FORMAT) status = LLAMA_OK;
+      CHECK(status == LLAMA_OK || status == LLAMA_E_NO_MEMORY);
+      refused += status == LLAMA_E_NO_MEMORY;
+    }
+  }
+  free(dialog);
+}
+
 int main(int argc, char **argv) {
+  /* What is freed leaves the address space, and no thread has a part of it of its own. */
+  const int gives_back = mallopt(M_MMAP_THRESHOLD, 1 << 17) && mallopt(M_ARENA_MAX, 1);
   llama_t *l = open_model(argc > 1 ? argv[1] : "", 1 << 12, 1);
   size_t len = 1 << 20, i, extra;
   char *text = malloc(len), *back = malloc(8 * len);
   int32_t *tokens = malloc(len * sizeof *tokens);
   fill_messages();
+  CHECK(gives_back == 1);
   CHECK(text != NULL && back != NULL && tokens != NULL);
   for (i = 0; i < len; i++) text[i] = " etaoin"[i * i % 7];
+  try_filters(l);
+  CHECK(refused > 3);
+  refused = 0;
   for (extra = 4 * MIB; extra <= 256 * MIB; extra *= 2) {
     allow(extra);
     try_all(l, argv[1], text, len, tokens, back, 0);

@@ -1,6 +1,6 @@
 //! What the keys of a GGUF file mean, and which of them are refused.
 
-use crate::checkpoints::gguf::{File, Tensor, f32, text, u32};
+use crate::checkpoints::gguf::{File, Tensor, bool, f32, text, u32};
 use crate::checkpoints::{TempDir, sentence};
 use llamabi::backend::Rotation;
 use llamabi::checkpoint;
@@ -150,7 +150,19 @@ fn what_would_be_another_model_is_refused() {
     let kind = |name: &str| ("rope.scaling.type", text(name));
     let factor = ("rope.scaling.factor", f32(4.0));
     let four: &[f32] = &[1.0; 4];
-    let cases: [(&str, Keys<'_>, Tensors<'_>, &str); 20] = [
+    let cases: [(&str, Keys<'_>, Tensors<'_>, &str); 22] = [
+        (
+            "llama",
+            &[("final_logit_softcapping", f32(30.0))],
+            &[],
+            "`llama.final_logit_softcapping` is 30, expected 0",
+        ),
+        (
+            "llama",
+            &[("use_parallel_residual", bool(1))],
+            &[],
+            "`llama.use_parallel_residual` is true, expected false",
+        ),
         (
             "llama",
             &[("expert_count", u32(8))],

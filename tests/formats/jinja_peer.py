@@ -39,7 +39,8 @@ def environment():
 
 
 TEXTS = ["", "a", "Hello", " two words ", "x<y & 'z'", 'say "hi"', "l1\nl2\n", "\n", "ünï", "你好", "👋🏽",
-         "AbC", "a,b,,c", "  pad", "tab\there", "back\\slash", "ß", "%s", "{}", "1", "-3.5", "0x1f", "a\r\nb", "aXbXc"]
+         "AbC", "a,b,,c", "  pad", "tab\there", "back\\slash", "ß", "%s", "{}", "1", "-3.5", "0x1f", "a\r\nb", "aXbXc",
+         "ΟΔΟΣ Σ", "ǆ ŉ ᾳ", "काम", "²①٣", "Ⅳ½"]
 VARS = {
     "messages": [{"role": "user", "content": " Hi <|eot_id|> there\n"}, {"role": "assistant", "content": None,
                  "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1, "y": [1.5, "é"], "z": None}}}]},
@@ -95,7 +96,7 @@ class Gen:
             lambda: "selectattr('role', 'equalto', 'user') | list", lambda: "rejectattr('role', 'in', ['user', 'tool']) | map(attribute='role') | list", lambda: "selectattr('content', 'defined') | list | length",
             lambda: f"replace({self.string()}, {self.string()})", lambda: f"replace('a', 'b', 1)", lambda: "indent", lambda: "indent(2, true)", lambda: "indent(width=3, blank=true)", lambda: "indent('> ')",
             lambda: "sum", lambda: "sum(attribute='n')", lambda: "min", lambda: "max", lambda: "batch(2) | list", lambda: "batch(3, 'x') | list", lambda: "slice(2) | list", lambda: "slice(2, 0) | list",
-            lambda: "groupby('g') | list", lambda: "center(9)", lambda: f"truncate({self.pick(3,4,5,9)})", lambda: "truncate(4, true, '..', 0)", lambda: "wordcount", lambda: f"format({self.args(d, self.pick(0,1,2))})",
+            lambda: "groupby('g') | list", lambda: "groupby('n') | map(attribute='grouper') | list", lambda: "groupby('g') | map(attribute='list') | map('length') | list", lambda: "center(9)", lambda: f"truncate({self.pick(3,4,5,9)})", lambda: "truncate(4, true, '..', 0)", lambda: "wordcount", lambda: f"format({self.args(d, self.pick(0,1,2))})",
             lambda: "attr('upper')", lambda: "map('first') | list", lambda: "select('gt', 1) | list", lambda: "length",
         ])()
 
@@ -105,7 +106,7 @@ class Gen:
             lambda: "strip()", lambda: f"strip({s()})", lambda: "lstrip()", lambda: "rstrip()", lambda: f"lstrip({s()})", lambda: "split()", lambda: f"split({s()})", lambda: "split(',', 1)", lambda: "rsplit(None, 1)", lambda: "rsplit('a', 1)", lambda: "splitlines()", lambda: "splitlines(true)",
             lambda: f"replace({s()}, {s()})", lambda: "replace('a', '', 1)", lambda: "upper()", lambda: "lower()", lambda: "title()", lambda: "capitalize()", lambda: "swapcase()", lambda: f"startswith({s()})", lambda: f"endswith({s()})", lambda: "startswith(('a', ' '))",
             lambda: f"find({s()})", lambda: f"rfind({s()})", lambda: f"count({s()})", lambda: f"find('a', {self.pick(0,1,2)})", lambda: "index('a')", lambda: f"join({self.expr(d)})", lambda: f"format({self.args(d, self.pick(0,1,2))})",
-            lambda: f"zfill({self.pick(0,3,8)})", lambda: "center(8, '*')", lambda: "ljust(6)", lambda: "rjust(6, '.')", lambda: "isdigit()", lambda: "isalpha()", lambda: "isspace()", lambda: "isupper()", lambda: "islower()", lambda: "isalnum()",
+            lambda: f"zfill({self.pick(0,3,8)})", lambda: "center(8, '*')", lambda: "ljust(6)", lambda: "rjust(6, '.')", lambda: "isdigit()", lambda: "isalpha()", lambda: "isspace()", lambda: "isupper()", lambda: "islower()", lambda: "isalnum()", lambda: "isdecimal()", lambda: "isnumeric()", lambda: "casefold()", lambda: f"find({s()}, {self.pick(0,2,-1)}, {self.pick(1,2,-2)})", lambda: f"count({s()}, {self.pick(0,2)}, {self.pick(1,3)})",
             lambda: "removeprefix('a')", lambda: "removesuffix('c')", lambda: "partition(',')", lambda: "rpartition('X')", lambda: "expandtabs(4)",
             lambda: "get('k')", lambda: f"get({self.expr(d)}, 5)", lambda: "items()", lambda: "keys()", lambda: "values()", lambda: "keys() | list", lambda: "items() | list", lambda: "copy()", lambda: "index(1)", lambda: "count(1)", lambda: "append(1)", lambda: "pop('k')",
         ])()
@@ -116,7 +117,7 @@ class Gen:
 
     def fmt(self, d):
         return self.pick("'%s|%5s|%-5s' % (s, n, t)", "'%d %05d %+d' % (n, n, n)", "'%.2f %8.3f %e %g' % (f, g, f, g)", "'%x %X %o %#x' % (255, 255, 8, 255)", "'%r' % [mixed]", "'%(k)s' % d", "'%%' % ()", "'%5.1s|' % s", "'%c' % 65",
-                         "'{:>8}|{:<8}|{:^8}'.format(s, e, 'ab')", "'{0} {1} {0}'.format(n, s)", "'{a}'.format(a=1)", "'{:05d} {:+d} {:,}'.format(n, n, 1234567)", "'{:.2f} {:e} {:g} {:%}'.format(f, f, g, f)", "'{!r}'.format(s)", "'{0[k]} {0[q]}'.format(d)", "'{:{}}'.format('a', 5)", "'{:x} {:#b} {:o}'.format(255, 5, 8)", "'{:*^9}'.format(s)", "'{{}}'.format()", "'%g' % 1e20", "'%g' % 0.00001", "'%s' % nil", "'%i' % 2.7")
+                         "'{:>8}|{:<8}|{:^8}'.format(s, e, 'ab')", "'{0} {1} {0}'.format(n, s)", "'{a}'.format(a=1)", "'{:05d} {:+d} {:,}'.format(n, n, 1234567)", "'{:.2f} {:e} {:g} {:%}'.format(f, f, g, f)", "'{!r}'.format(s)", "'{0[k]} {0[q]}'.format(d)", "'{:{}}'.format('a', 5)", "'{:x} {:#b} {:o}'.format(255, 5, 8)", "'{:*^9}'.format(s)", "'{{}}'.format()", "'{:012,}|{:_x}|{:5}|{:010,.1f}'.format(12345, 70000, true, 1234.5)", "'%g' % 1e20", "'%g' % 0.00001", "'%s' % nil", "'%i' % 2.7")
 
     # Expressions whose operands mostly fit, so that most templates render; `wild` takes anything.
     def s(self, d):

@@ -3,7 +3,7 @@
 use super::arguments::Arguments;
 use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation, unsupported};
-use super::format::{Spec, float, grouped, integer, number, padded, sign};
+use super::format::{Spec, float, integer, number, padded, sign};
 use super::text::Text;
 use super::value::{Number, Value};
 use super::{lookup, repr};
@@ -14,6 +14,7 @@ pub fn braces(e: &mut Evaluator<'_, '_>, text: &Text, args: Arguments) -> Result
         text: String::new(),
         templates: text.is_templates(),
         next: 0,
+        numbered: None,
         args,
     };
     out.write(e, text.as_str(), 0)?;
@@ -25,6 +26,8 @@ struct Braces {
     templates: bool,
     /// The next argument that `{}` takes.
     next: usize,
+    /// Whether fields say which argument they take; not known before the first.
+    numbered: Option<bool>,
     args: Arguments,
 }
 
@@ -108,6 +111,9 @@ impl Braces {
             }
             first => first.parse::<usize>().ok(),
         };
+        if index.is_some() && *self.numbered.get_or_insert(!first.is_empty()) == first.is_empty() {
+            return evaluation("a format numbers some of its fields only");
+        }
         let found = match index {
             Some(index) => self.args.positional.get(index).cloned(),
             None => {
@@ -141,11 +147,16 @@ impl Braces {
         Ok(value)
     }
 
-    fn formatted(&mut self, e: &mut Evaluator<'_, '_>, value: &Value, spec: &str) -> Result<()> {
-        let spec = parse_spec(spec)?;
+    fn formatted(
+        &mut self,
+        e: &mut Evaluator<'_, '_>,
+        value: &Value,
+        spec_text: &str,
+    ) -> Result<()> {
+        let spec = parse_spec(spec_text)?;
         let meter = &mut e.meter;
         let numeric = match value {
-            Value::Bool(_) if spec.kind.is_none() => None,
+            Value::Bool(_) if spec_text.is_empty() => None,
             value => value.number(),
         };
         let Some(value) = numeric else {
@@ -175,13 +186,7 @@ impl Braces {
             (None, Number::Float(f)) if spec.precision.is_none() => {
                 let digits = repr::float(f.abs());
                 let prefix = sign(f.is_sign_negative() && !f.is_nan(), &spec);
-                number(
-                    meter,
-                    &mut self.text,
-                    &prefix,
-                    &grouped(&digits, &spec),
-                    &spec,
-                )
+                number(meter, &mut self.text, &prefix, &digits, &spec)
             }
             (None, _) => unsupported("a precision without a kind in a format"),
             (Some('f' | 'F' | 'e' | 'E' | 'g' | 'G' | '%'), _) => {

@@ -68,8 +68,20 @@ impl Moment {
                 out.push('%');
                 break;
             };
-            if !self.one(&mut out, code, pad) {
-                return unsupported(format!("strftime_now does not know `%{code}`"));
+            // E and O ask for another calendar or other digits, which this locale has not.
+            let plain = match code {
+                'E' | 'O' => chars.next().unwrap_or(code),
+                code => code,
+            };
+            if matches!(plain, '^' | '#' | '+' | 's' | '1'..='9') {
+                return unsupported(format!("strftime_now does not know `%{plain}`"));
+            }
+            if !self.one(&mut out, plain, pad) {
+                // glibc writes what it does not know as it is.
+                out.push('%');
+                out.extend(pad);
+                out.extend((plain != code).then_some(code));
+                out.push(plain);
             }
         }
         Ok(out)
@@ -108,6 +120,9 @@ impl Moment {
             'C' => number(self.year.div_euclid(100) as u32, 2, '0'),
             'U' => number((self.yearday + 7 - self.weekday) / 7, 2, '0'),
             'W' => number((self.yearday + 7 - monday) / 7, 2, '0'),
+            'V' => number(self.iso_week().1, 2, '0'),
+            'G' => out.push_str(&self.iso_week().0.to_string()),
+            'g' => number(self.iso_week().0.rem_euclid(100) as u32, 2, '0'),
             'u' => number(monday + 1, 1, '0'),
             'w' => number(self.weekday, 1, '0'),
             'Y' => out.push_str(&self.year.to_string()),
@@ -141,6 +156,21 @@ impl Moment {
             _ => return false,
         }
         true
+    }
+
+    /// Year and week of ISO 8601: a week belongs to the year that its Thursday is in.
+    fn iso_week(&self) -> (i32, u32) {
+        let leap = |year: i32| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let days = |year: i32| 365 + i32::from(leap(year));
+        let thursday = self.yearday as i32 + 3 - (self.weekday as i32 + 6) % 7;
+        let (year, day) = if thursday < 0 {
+            (self.year - 1, thursday + days(self.year - 1))
+        } else if thursday >= days(self.year) {
+            (self.year + 1, thursday - days(self.year))
+        } else {
+            (self.year, thursday)
+        };
+        (year, day as u32 / 7 + 1)
     }
 
     fn several(&self, out: &mut String, codes: &str, between: &str) {

@@ -293,34 +293,33 @@ impl<'t> Evaluator<'t, '_> {
             let given = keyword.iter().position(|(key, _)| key.as_str() == param);
             values.push(given.map(|at| keyword.remove(at).1));
         }
-        let mut specials = Vec::new();
+        let mut specials = [const { None }; 3];
         if takes.caller {
             let given = keyword.iter().position(|(key, _)| key.as_str() == "caller");
             let caller = match given {
                 Some(at) => keyword.remove(at).1,
                 None => Value::undefined("no caller is defined"),
             };
-            specials.push(("caller", caller));
+            specials[0] = Some(caller);
         }
         if takes.kwargs {
             let mut entries = self.meter.list(keyword.len())?;
             let pairs = keyword.drain(..);
             entries.extend(pairs.map(|(key, value)| (Value::Text(key), value)));
-            specials.push(("kwargs", Value::dict(&mut self.meter, entries)?));
+            specials[1] = Some(Value::dict(&mut self.meter, entries)?);
         }
         if let Some((key, _)) = keyword.first() {
             let (name, key) = (name(), key.as_str());
             return evaluation(format!("the macro `{name}` has no argument `{key}`"));
         }
         if takes.varargs {
-            specials.push(("varargs", Value::tuple(surplus)?));
+            specials[2] = Some(Value::tuple(surplus)?);
         }
 
         let outer = self.open(scope)?;
-        for (special, value) in specials {
-            let known = self.tree.names.iter().position(|name| name == special);
-            if let Some(name) = known {
-                self.set(name as Name, value)?;
+        for (name, value) in self.special_names.into_iter().zip(specials) {
+            if let (Some(name), Some(value)) = (name, value) {
+                self.set(name, value)?;
             }
         }
         // All that were given come first: a default sees those behind it, too.

@@ -34,6 +34,8 @@ pub struct Evaluator<'t, 'c> {
     pub(super) calls: usize,
     /// The name `loop`, where the template has it.
     pub(super) loop_name: Option<Name>,
+    /// `caller`, `kwargs` and `varargs`, where the template names them.
+    pub(super) special_names: [Option<Name>; 3],
     // What can change, so that values hold no cycles.
     pub(super) namespaces: Vec<Vec<(Text, Value)>>,
     pub(super) generators: Vec<Source>,
@@ -93,6 +95,8 @@ impl<'t, 'c> Evaluator<'t, 'c> {
             depth: 0,
             calls: 0,
             loop_name: name_of("loop").map(|name| name as Name),
+            special_names: ["caller", "kwargs", "varargs"]
+                .map(|name| name_of(name).map(|name| name as Name)),
             namespaces: Vec::new(),
             generators: Vec::new(),
             macros: Vec::new(),

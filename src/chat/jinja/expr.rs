@@ -176,8 +176,10 @@ impl<'t> Evaluator<'t, '_> {
                 Ok(dict.get(&mut self.meter, key)?.is_some())
             }
             (Value::Range(range), _) if item.index().is_some() => {
-                let i = item.index().unwrap_or(0) - range.start;
-                Ok(i % range.step == 0 && (0..range.len).contains(&(i / range.step)))
+                let from = item.index().and_then(|i| i.checked_sub(range.start));
+                let place = from.filter(|i| i.checked_rem(range.step) == Some(0));
+                // What is farther from the start than an integer can say lies outside.
+                Ok(place.is_some_and(|i| (0..range.len).contains(&(i / range.step))))
             }
             _ => {
                 let mut source = self.iterate(container)?;

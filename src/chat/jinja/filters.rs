@@ -7,9 +7,10 @@ use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation, unsupported};
 use super::repr::{self, Json};
 use super::strings::{cased, justified, lines_of, replace, strip};
-use super::text::{Builder, Text, short};
+use super::text::{Builder, Text, extend, room, short};
 use super::value::{Number, Value, View};
 use super::{lookup, names, ops, percent, sequences};
+use crate::chat::python;
 
 impl Evaluator<'_, '_> {
     /// `value | name(args)`
@@ -137,9 +138,8 @@ fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments)
         "wordcount" => {
             args.none(name)?;
             e.meter.look_at(of.as_str().len())?;
-            let words = of
-                .as_str()
-                .split(|c: char| !(c.is_alphanumeric() || c == '_'));
+            let words = of.as_str();
+            let words = words.split(|c: char| !(python::is_alnum(c) || c == '_'));
             return Ok(Value::Int(
                 words.filter(|word| !word.is_empty()).count() as i128
             ));
@@ -152,13 +152,17 @@ fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments)
 fn title(e: &mut Evaluator<'_, '_>, of: &Text) -> Result<Text> {
     let s = of.as_str();
     e.meter.make(s.len().saturating_mul(3))?;
-    let mut out = super::text::room(s.len())?;
-    let mut begins = true;
-    for c in s.chars() {
-        let between = crate::chat::python::is_whitespace(c) || "-({[<".contains(c);
+    let mut out = room(s.len())?;
+    let (mut begins, mut rest) = (true, 0);
+    for (at, c) in s.char_indices() {
+        let between = python::is_whitespace(c) || "-({[<".contains(c);
         match begins || between {
-            true => out.extend(c.to_uppercase()),
-            false => out.extend(c.to_lowercase()),
+            true => {
+                extend(&mut out, c.to_uppercase())?;
+                rest = at + c.len_utf8();
+            }
+            // jinja2 cuts the first letter off before it asks Python for small ones.
+            false => extend(&mut out, python::lower(&s[rest..], at - rest, c))?,
         }
         begins = between;
     }
@@ -289,30 +293,30 @@ fn numeric(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments
         "int" => {
             let [default, base] = args.bind(name, ["default", "base"])?;
             let base = integer_or(base, "base", 10)?;
-            let float = |f: f64| match f.is_finite() && f.abs() < 1.7e38 {
-                true => Some(Value::Int(f as i128)),
-                false => None,
-            };
             let found = match value {
                 Value::Text(text) => {
-                    e.meter.look_at(text.as_str().len())?;
-                    let whole = parse_int(text.as_str(), base).map(Value::Int);
-                    whole.or_else(|| parse_float(text.as_str()).and_then(float))
+                    let text = text.as_str();
+                    e.meter.look_at(text.len())?;
+                    match parse_int(text, base)? {
+                        None => whole(parse_float(text)?.filter(|f| f.is_finite()))?,
+                        found => found,
+                    }
                 }
                 value => match value.number() {
-                    Some(Number::Int(i)) => Some(Value::Int(i)),
-                    Some(Number::Float(f)) => float(f),
+                    Some(Number::Int(i)) => Some(i),
+                    Some(Number::Float(f)) => whole(Some(f).filter(|f| !f.is_nan()))?,
                     None => None,
                 },
             };
-            Ok(found.or(default).unwrap_or(Value::Int(0)))
+            let found = found.map(Value::Int).or(default);
+            Ok(found.unwrap_or(Value::Int(0)))
         }
         "float" => {
             let [default] = args.bind(name, ["default"])?;
             let found = match value {
                 Value::Text(text) => {
                     e.meter.look_at(text.as_str().len())?;
-                    parse_float(text.as_str())
+                    parse_float(text.as_str())?
                 }
                 value => value.number().map(Number::float),
             };
@@ -326,12 +330,21 @@ fn numeric(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments
     }
 }
 
-/// Python's `int(text, base)`.
-fn parse_int(text: &str, base: i128) -> Option<i128> {
-    let text = text.trim_matches(crate::chat::python::is_whitespace);
-    let (sign, digits) = match text.strip_prefix('-') {
-        Some(digits) => ("-", digits),
-        None => ("", text.strip_prefix('+').unwrap_or(text)),
+/// The integer part of a float.
+fn whole(f: Option<f64>) -> Result<Option<i128>> {
+    match f {
+        Some(f) if f.abs() < -(i128::MIN as f64) => Ok(Some(f as i128)),
+        Some(_) => ops::too_large(),
+        None => Ok(None),
+    }
+}
+
+/// Python's `int(text, base)`; none where it raises an error.
+fn parse_int(text: &str, base: i128) -> Result<Option<i128>> {
+    let text = text.trim_matches(python::is_whitespace);
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
     let prefixed = |mark: &str| {
         let lower = digits.get(..2)?.to_ascii_lowercase();
@@ -341,37 +354,63 @@ fn parse_int(text: &str, base: i128) -> Option<i128> {
         16 => (16, prefixed("0x").unwrap_or(digits)),
         8 => (8, prefixed("0o").unwrap_or(digits)),
         2 => (2, prefixed("0b").unwrap_or(digits)),
+        0 => match (prefixed("0x"), prefixed("0o"), prefixed("0b")) {
+            (Some(digits), ..) => (16, digits),
+            (_, Some(digits), _) => (8, digits),
+            (.., Some(digits)) => (2, digits),
+            // As in Python's source code, where 010 is an error.
+            _ if digits.starts_with('0') && digits.contains(|c| !matches!(c, '0' | '_')) => {
+                return Ok(None);
+            }
+            _ => (10, digits),
+        },
         3..=36 => (base as u32, digits),
-        _ => return None,
+        _ => return Ok(None),
     };
-    let valid = |digits: &str| {
-        let mut parts = digits.split('_');
-        let fine = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_digit(base));
-        parts.all(fine)
-    };
-    if !valid(digits) {
-        return None;
+    let mut parts = digits.split('_');
+    let fine = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_digit(base));
+    if !parts.all(fine) {
+        return Ok(None);
     }
-    i128::from_str_radix(&(sign.to_owned() + &digits.replace('_', "")), base).ok()
+    let mut value: i128 = 0;
+    for digit in digits.chars().filter_map(|c| c.to_digit(base)) {
+        let digit = i128::from(digit);
+        let next = value.checked_mul(base.into());
+        let next = next.and_then(|value| match negative {
+            true => value.checked_sub(digit),
+            false => value.checked_add(digit),
+        });
+        match next {
+            Some(next) => value = next,
+            None => return ops::too_large(),
+        }
+    }
+    Ok(Some(value))
 }
 
-/// Python's `float(text)`.
-fn parse_float(text: &str) -> Option<f64> {
-    let text = text.trim_matches(crate::chat::python::is_whitespace);
+/// Python's `float(text)`; none where it raises an error.
+fn parse_float(text: &str) -> Result<Option<f64>> {
+    let text = text.trim_matches(python::is_whitespace);
     let bytes = text.as_bytes();
     let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let underscores = (0..bytes.len()).filter(|&at| bytes[at] == b'_');
     for at in underscores {
         if at == 0 || !digit(at - 1) || !digit(at + 1) {
-            return None;
+            return Ok(None);
         }
     }
-    text.replace('_', "").parse().ok()
+    if !text.contains('_') {
+        return Ok(text.parse().ok());
+    }
+    let mut digits = room(text.len())?;
+    extend(&mut digits, text.chars().filter(|&c| c != '_'))?;
+    Ok(digits.parse().ok())
 }
 
 fn round(value: &Value, args: Arguments) -> Result<Value> {
     let [precision, method] = args.bind("round", ["precision", "method"])?;
-    let digits = integer_or(precision, "precision", 0)?;
+    // No float has digits that far from its point, and no integer so many.
+    let digits = integer_or(precision, "precision", 0)?.clamp(-1100, 1100);
     let method = match method {
         Some(method) => text(&method, "method")?,
         None => short("common"),
@@ -381,20 +420,28 @@ fn round(value: &Value, args: Arguments) -> Result<Value> {
     match (method.as_str(), value) {
         ("common", Number::Int(i)) if digits >= 0 => Ok(Value::Int(i)),
         ("common", Number::Int(i)) => {
-            let Some(unit) = 10i128.checked_pow(digits.unsigned_abs().min(1000) as u32) else {
+            let Some(unit) = 10i128.checked_pow(digits.unsigned_abs() as u32) else {
                 return Ok(Value::Int(0));
             };
             let (low, rest) = (i.div_euclid(unit), i.rem_euclid(unit));
-            let up = rest * 2 > unit || (rest * 2 == unit && low % 2 != 0);
-            Ok(Value::Int((low + i128::from(up)) * unit))
+            let up = rest > unit - rest || (rest == unit - rest && low % 2 != 0);
+            match (low + i128::from(up)).checked_mul(unit) {
+                Some(rounded) => Ok(Value::Int(rounded)),
+                None => ops::too_large(),
+            }
         }
         ("common", Number::Float(f)) if digits >= 0 => {
-            let exact = format!("{f:.*}", digits.min(1100) as usize);
+            let exact = format!("{f:.*}", digits as usize);
             Ok(Value::Float(exact.parse().unwrap_or(f)))
         }
         ("common", Number::Float(f)) => {
             let unit = scale(-digits);
-            Ok(Value::Float((f / unit).round_ties_even() * unit))
+            let rounded = (f / unit).round_ties_even() * unit;
+            Ok(Value::Float(if unit.is_finite() {
+                rounded
+            } else {
+                0.0 * f
+            }))
         }
         ("ceil" | "floor", value) => {
             let scaled = value.float() * scale(digits);

@@ -2,7 +2,7 @@
 
 use super::fault::{Result, evaluation};
 use super::limits::Meter;
-use super::text::Text;
+use super::text::{Text, extend};
 use super::value::Number;
 
 /// How one value is written.
@@ -41,7 +41,7 @@ pub fn padded(meter: &mut Meter<'_>, out: &mut String, text: &Text, spec: &Spec)
     meter.fill(out, fill, missing - before)
 }
 
-/// Sign, prefix and digits, filled up to the width.
+/// Sign, prefix and digits, in groups if the format asks for them, filled up to the width.
 pub fn number(
     meter: &mut Meter<'_>,
     out: &mut String,
@@ -49,6 +49,7 @@ pub fn number(
     digits: &str,
     spec: &Spec,
 ) -> Result<()> {
+    let digits = &grouped(meter, digits, spec.width.saturating_sub(prefix.len()), spec)?;
     let missing = spec.width.saturating_sub(prefix.len() + digits.len());
     let fill = spec.fill.unwrap_or(' ');
     let (outer, inner) = match spec.align {
@@ -90,6 +91,9 @@ pub fn integer(
         Some('b') => (format!("{size:b}"), "0b"),
         _ => (size.to_string(), ""),
     };
+    if spec.group == Some(',') && !mark.is_empty() {
+        return evaluation("`,` groups decimal digits only");
+    }
     let mut prefix = sign(value < 0, spec);
     if spec.alternate {
         prefix.push_str(mark);
@@ -97,25 +101,39 @@ pub fn integer(
     let mut all = String::new();
     meter.fill(&mut all, '0', least.saturating_sub(digits.len()))?;
     all.push_str(&digits);
-    number(meter, out, &prefix, &grouped(&all, spec), spec)
+    number(meter, out, &prefix, &all, spec)
 }
 
-/// Digits with `spec.group` between every three, from the point to the left.
-pub fn grouped(digits: &str, spec: &Spec) -> String {
-    let Some(group) = spec.group else {
-        return digits.to_owned();
-    };
-    let whole = digits
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(digits.len());
+/// Digits with `spec.group` between every three, or four of other bases, from the point to the
+/// left. Zeros that fill `width` are grouped too.
+fn grouped(meter: &mut Meter<'_>, digits: &str, width: usize, spec: &Spec) -> Result<String> {
     let mut out = String::new();
-    for (i, c) in digits[..whole].chars().enumerate() {
-        if i > 0 && (whole - i) % 3 == 0 {
-            out.push(group);
-        }
-        out.push(c);
+    let (size, is_digit): (usize, fn(&char) -> bool) = match spec.kind {
+        Some('x' | 'X' | 'o' | 'b') => (4, char::is_ascii_hexdigit),
+        _ => (3, char::is_ascii_digit),
+    };
+    let whole = digits.find(|c: char| !is_digit(&c)).unwrap_or(digits.len());
+    let Some(group) = spec.group.filter(|_| whole > 0) else {
+        meter.write(&mut out, digits)?;
+        return Ok(out);
+    };
+    let mut n = whole;
+    if spec.align == Some('=') && spec.fill == Some('0') {
+        // As few digits as fill the width with their separators, of which none is in front.
+        let width = width.saturating_sub(digits.len() - whole);
+        let least = width - width / (size + 1);
+        n = n.max(least + usize::from(least > 0 && least + (least - 1) / size < width));
     }
-    out + &digits[whole..]
+    meter.make(n.saturating_add(n / size))?;
+    let zeros = std::iter::repeat_n('0', n - whole);
+    for (i, c) in zeros.chain(digits[..whole].chars()).enumerate() {
+        if i > 0 && (n - i) % size == 0 {
+            extend(&mut out, [group])?;
+        }
+        extend(&mut out, [c])?;
+    }
+    meter.write(&mut out, &digits[whole..])?;
+    Ok(out)
 }
 
 pub fn float(meter: &mut Meter<'_>, out: &mut String, value: f64, spec: &Spec) -> Result<()> {
@@ -142,7 +160,7 @@ pub fn float(meter: &mut Meter<'_>, out: &mut String, value: f64, spec: &Spec) -
     }
     let negative = value.is_sign_negative() && !value.is_nan();
     let prefix = sign(negative, spec);
-    number(meter, out, &prefix, &grouped(&digits, spec), spec)
+    number(meter, out, &prefix, &digits, spec)
 }
 
 /// Rust's exponent as Python's: a sign and at least two digits.

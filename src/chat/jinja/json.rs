@@ -2,20 +2,26 @@
 
 use super::fault::{Fault, Kind, Result};
 use super::limits::{Meter, room};
+use super::ops::too_large;
 use super::text::Text;
 use super::value::Value;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::iter::Peekable;
+use std::vec::IntoIter;
 
 /// The value that `json` is; all texts in it are data. [`Kind::Syntax`] with the line and column of
-/// the JSON where it is none; numbers of more than 64 bits are floats.
+/// the JSON where it is none; [`Kind::Limit`] where an integer has more than 128 bits.
 pub fn read_json(meter: &mut Meter<'_>, json: &str) -> Result<Value> {
     // serde_json puts a text with escapes together in a buffer of its own.
     room(2 * json.len())?;
+    let large = large_integers(meter, json)?;
     let state = State {
         meter: RefCell::new(meter),
         fault: RefCell::new(None),
+        numbers: Cell::new(0),
+        large: RefCell::new(large.into_iter().peekable()),
     };
     let mut reader = serde_json::Deserializer::from_str(json);
     let value = Seed(&state)
@@ -28,13 +34,62 @@ pub fn read_json(meter: &mut Meter<'_>, json: &str) -> Result<Value> {
     }
 }
 
+/// The integers that serde_json would make floats of: those of more than 64 bits, and -0. With each
+/// how many numbers stand before it.
+fn large_integers(meter: &mut Meter<'_>, json: &str) -> Result<Vec<(usize, i128)>> {
+    let (mut found, mut numbers, mut rest) = (Vec::new(), 0, json);
+    while let Some(at) = rest.find(|c: char| matches!(c, '"' | '-' | '0'..='9')) {
+        rest = &rest[at..];
+        if let Some(mut text) = rest.strip_prefix('"') {
+            while let Some(at) = text.find(['"', '\\']) {
+                let is_end = text[at..].starts_with('"');
+                text = &text[at + 1..];
+                if is_end {
+                    break;
+                }
+                text = text.get(1..).unwrap_or(""); // what is behind a backslash has one byte
+            }
+            rest = text;
+            continue;
+        }
+        let part_of_one = |c: char| matches!(c, '-' | '+' | '.' | 'e' | 'E' | '0'..='9');
+        let end = rest.find(|c| !part_of_one(c)).unwrap_or(rest.len());
+        let number = &rest[..end];
+        let digits = number.strip_prefix('-').unwrap_or(number);
+        let whole = digits.bytes().all(|b| b.is_ascii_digit());
+        if number == "-0" || (whole && digits.len() > 18) {
+            match number.parse() {
+                Ok(number) => meter.push(&mut found, (numbers, number))?,
+                Err(_) => return too_large(),
+            }
+        }
+        numbers += 1;
+        rest = &rest[end..];
+    }
+    Ok(found)
+}
+
 struct State<'m, 'c> {
     meter: RefCell<&'m mut Meter<'c>>,
     /// What serde is not to put into its own words.
     fault: RefCell<Option<Box<Fault>>>,
+    /// How many numbers were read.
+    numbers: Cell<usize>,
+    /// What is left of [`large_integers`].
+    large: RefCell<Peekable<IntoIter<(usize, i128)>>>,
 }
 
 impl State<'_, '_> {
+    /// The number that is read next, which serde_json takes for `usual`.
+    fn number(&self, usual: Value) -> Value {
+        let before = self.numbers.replace(self.numbers.get() + 1);
+        let mut large = self.large.borrow_mut();
+        match large.next_if(|(at, _)| *at == before) {
+            Some((_, number)) => Value::Int(number),
+            None => usual,
+        }
+    }
+
     fn charged<T, E: serde::de::Error>(
         &self,
         what: impl FnOnce(&mut Meter<'_>) -> Result<T>,
@@ -74,15 +129,15 @@ impl<'de> Visitor<'de> for Seed<'_, '_, '_> {
     }
 
     fn visit_i64<E>(self, i: i64) -> std::result::Result<Value, E> {
-        Ok(Value::Int(i.into()))
+        Ok(self.0.number(Value::Int(i.into())))
     }
 
     fn visit_u64<E>(self, i: u64) -> std::result::Result<Value, E> {
-        Ok(Value::Int(i.into()))
+        Ok(self.0.number(Value::Int(i.into())))
     }
 
     fn visit_f64<E: serde::de::Error>(self, f: f64) -> std::result::Result<Value, E> {
-        Ok(Value::Float(f))
+        Ok(self.0.number(Value::Float(f)))
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> std::result::Result<Value, E> {

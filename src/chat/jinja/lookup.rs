@@ -43,6 +43,12 @@ fn own_attr(e: &mut Evaluator<'_, '_>, value: &Value, name: &str) -> Result<Opti
             return Ok(found.next().map(|(_, value)| value.clone()));
         }
         Value::Loop(id) => return e.loop_attr(*id, name),
+        Value::Tuple(seq) if seq.is_group && name == "grouper" => {
+            return Ok(seq.items.first().cloned());
+        }
+        Value::Tuple(seq) if seq.is_group && name == "list" => {
+            return Ok(seq.items.get(1).cloned());
+        }
         Value::Cycler(id) if name == "current" => {
             let (items, at) = &e.cyclers[*id];
             return Ok(Some(items[*at].clone()));
@@ -209,8 +215,8 @@ pub fn slice(e: &mut Evaluator<'_, '_>, value: &Value, bounds: &[Value; 3]) -> R
         Value::Range(range) => {
             let (start, count, step, stop) = slice_of(bounds, range.len as usize)?;
             Ok(Value::Range(Rc::new(super::value::Range {
-                start: range.start + start * range.step,
-                stop: range.start + stop * range.step,
+                start: range.place(start),
+                stop: range.place(stop),
                 step: range.step.saturating_mul(step),
                 len: count as i128,
             })))

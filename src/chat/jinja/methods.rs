@@ -6,10 +6,10 @@ use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation, unsupported};
 use super::limits::Meter;
 use super::lookup::slice_of;
-use super::strings::{cased, is_cased, is_decimal, is_digit, justified, lines_of, replace, strip};
+use super::strings::{cased, is_cased, justified, lines_of, replace, strip};
 use super::text::{Builder, Text, short};
-use super::value::{Value, View, equal};
-use crate::chat::python::is_whitespace;
+use super::value::{Number, Value, View, equal};
+use crate::chat::python::{self, is_whitespace};
 
 /// Calls a method that [`super::names::method`] has found.
 pub fn call(
@@ -49,6 +49,14 @@ pub fn call(
             let current = items[*at].clone();
             *at = (*at + 1) % items.len();
             Ok(current)
+        }
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
+            args.none(name)?;
+            Ok(match of.number() {
+                Some(Number::Float(f)) => Value::Bool(f.is_finite() && f.fract() == 0.0),
+                Some(Number::Int(i)) => Value::Int((128 - i.unsigned_abs().leading_zeros()).into()),
+                None => Value::None,
+            })
         }
         Value::Loop(id) if name == "cycle" => e.loop_cycle(*id, args.positional),
         Value::Loop(id) => e.loop_changed(*id, args.positional),
@@ -274,12 +282,12 @@ fn of_text(
         "isdigit" | "isalpha" | "isalnum" | "isspace" | "isnumeric" | "isdecimal" => {
             ends(args)?;
             let is: fn(char) -> bool = match name {
-                "isalpha" => char::is_alphabetic,
-                "isalnum" => char::is_alphanumeric,
+                "isalpha" => python::is_alpha,
+                "isalnum" => python::is_alnum,
                 "isspace" => is_whitespace,
                 "isnumeric" => char::is_numeric,
-                "isdigit" => |c| c.is_ascii_digit() || (!c.is_ascii() && is_digit(c)),
-                _ => |c| c.is_ascii_digit() || (!c.is_ascii() && is_decimal(c)),
+                "isdigit" => python::is_digit,
+                _ => python::is_decimal,
             };
             Value::Bool(!s.is_empty() && s.chars().all(is))
         }
@@ -381,7 +389,10 @@ fn bounded<'s>(
         return Ok(None);
     }
     let bounds = [first, end.unwrap_or(Value::None), Value::None];
-    let (from, n, ..) = slice_of(&bounds, chars)?;
+    let (from, n, _, to) = slice_of(&bounds, chars)?;
+    if to < from {
+        return Ok(None);
+    }
     let from = from as usize;
     let (a, b) = (
         of.byte_of(&mut e.meter, from)?,

@@ -127,7 +127,7 @@ pub fn is_test(name: &str) -> bool {
     TESTS.contains(&name)
 }
 
-const TEXT: [&str; 42] = [
+const TEXT: [&str; 46] = [
     "strip",
     "lstrip",
     "rstrip",
@@ -168,7 +168,12 @@ const TEXT: [&str; 42] = [
     "partition",
     "rpartition",
     "expandtabs",
+    // From here on they are known and not supported.
     "encode",
+    "format_map",
+    "isidentifier",
+    "isprintable",
+    "istitle",
     "translate",
 ];
 const DICT: [&str; 5] = ["get", "items", "keys", "values", "copy"];
@@ -182,6 +187,8 @@ pub fn method(value: &Value, name: &str) -> Option<&'static str> {
         Value::List(_) => &LIST,
         Value::Tuple(_) | Value::Range(_) => &LIST[..2],
         Value::Cycler(_) => &["next", "reset"],
+        Value::Bool(_) | Value::Int(_) => &["bit_length"],
+        Value::Float(_) => &["is_integer"],
         _ => &[],
     };
     methods.iter().copied().find(|known| *known == name)

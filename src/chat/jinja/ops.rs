@@ -125,12 +125,14 @@ fn integers(op: Op, a: i128, b: i128) -> Result<Value> {
     };
     match result {
         Some(result) => Ok(Value::Int(result)),
-        None => Err(Fault::at(
-            0,
-            Kind::Limit,
-            "an integer of more than 128 bits",
-        )),
+        None => too_large(),
     }
+}
+
+/// The fault for an integer that Python has and this evaluator has not.
+pub fn too_large<T>() -> Result<T> {
+    let message = "an integer of more than 128 bits";
+    Err(Fault::at(0, Kind::Limit, message))
 }
 
 fn floats(op: Op, a: f64, b: f64) -> Result<Value> {

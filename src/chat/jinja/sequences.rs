@@ -470,7 +470,7 @@ fn groupby(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments
         let key = along(e, group[0].clone(), &path, default.as_ref())?;
         let mut pair = e.meter.list(2)?;
         pair.extend([key, Value::list(group)?]);
-        let pair = Value::tuple(pair)?;
+        let pair = Value::group(pair)?;
         e.meter.push(&mut results, pair)?;
         at = end;
     }

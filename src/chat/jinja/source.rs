@@ -23,14 +23,14 @@ impl Evaluator<'_, '_> {
         })
     }
 
-    /// Python's `len` of what is still to come, where it has one.
+    /// Python's `len` of what is still to come, where it has one and nothing need be counted: each
+    /// beginning of a loop asks.
     pub(super) fn known_length(&self, source: &Source) -> Option<usize> {
         Some(match source {
             Source::Seq(seq, at) => seq.items.len() - at,
             Source::Dict(dict, _, at) => dict.entries().len() - at,
-            Source::Chars(text, at) => text.as_str()[*at..].chars().count(),
             Source::Range(range, at) => (range.len - at) as usize,
-            Source::Generator(_) => return None,
+            Source::Chars(..) | Source::Generator(_) => return None,
             Source::Items(items) => items.len(),
         })
     }

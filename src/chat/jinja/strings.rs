@@ -4,25 +4,8 @@
 use super::arguments::count;
 use super::fault::Result;
 use super::limits::Meter;
-use super::text::Text;
-use crate::chat::python::is_whitespace;
-
-/// Superscripts and subscripts are digits that are not decimal.
-pub fn is_digit(c: char) -> bool {
-    is_decimal(c) || matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉')
-}
-
-/// Decimal digits come in tens of which the first one's code ends the same way; of other numerals
-/// (fractions, roman ones) none is taken here.
-pub fn is_decimal(c: char) -> bool {
-    const ZEROS: [u32; 20] = [
-        0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6,
-        0xe50, 0xed0, 0xf20, 0x1040, 0x17e0, 0x1810, 0xff10,
-    ];
-    ZEROS
-        .iter()
-        .any(|zero| (*zero..zero + 10).contains(&u32::from(c)))
-}
+use super::text::{Text, extend, room};
+use crate::chat::python::{self, is_whitespace};
 
 /// Python's `str.isupper` and `str.islower`.
 pub fn is_cased(s: &str, upper: bool) -> bool {
@@ -102,50 +85,46 @@ pub fn replace(meter: &mut Meter<'_>, of: &Text, old: &Text, new: &Text, n: i128
     Ok(of.derived(out, &[new]))
 }
 
-/// Python's methods that change the case.
+/// Python's methods that change the case, by their names.
 pub fn cased(meter: &mut Meter<'_>, of: &Text, how: &str) -> Result<Text> {
+    #[derive(Clone, Copy)]
+    enum To {
+        Upper,
+        Lower,
+        Folded,
+        Title,
+        Swapped,
+    }
     let s = of.as_str();
     // Three times as long is the most that a change of case makes.
     meter.make(s.len().saturating_mul(3))?;
-    let mut out = super::text::room(s.len())?;
-    match how {
-        "upper" => out = s.to_uppercase(),
-        "lower" => out = s.to_lowercase(),
-        "casefold" => out = s.to_lowercase().replace('ß', "ss").replace('ς', "σ"),
-        "capitalize" => {
-            let mut chars = s.chars();
-            if let Some(first) = chars.next() {
-                out.extend(title(first));
-                out.push_str(&chars.as_str().to_lowercase());
-            }
+    let mut out = room(s.len())?;
+    let (first, words, rest) = match how {
+        "upper" => (To::Upper, false, To::Upper),
+        "lower" => (To::Lower, false, To::Lower),
+        "casefold" => (To::Folded, false, To::Folded),
+        "swapcase" => (To::Swapped, false, To::Swapped),
+        "capitalize" => (To::Title, false, To::Lower),
+        _ => (To::Title, true, To::Lower),
+    };
+    let mut to = first;
+    for (at, c) in s.char_indices() {
+        match to {
+            To::Upper | To::Title if c.is_ascii() => extend(&mut out, [c.to_ascii_uppercase()])?,
+            To::Lower | To::Folded if c.is_ascii() => extend(&mut out, [c.to_ascii_lowercase()])?,
+            To::Upper => extend(&mut out, c.to_uppercase())?,
+            To::Title => extend(&mut out, python::title(c))?,
+            To::Folded => extend(&mut out, python::fold(c))?,
+            To::Swapped if c.is_lowercase() => extend(&mut out, c.to_uppercase())?,
+            To::Swapped if !c.is_uppercase() => extend(&mut out, [c])?,
+            To::Lower | To::Swapped => extend(&mut out, python::lower(s, at, c))?,
         }
-        "swapcase" => {
-            for c in s.chars() {
-                match c.is_uppercase() {
-                    true => out.extend(c.to_lowercase()),
-                    false => out.extend(c.to_uppercase()),
-                }
-            }
-        }
-        _ => {
-            let mut inside = false;
-            for c in s.chars() {
-                match inside {
-                    true => out.extend(c.to_lowercase()),
-                    false => out.extend(title(c)),
-                }
-                inside = c.is_lowercase() || c.is_uppercase();
-            }
-        }
+        to = match words && !python::is_cased(c) {
+            true => first,
+            false => rest,
+        };
     }
     Ok(of.derived(out, &[]))
-}
-
-/// A character at the beginning of a word: only the first of several is a capital.
-pub fn title(c: char) -> impl Iterator<Item = char> {
-    let mut upper = c.to_uppercase();
-    let first = upper.next();
-    first.into_iter().chain(upper.flat_map(char::to_lowercase))
 }
 
 /// Python's `center`, `ljust` and `rjust`.

@@ -189,3 +189,16 @@ pub fn room(n: usize) -> Result<String> {
     text.try_reserve(n).map_err(|_| no_memory(n))?;
     Ok(text)
 }
+
+/// More characters, which have been charged, whether or not there is room for them.
+pub fn extend(text: &mut String, more: impl IntoIterator<Item = char>) -> Result<()> {
+    for c in more {
+        if text.capacity() - text.len() < c.len_utf8() {
+            let bytes = 2 * text.len();
+            text.try_reserve(c.len_utf8())
+                .map_err(|_| no_memory(bytes))?;
+        }
+        text.push(c);
+    }
+    Ok(())
+}

@@ -34,7 +34,7 @@ pub(super) fn config(
     family: &'static Family,
     tokenizer_vocab: usize,
 ) -> Result<Config> {
-    keys.check_only_causal_and_dense()?;
+    keys.check_only_what_we_compute()?;
     let multipliers = multipliers(keys, family)?;
     let dim = keys.required("embedding_length", MAX_WIDTH)?;
     let n_heads = keys.required("attention.head_count", MAX_WIDTH)?;

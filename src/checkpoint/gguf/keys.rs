@@ -3,6 +3,16 @@
 use crate::format::gguf::Gguf;
 use crate::{Error, Result};
 
+/// Keys of architectures that llama.cpp knows and we do not. With values other than 0, they change
+/// what is computed.
+const NEUTRAL: [&str; 5] = [
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.temperature_scale",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+];
+
 /// The keys of an architecture: those that begin with its name.
 pub(super) struct Hyper<'a> {
     pub file: &'a Gguf,
@@ -67,14 +77,22 @@ impl Hyper<'_> {
         }
     }
 
-    /// Refuses mixtures of experts, and attention that is not causal.
-    pub fn check_only_causal_and_dense(&self) -> Result<()> {
+    /// Refuses mixtures of experts, attention that is not causal, and what else would be computed
+    /// in another way.
+    pub fn check_only_what_we_compute(&self) -> Result<()> {
         let experts = "expert_count";
         if let Some(n) = self.file.u64(&self.key(experts))?.filter(|&n| n != 0) {
             return Err(self.wrong(experts, "0: another value is not supported", n));
         }
         if self.file.bool(&self.key("attention.causal"))? == Some(false) {
             return Err(self.wrong("attention.causal", "true", "false"));
+        }
+        let parallel = "use_parallel_residual";
+        if self.file.bool(&self.key(parallel))? == Some(true) {
+            return Err(self.wrong(parallel, "false: another value is not supported", true));
+        }
+        for name in NEUTRAL {
+            self.accepted(name, "0: another value is not supported", |x| x == 0.0)?;
         }
         Ok(())
     }

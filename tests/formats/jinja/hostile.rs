@@ -72,6 +72,11 @@ fn hostile_templates_end_within_the_limits() {
             "{% set ns = namespace(x='a') %}{% for i in range(99) %}{{ ns.x }}{% set ns.x = ns.x * 3 %}{% endfor %}",
             Kind::Limit,
         ),
+        // Begins to go through a long text again and again.
+        (
+            "{% set s = 'é' * 4000 %}{% set s = s * 3000 %}{% for i in range(60000) %}{% for c in s %}{{ loop.length }}{% break %}{% endfor %}{% endfor %}",
+            Kind::Limit,
+        ),
         ("{{ 'a'.ljust(9000000000000000000) }}", Kind::Limit),
         ("{{ '1'.zfill(9000000000000000000) }}", Kind::Limit),
         ("{{ '%.*f' % (9000000000, 1.5) }}", Kind::Evaluation),

@@ -2,6 +2,7 @@
 //! hostile ones may cost.
 
 mod hostile;
+mod python;
 
 use crate::account::measure;
 use crate::rng::Rng;

@@ -81,6 +81,8 @@ pub enum View {
 pub struct Seq {
     /// In order.
     pub items: Vec<Value>,
+    /// One of the pairs that `groupby` gives, whose elements have the names `grouper` and `list`.
+    pub is_group: bool,
     depth: u32,
 }
 
@@ -97,7 +99,12 @@ pub struct Range {
 impl Range {
     /// Element `i`.
     pub fn get(&self, i: i128) -> Value {
-        Value::Int(self.start + i * self.step)
+        Value::Int(self.place(i))
+    }
+
+    /// Where element `i` is or, outside, would be; as far as integers go.
+    pub fn place(&self, i: i128) -> i128 {
+        self.start.saturating_add(i.saturating_mul(self.step))
     }
 }
 
@@ -121,6 +128,13 @@ impl Value {
     /// A tuple of elements that have been charged.
     pub fn tuple(items: Vec<Value>) -> Result<Value> {
         Ok(Value::Tuple(Rc::new(seq(items)?)))
+    }
+
+    /// What the elements of `list` have in common, and they; a pair that has been charged.
+    pub fn group(pair: Vec<Value>) -> Result<Value> {
+        let mut group = seq(pair)?;
+        group.is_group = true;
+        Ok(Value::Tuple(Rc::new(group)))
     }
 
     /// A dict of pairs that have been charged.
@@ -216,5 +230,9 @@ impl Value {
 fn seq(items: Vec<Value>) -> Result<Seq> {
     let depth = items.iter().map(Value::depth).max().unwrap_or(0);
     let depth = one_deeper(depth)?;
-    Ok(Seq { items, depth })
+    Ok(Seq {
+        items,
+        is_group: false,
+        depth,
+    })
 }
