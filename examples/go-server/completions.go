@@ -208,9 +208,7 @@ func columns(tokens []scored) any {
 	if tokens == nil {
 		return nil
 	}
-	var texts []string
-	var logprobs, tops []any
-	var offsets []int
+	texts, offsets, logprobs, tops := []string{}, []int{}, []any{}, []any{}
 	for _, t := range tokens {
 		texts = append(texts, printable(t.bytes))
 		offsets = append(offsets, t.offset)

@@ -463,6 +463,9 @@ func (o *sink) end(choices []progress, total usage, first *timings) error {
 	whole := o.base
 	whole.Usage, whole.Timings = figures, first
 	for i, c := range o.job.best(choices) {
+		if o.job.logprobs && c.tokens == nil { // an answer without tokens has empty lists of them
+			c.tokens = []scored{}
+		}
 		choice := o.job.shape.choice(piece{text: c.text.String(), tokens: c.tokens, calls: c.calls, finish: c.finish})
 		choice["index"] = i
 		whole.Choices = append(whole.Choices, choice)

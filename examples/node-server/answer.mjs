@@ -120,7 +120,8 @@ export async function answer(service, job, res, signal) {
     let calls = [];
     if (choice.reader) ({ text, calls, finish: choice.finish } = choice.reader.read(text, choice.finish));
     if (out) {
-      await out.event(event.index, { text, scored: job.logprobs ? piece.tokens : null, calls, finish: choice.finish, score: event.score });
+      const scored = piece.tokens.length > 0 ? piece.tokens : null;
+      await out.event(event.index, { text, scored, calls, finish: choice.finish, score: event.score });
     } else {
       choice.text += text;
       choice.scored.push(...piece.tokens);
@@ -219,7 +220,7 @@ class EventStream {
     await this.#begin();
     // A chunk has one token.
     while (scored?.length > 1) await this.#choice(index, this.shape.chunk('', [scored.shift()], null));
-    if (text !== '' || scored?.length) await this.#choice(index, this.shape.chunk(text, scored, null));
+    if (text !== '' || scored) await this.#choice(index, this.shape.chunk(text, scored, null));
     for (const delta of calls.flatMap(deltasOf)) await this.#choice(index, { delta, logprobs: null, finish_reason: null });
     if (finish === null) return;
     const ranked = this.job.includeBeams ? { score: writable(score) } : {};

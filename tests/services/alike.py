@@ -51,7 +51,7 @@ BODIES = [
         {"stop_token_ids": [5, 400]}, {"stop_token_ids": 5}, {"stop_token_ids": [1024]}, {"bad_words": ["there", " was"]}, {"bad_words": [""]}, {"bad_words": "a"}, {"bad_words": [5]},
         {"bad_words": ["\ud83d"]}, {"typical_p": 0.5, "temperature": 1}, {"typical_p": 1.5}, {"epsilon_cutoff": 1}, {"eta_cutoff": 0.3, "temperature": 1}, {"no_repeat_ngram_size": 2},
         {"best_of": 3, "n": 2}, {"best_of": 3, "stream": True}, {"best_of": 2, "n": 3}, {"best_of": 4, "logprobs": 1, "temperature": 1}, {"best_of": 128, "prompt": ["a"] * 600},
-        {"best_of": 3, "echo": True, "temperature": 1}, {"best_of": 2, "max_tokens": 0}, *LANGUAGES,
+        {"best_of": 3, "echo": True, "temperature": 1}, {"stop": " ", "logprobs": 1}, {"stop": " ", "logprobs": 1, "stream": True}, {"max_tokens": 0, "logprobs": 1}, {"best_of": 2, "max_tokens": 0}, *LANGUAGES,
         {"use_beam_search": True}, {"use_beam_search": 1}, {"use_beam_search": False, "num_beams": 2}, {"use_beam_search": True, "num_beams": 3, "n": 2, "logprobs": 1},
         {"use_beam_search": True, "num_beams": 2, "length_penalty": 65}, {"use_beam_search": True, "num_beams": 0}, {"use_beam_search": True, "n": 100},
         {"use_beam_search": True, "best_of": 3, "early_stopping": "never"}, {"use_beam_search": True, "early_stopping": 1}, {"use_beam_search": True, "stream": True},
@@ -70,7 +70,7 @@ BODIES = [
         {"max_tokens": None, "n": 128, "logprobs": True, "top_logprobs": 20}, {"messages": []}, {"messages": "x"}, {"messages": [5]}, {"messages": None}, {"messages": [{}]},
         {"messages": [{"role": "tool", "content": "x"}]}, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, 5]}]},
         {"messages": CHAT["messages"] + [{"role": "assistant", "content": "The"}]}, {"messages": CHAT["messages"] + [{"role": "assistant", "content": "x " * 9000}]},
-        {"messages": [{"role": "user", "content": "x " * 5000}]}, {"messages": [{"role": "user", "content": "[INST]"}]}, {"messages": [{"role": "user", "content": "\udc00"}]},
+        {"messages": [{"role": "user", "content": "x " * 5000}]}, {"messages": [{"role": "user", "content": "x " * 9000}], "n": 2}, {"stop": "The", "logprobs": True}, {"messages": [{"role": "user", "content": "[INST]"}]}, {"messages": [{"role": "user", "content": "\udc00"}]},
         {"messages": [{"role": "user", "content": "a", "name": "b"}]}, {"messages": [{"role": "assistant", "content": "a"}]},
         {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tools": []}, {"tools": 5}, {"tool_choice": "required"}, {"tool_choice": "none"},
         {"parallel_tool_calls": False}, {"parallel_tool_calls": 5}, {"chat_template_kwargs": {}}, {"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": 5}, *LANGUAGES,
@@ -154,8 +154,8 @@ def requests(port):
             yield f"{method} {path}", head(method, path, *(["Content-Length: 0"] if method in ("POST", "PUT", "PATCH") else []))
     for host in HOSTS:
         yield f"Host {host!r}", head("GET", "/healthz", host=host)
-    for path, body in BODIES:
-        yield f"{path} {json.dumps(body)[:200]}", post(path, json.dumps(body).encode())
+    for i, (path, body) in enumerate(BODIES):
+        yield f"{i} {path} {json.dumps(body)[:200]}", post(path, json.dumps(body).encode())
     for body in RAW:
         yield f"raw {body[:60]!r} {len(body)}", post("/v1/completions", body)
     body = json.dumps(STORY).encode()
