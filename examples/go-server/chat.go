@@ -117,11 +117,13 @@ func (s *server) streamEncoded(ctx context.Context, c common, encode func() ([]i
 // checkLength refuses so much text. What is far too long is not encoded, which can take seconds and
 // would not end with the request.
 func (s *server) checkLength(bytes int) error {
-	if bytes <= s.mostBytes {
+	least := (bytes + s.longest - 1) / s.longest
+	if least <= s.room {
 		return nil
 	}
 	return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: "messages", code: "context_length_exceeded",
-		message: fmt.Sprintf("'messages' has %d bytes of text, more than the %d tokens that the model has room for.", bytes, s.room)}
+		message: fmt.Sprintf("'messages' has %d bytes of text, more than the %d tokens that the model has room for.", bytes, s.room),
+		more:    map[string]any{"n_prompt_tokens_min": least, "n_ctx": s.room}}
 }
 
 // begin is the tokens of a dialog and of the beginning of its answer.

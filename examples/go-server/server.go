@@ -27,7 +27,7 @@ type server struct {
 	created    int64
 	vocabSize  int           // this and what follows up to noChat by measure
 	room       int           // most tokens of a sequence
-	mostBytes  int           // of a text that can fit
+	longest    int           // bytes of a token
 	template   *chatTemplate // nil: chats have Meta's Llama 2 format
 	noChat     bool          // or none
 	maxBody    int64
@@ -61,15 +61,14 @@ func (s *server) measure() error {
 		return err
 	}
 	s.draft, s.medusa = info.HasDraft, info.MedusaHeads > 0
-	longest := 0
 	for token := range info.VocabSize {
 		bytes, err := s.model.TokenBytes(int32(token))
 		if err != nil {
 			return err
 		}
-		longest = max(longest, len(bytes))
+		s.longest = max(s.longest, len(bytes), 1)
 	}
-	s.vocabSize, s.room, s.mostBytes = info.VocabSize, info.MaxSeqLen, longest*info.MaxSeqLen
+	s.vocabSize, s.room = info.VocabSize, info.MaxSeqLen
 	s.noChat = info.ChatFormat == llamabi.ChatNone
 	if !s.noChat && info.ChatFormat != llamabi.ChatLlama2 {
 		s.template, err = probeTemplate(s.model)

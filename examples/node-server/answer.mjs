@@ -301,12 +301,15 @@ export async function nextToken(service, job, res, signal) {
 
 // Refuses messages of so much text. What is far too long is not encoded, which can take seconds and
 // would not end with the request.
-function checkLength({ mostBytes, room }, messages) {
+function checkLength({ longest, room }, messages) {
   const bytes = messages.reduce((sum, { content }) => sum + Buffer.byteLength(content ?? ''), 0);
-  if (bytes <= mostBytes) return;
+  const least = Math.ceil(bytes / longest);
+  if (least <= room) return;
   throw new ApiError(400, `'messages' has ${bytes} bytes of text, more than the ${room} tokens that the model has room for.`, {
     param: 'messages',
     code: 'context_length_exceeded',
+    n_prompt_tokens_min: least,
+    n_ctx: room,
   });
 }
 

@@ -43,8 +43,8 @@ export class Service {
     // seconds), auth, reportCached, accessLog, log
     Object.assign(this, { ...options, model, room: maxSeqLen, vocabSize, slots: maxBatchSize, draft: hasDraft, medusa: medusaHeads > 0 });
     this.limit = maxBatchSize + queue;
-    const longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b));
-    this.mostBytes = longest * maxSeqLen; // of a text that can fit
+    // Bytes of a token.
+    this.longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b), 1);
     this.routes = {
       'POST /v1/completions': (...to) => this.#run(...to, completion, answer),
       'POST /v1/chat/completions': (...to) => this.#run(...to, chat, answer),

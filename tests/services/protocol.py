@@ -39,6 +39,8 @@ def refused(call, param, *words):
         assert e.body["param"] == param and e.body["type"] == "invalid_request_error", e.body
         assert all(word in said for word in words), (words, said)
         assert "LLAMA_E" not in said and "msgs" not in said and "lens" not in said, said
+        if e.code == "context_length_exceeded":
+            assert (e.body.get("n_prompt_tokens") or e.body["n_prompt_tokens_min"]) > e.body["n_ctx"] == 512, e.body
         return
     raise AssertionError(f"accepted, though {param} is wrong")
 
@@ -73,7 +75,8 @@ def messages_refused():
     for n in (1, 2):
         refused(lambda: chat(long, n=n), "messages", "'messages' has", "tokens; the model has room for 512")
     begun = [SKY, {"role": "assistant", "content": "x " * 5000}]
-    refused(lambda: chat(begun), "messages", "512 tokens that the model has room for")
+    for n in (1, 2):
+        refused(lambda: chat(begun, n=n), "messages", "512 tokens that the model has room for")
     begun = [SKY, {"role": "assistant", "content": "x " * 300}]
     refused(lambda: chat(begun), "messages", "tokens; the model has room for 512")
     chat([{**SKY, "name": None, "tool_calls": [], "refusal": None}], max_tokens=1)  # what an answer looks like when it is sent back

@@ -29,6 +29,8 @@ def refused(param, words, **request):
         answer = chat(**request)
     except openai.BadRequestError as e:
         assert e.body["param"] == param and words in e.body["message"], (param, words, e.body)
+        if e.code == "context_length_exceeded":
+            assert (e.body.get("n_prompt_tokens") or e.body["n_prompt_tokens_min"]) > e.body["n_ctx"] == 4096, e.body
         return
     raise AssertionError(f"accepted, though {param} is wrong: {answer}")
 
