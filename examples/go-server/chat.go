@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strings"
 
 	"llamabi"
 )
@@ -212,5 +211,5 @@ func rowOf(t scored) row {
 	for i, b := range t.bytes {
 		bytes[i] = int(b)
 	}
-	return row{Token: strings.ToValidUTF8(string(t.bytes), "\ufffd"), Logprob: t.logprob, Bytes: bytes}
+	return row{Token: wellFormed(t.bytes), Logprob: t.logprob, Bytes: bytes}
 }

@@ -216,7 +216,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 		c := &choices[ev.Index]
 		if c.spelling == nil {
 			c.spelling = newSpelling(s.model, j.continues[ev.Index/j.n], j.logprobs, j.stops)
-			c.spelling.drafts = j.includeDrafts
+			c.spelling.drafts, c.spelling.eachByte = j.includeDrafts, s.eachByte
 			if j.tools != nil {
 				c.spelling.marker, c.spelling.markerBytes = j.tools.marker, j.tools.form.marker
 				c.reader = j.tools.begin()

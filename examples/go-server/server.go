@@ -28,6 +28,7 @@ type server struct {
 	vocabSize  int           // this and what follows up to noChat by measure
 	room       int           // most tokens of a sequence
 	longest    int           // bytes of a token
+	eachByte   bool          // see replacesEachByte
 	template   *chatTemplate // nil: chats have Meta's Llama 2 format
 	noChat     bool          // or none
 	maxBody    int64
@@ -67,6 +68,9 @@ func (s *server) measure() error {
 			return err
 		}
 		s.longest = max(s.longest, len(bytes), 1)
+	}
+	if s.eachByte, err = replacesEachByte(s.model); err != nil {
+		return err
 	}
 	s.vocabSize, s.room = info.VocabSize, info.MaxSeqLen
 	s.noChat = info.ChatFormat == llamabi.ChatNone

@@ -39,3 +39,13 @@ func TestTheQueueTakesARequestOfAnySizeWhileThereIsRoom(t *testing.T) {
 		t.Errorf("with 2 sequences inside and room for 3, 5 more give %v", err)
 	}
 }
+
+func TestATokensTextHasOneReplacementForEachPartOfACodePoint(t *testing.T) {
+	for bytes, text := range map[string]string{
+		"a😀": "a😀", "\xf0\x9f": "\ufffd", "\x98\x80": "\ufffd\ufffd", " \xf0\x9f\xe2\x82a": " \ufffd\ufffda", "\xed\xa0\x80": "\ufffd\ufffd\ufffd", "\xf0\x9f\x98\xf0": "\ufffd\ufffd",
+	} {
+		if row := rowOf(scored{bytes: []byte(bytes)}); row.Token != text || len(row.Bytes) != len(bytes) {
+			t.Errorf("%q is listed as %q with %d bytes", bytes, row.Token, len(row.Bytes))
+		}
+	}
+}

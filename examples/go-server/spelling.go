@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -19,7 +20,7 @@ type scored struct {
 	guessed bool // whether draft is asked for
 	draft   any  // what became of a guess at it: a text, or nil
 
-	partial bool // bytes may still turn out to be no part of a code point
+	open int // of its bytes, how many may still turn out to be no part of a code point
 }
 
 // spelling makes a choice's text of what the library tells of it, and with it the tokens that spell
@@ -33,22 +34,25 @@ type spelling struct {
 	listed    bool     // the tokens are asked for
 	drafts    bool     // and what became of guesses at them
 	stops     []string // see open
+	eachByte  bool     // see replacesEachByte
 	// A token that has a text here and no bytes of its own; -1: none.
 	marker      int32
 	markerBytes string
 
-	silent []int32 // tokens before the text's first, which have added nothing to it
-	begun  bool    // there is a token that has
-	raw    string  // what the model has written, for open
+	silent []int32   // tokens before the text's first, which have added nothing to it
+	begun  bool      // there is a token that has
+	first  []*scored // the text's first tokens, for open
 	held   string
 	opened bool
 	ended  bool // a stop string begins the text
 
 	tokens []*scored // not yet given out
-	pieces []*scored // of those, the single bytes whose code point is not whole
+	part   []byte    // of a code point that later bytes may complete
+	owners []*scored // the token of each of these bytes
 	sent   int       // bytes of text given out
 	at     int       // bytes of the tokens given out
-	points int       // their code points
+	points int       // their whole code points
+	rest   int       // bytes that the next one lacks, if it has begun
 }
 
 // newSpelling has the call's stop strings.
@@ -76,11 +80,12 @@ func (s *spelling) token(ev llamabi.Event, known bool) (piece, error) {
 		if err != nil {
 			return piece{}, err
 		}
+		t := &scored{token: ev.Token, bytes: bytes[s.cut(space):], logprob: writable(ev.Logprob), known: known, guessed: s.drafts, draft: outcome(ev.Draft)}
+		s.decode(t)
 		if !s.opened {
-			s.raw += string(bytes)
+			s.first = append(s.first, t)
 		}
 		if s.listed {
-			t := &scored{token: ev.Token, bytes: bytes[s.cut(space):], logprob: writable(ev.Logprob), known: known, guessed: s.drafts, draft: outcome(ev.Draft)}
 			for _, a := range ev.TopLogprobs {
 				bytes, space, err := s.look(a.Token)
 				if err != nil {
@@ -88,7 +93,7 @@ func (s *spelling) token(ev llamabi.Event, known bool) (piece, error) {
 				}
 				t.top = append(t.top, scored{token: a.Token, bytes: bytes[s.cut(space):], logprob: writable(a.Logprob)})
 			}
-			s.add(t)
+			s.tokens = append(s.tokens, t)
 		}
 		if s.continues {
 			text = strings.Repeat(" ", space) + text
@@ -110,13 +115,14 @@ func (s *spelling) finish(text string) piece {
 	if s.ended {
 		return piece{}
 	}
+	s.settle(true)
 	if text = s.open(text); !s.ended {
 		text += s.held
 	}
 	s.sent += len(text)
-	s.settle(true)
 	tokens := s.take()
 	if len(s.tokens) > 0 && s.at < s.sent {
+		s.tokens = s.tokens[:1]
 		s.tokens[0].bytes = s.tokens[0].bytes[:s.sent-s.at]
 		tokens = append(tokens, s.take()...)
 	}
@@ -155,61 +161,98 @@ func (s *spelling) open(text string) string {
 		return text
 	}
 	s.held += text
-	if slices.ContainsFunc(s.stops, func(stop string) bool { return strings.HasPrefix(s.raw, stop) }) {
+	written := ""
+	for _, t := range s.first {
+		written += string(t.bytes)
+	}
+	if slices.ContainsFunc(s.stops, func(stop string) bool { return strings.HasPrefix(written, stop) }) {
 		s.ended = true
 		return ""
 	}
-	if slices.ContainsFunc(s.stops, func(stop string) bool { return strings.HasPrefix(stop, s.raw) }) {
+	if slices.ContainsFunc(s.stops, func(stop string) bool { return strings.HasPrefix(stop, written) }) {
 		return ""
 	}
 	s.opened = true
-	text, s.held, s.raw = s.held, "", ""
+	text, s.held, s.first = s.held, "", nil
 	return text
 }
 
-// add takes a token into the list.
-func (s *spelling) add(t *scored) {
-	s.tokens = append(s.tokens, t)
-	t.partial = len(t.bytes) == 1 && t.bytes[0] >= utf8.RuneSelf
-	if t.partial {
-		s.pieces = append(s.pieces, t)
+// decode makes of a token's bytes what the library's decoder makes of them in the text, as soon as
+// that is certain.
+func (s *spelling) decode(t *scored) {
+	bytes := t.bytes
+	switch {
+	case len(bytes) == 0 && s.eachByte: // SentencePiece ends a code point at a control token
+		s.settle(true)
+		return
+	case len(s.part) == 0 && utf8.Valid(bytes):
+		return
 	}
-	s.settle(!t.partial)
+	t.bytes, t.open = nil, len(bytes)
+	for _, b := range bytes {
+		s.part, s.owners = append(s.part, b), append(s.owners, t)
+		s.settle(false)
+	}
 }
 
-// settle decides about pieces as the library's decoder does: a byte that is no part of a code point
-// is U+FFFD in the text. Where nothing can complete them any more, all are decided.
+// settle decides about a part of a code point: about all of it where nothing can complete it any
+// more, otherwise if its last byte is the code point's last or none of it.
+//
+// What is no code point is U+FFFD in the text, once for each byte or once for all of them. The
+// token of the first byte has that then, and the others have nothing.
 func (s *spelling) settle(all bool) {
-	for len(s.pieces) > 0 {
-		var bytes []byte
-		for _, t := range s.pieces {
-			bytes = append(bytes, t.bytes...)
-		}
-		if !all && !utf8.FullRune(bytes) {
+	for len(s.part) > 0 {
+		size, whole := len(s.part), utf8.Valid(s.part)
+		if !whole && utf8.FullRune(s.part) {
+			size = max(size-1, 1) // the last byte may begin another code point
+		} else if !whole && !all {
 			return
 		}
-		point, size := utf8.DecodeRune(bytes)
-		if point == utf8.RuneError && size <= 1 {
-			s.pieces[0].bytes = []byte("\ufffd")
+		for i, t := range s.owners[:size] {
+			if whole {
+				t.bytes = append(t.bytes, s.part[i])
+			} else if i == 0 || s.eachByte {
+				t.bytes = append(t.bytes, "\ufffd"...)
+			}
+			t.open--
 		}
-		for _, t := range s.pieces[:size] {
-			t.partial = false
-		}
-		s.pieces = s.pieces[size:]
+		s.part, s.owners = s.part[size:], s.owners[size:]
 	}
+}
+
+// wellFormed is a text of bytes, whatever they are.
+func wellFormed(bytes []byte) string {
+	t, alone := scored{bytes: bytes}, spelling{}
+	alone.decode(&t)
+	alone.settle(true)
+	return string(t.bytes)
+}
+
+// replacesEachByte says how the model's tokenizer decodes what is no part of a code point. U+FFFD
+// stands for each byte of it in SentencePiece's texts. In those of byte-level tokenizers it stands
+// for as many bytes as could have become one code point, and control tokens between them change
+// nothing.
+func replacesEachByte(model *llamabi.Model) (bool, error) {
+	tokens, err := model.Encode("\U0010fffd", false, false) // has no token of its own
+	if err != nil || len(tokens) == 0 {
+		return false, err
+	}
+	text, err := model.Decode(tokens[:len(tokens)-1])
+	return strings.Count(text, "\ufffd") > 1, err
 }
 
 // take gives out the tokens whose text is.
 func (s *spelling) take() []scored {
 	var taken []scored
-	for len(s.tokens) > 0 && !s.tokens[0].partial && s.at+len(s.tokens[0].bytes) <= s.sent {
+	for len(s.tokens) > 0 && s.tokens[0].open == 0 && s.at+len(s.tokens[0].bytes) <= s.sent {
 		t := s.tokens[0]
 		t.offset = s.points
-		for i, b := range t.bytes {
+		for _, b := range t.bytes {
 			if utf8.RuneStart(b) {
+				s.rest = max(bits.LeadingZeros8(^b), 1) // as many bytes as the first has leading ones
+			}
+			if s.rest--; s.rest == 0 {
 				s.points++
-			} else if i == 0 { // the code point has been counted
-				t.offset--
 			}
 		}
 		for i := range t.top {

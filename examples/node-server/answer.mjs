@@ -92,7 +92,7 @@ export async function answer(service, job, res, signal) {
     const choice = choices[event.index];
     // A text in a language is that without the space that it would have behind another.
     const continues = job.constraint === null && job.continues[Math.floor(event.index / job.n)];
-    choice.spelling ??= new Spelling(model, { continues, listed: job.logprobs, drafts: job.includeDrafts, stops: job.options.stop, tools: job.tools });
+    choice.spelling ??= new Spelling(model, { continues, listed: job.logprobs, drafts: job.includeDrafts, stops: job.options.stop, tools: job.tools, eachByte: service.eachByte });
     if (job.tools) choice.reader ??= new AnswerReader(job.tools);
     let piece;
     if (event.type === 'finish') {

@@ -8,6 +8,7 @@ import { isAboutGrammar } from './constraint.mjs';
 import { ApiError, badRequest, send, sendJson, shuttingDown, timedOut } from './http.mjs';
 import { Metrics } from './metrics.mjs';
 import { chat, completion, grammar, next } from './request.mjs';
+import { replacesEachByte } from './spelling.mjs';
 import { answerContent, answerTokens, detokenize, tokenize } from './tokenize.mjs';
 
 const PAGE = {
@@ -45,6 +46,7 @@ export class Service {
     this.limit = maxBatchSize + queue;
     // Bytes of a token.
     this.longest = Array.from({ length: vocabSize }, (_, token) => model.tokenBytes(token).length).reduce((a, b) => Math.max(a, b), 1);
+    this.eachByte = replacesEachByte(model);
     this.routes = {
       'POST /v1/completions': (...to) => this.#run(...to, completion, answer),
       'POST /v1/chat/completions': (...to) => this.#run(...to, chat, answer),

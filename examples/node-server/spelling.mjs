@@ -26,15 +26,27 @@ export function printable(bytes) {
 
 const isContinuation = (byte) => (byte & 0xc0) === 0x80;
 
-// What the bytes begin with: a whole code point of so many bytes, one that may become whole (0), or
-// none (-1).
-function codePoint(bytes) {
+const REPLACEMENT = Buffer.from('\ufffd');
+const [WHOLE, BEGUN, BROKEN] = ['whole', 'begun', 'broken'];
+
+// What the bytes are: a code point, the beginning of one, or neither, because of the last of them.
+function stateOf(bytes) {
   try {
-    const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes, { stream: true });
-    return text === '' ? 0 : bytes.length;
+    const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes), { stream: true });
+    return text === '' ? BEGUN : WHOLE;
   } catch {
-    return -1;
+    return BROKEN;
   }
+}
+
+/**
+ * How the model's tokenizer decodes what is no part of a code point. U+FFFD stands for each byte of
+ * it in SentencePiece's texts. In those of byte-level tokenizers it stands for as many bytes as
+ * could have become one code point, and control tokens between them change nothing.
+ */
+export function replacesEachByte(model) {
+  const tokens = model.encode('\u{10fffd}'); // has no token of its own
+  return model.decode(tokens.slice(0, -1)).split('\ufffd').length > 2;
 }
 
 /**
@@ -51,23 +63,29 @@ export class Spelling {
   #drafts; // and what became of guesses at them
   #marker; // a token that has a text here and no bytes of its own
   #stops; // see #open
+  #eachByte;
   #silent = []; // tokens before the text's first, which have added nothing to it
   #begun = false; // there is a token that has
-  #raw = ''; // what the model has written, for #open
+  #first = []; // the text's first tokens, for #open
   #held = '';
   #opened;
   #tokens = []; // not yet given out
-  #pieces = []; // of those, the single bytes whose code point is not whole
+  #part = []; // the bytes of a code point that later ones may complete, each with its token
   #sent = 0; // bytes of text given out
   #at = 0; // bytes of the tokens given out
-  #points = 0; // their code points
+  #points = 0; // their whole code points
+  #rest = 0; // bytes that the next one lacks, if it has begun
 
-  /** `stops` are the call's stop strings, `tools` what it may call. */
-  constructor(model, { continues, listed, drafts, stops, tools }) {
+  /**
+   * `stops` are the call's stop strings, `tools` what it may call; `eachByte` is what
+   * replacesEachByte says.
+   */
+  constructor(model, { continues, listed, drafts, stops, tools, eachByte }) {
     this.#model = model;
     this.#continues = continues;
     this.#listed = listed;
     this.#drafts = drafts;
+    this.#eachByte = eachByte;
     if (tools) this.#marker = { token: tools.marker, bytes: Buffer.from(tools.form.marker) };
     this.#stops = continues
       ? stops.filter((stop) => stop.startsWith(' ')).map((stop) => Buffer.from(stop).toString('latin1'))
@@ -81,11 +99,13 @@ export class Spelling {
     let { text } = event;
     if (this.#listed || !this.#opened || (this.#continues && !this.#begun)) {
       const { bytes, space } = this.#look(event.token);
-      if (!this.#opened) this.#raw += bytes.toString('latin1');
+      const listed = (token, logprob, { bytes, space }) => ({ id: token, bytes: this.#continues ? bytes : bytes.subarray(space), logprob });
+      const own = { ...listed(event.token, isKnown ? writable(event.logprob) : null, { bytes, space }), open: 0, draft: this.#drafts ? event.draft : undefined };
+      this.#decode(own);
+      if (!this.#opened) this.#first.push(own);
       if (this.#listed) {
-        const listed = (token, logprob, { bytes, space }) => ({ id: token, bytes: this.#continues ? bytes : bytes.subarray(space), logprob });
-        const top = event.top.map((a) => listed(a.token, writable(a.logprob), this.#look(a.token)));
-        this.#add({ ...listed(event.token, isKnown ? writable(event.logprob) : null, { bytes, space }), top, draft: this.#drafts ? event.draft : undefined });
+        own.top = event.top.map((a) => listed(a.token, writable(a.logprob), this.#look(a.token)));
+        this.#tokens.push(own);
       }
       if (this.#continues) text = ' '.repeat(space) + text;
       if (bytes.length > space) this.#begun = true;
@@ -102,12 +122,13 @@ export class Spelling {
    */
   finish(event) {
     if (this.ended) return { text: '', tokens: [] };
+    this.#settle(true);
     let text = this.#open(event.text);
     if (!this.ended) text += this.#held;
     this.#sent += Buffer.byteLength(text);
-    this.#settle(true);
     const tokens = this.#take();
     if (this.#tokens.length > 0 && this.#at < this.#sent) {
+      this.#tokens.length = 1;
       this.#tokens[0].bytes = this.#tokens[0].bytes.subarray(0, this.#sent - this.#at);
       tokens.push(...this.#take());
     }
@@ -129,46 +150,64 @@ export class Spelling {
   #open(text) {
     if (this.#opened || this.ended) return text;
     this.#held += text;
-    if (this.#stops.some((stop) => this.#raw.startsWith(stop))) {
+    const written = Buffer.concat(this.#first.map((token) => token.bytes)).toString('latin1');
+    if (this.#stops.some((stop) => written.startsWith(stop))) {
       this.ended = true;
       return '';
     }
-    if (this.#stops.some((stop) => stop.startsWith(this.#raw))) return '';
+    if (this.#stops.some((stop) => stop.startsWith(written))) return '';
     this.#opened = true;
+    this.#first = [];
     const held = this.#held;
     this.#held = '';
     return held;
   }
 
-  #add(token) {
-    this.#tokens.push(token);
-    token.partial = token.bytes.length === 1 && token.bytes[0] >= 0x80;
-    if (token.partial) this.#pieces.push(token);
-    this.#settle(!token.partial);
+  // Makes of a token's bytes what the library's decoder makes of them in the text, as soon as that
+  // is certain.
+  #decode(token) {
+    const { bytes } = token;
+    // SentencePiece ends a code point at a control token.
+    if (bytes.length === 0 && this.#eachByte) this.#settle(true);
+    if (this.#part.length === 0 && isUtf8(bytes)) return;
+    token.bytes = Buffer.alloc(0);
+    token.open = bytes.length;
+    for (const byte of bytes) {
+      this.#part.push({ byte, token });
+      this.#settle(false);
+    }
   }
 
-  // Decides about pieces as the library's decoder does: a byte that is no part of a code point is
-  // U+FFFD in the text. Where nothing can complete them any more, all are decided.
+  // Decides about a part of a code point: about all of it where nothing can complete it any more,
+  // otherwise if its last byte is the code point's last or none of it.
+  //
+  // What is no code point is U+FFFD in the text, once for each byte or once for all of them. The
+  // token of the first byte has that then, and the others have nothing.
   #settle(all) {
-    while (this.#pieces.length > 0) {
-      let size = codePoint(Buffer.concat(this.#pieces.map((t) => t.bytes)));
-      if (size === 0 && !all) return;
-      if (size <= 0) {
-        this.#pieces[0].bytes = Buffer.from('\ufffd');
-        size = 1;
-      }
-      for (const token of this.#pieces.splice(0, size)) token.partial = false;
+    while (this.#part.length > 0) {
+      const state = stateOf(this.#part.map(({ byte }) => byte));
+      if (state === BEGUN && !all) return;
+      // A byte that is none of the code point may begin another one.
+      const size = state === BROKEN ? Math.max(this.#part.length - 1, 1) : this.#part.length;
+      this.#part.splice(0, size).forEach(({ byte, token }, i) => {
+        if (state === WHOLE) token.bytes = Buffer.concat([token.bytes, Buffer.of(byte)]);
+        else if (i === 0 || this.#eachByte) token.bytes = Buffer.concat([token.bytes, REPLACEMENT]);
+        token.open--;
+      });
     }
   }
 
   // The tokens whose text is given out.
   #take() {
     const taken = [];
-    while (this.#tokens.length > 0 && !this.#tokens[0].partial && this.#at + this.#tokens[0].bytes.length <= this.#sent) {
+    while (this.#tokens.length > 0 && this.#tokens[0].open === 0 && this.#at + this.#tokens[0].bytes.length <= this.#sent) {
       const token = this.#tokens.shift();
-      // A code point that has begun before is counted already.
-      token.offset = this.#points - (token.bytes.length > 0 && isContinuation(token.bytes[0]) ? 1 : 0);
-      for (const byte of token.bytes) if (!isContinuation(byte)) this.#points++;
+      token.offset = this.#points;
+      for (const byte of token.bytes) {
+        // As many bytes as the first of them has leading ones.
+        if (!isContinuation(byte)) this.#rest = Math.max(Math.clz32(~(byte << 24)), 1);
+        if (--this.#rest === 0) this.#points++;
+      }
       for (const a of token.top) if (a.id === token.id) a.bytes = token.bytes;
       this.#at += token.bytes.length;
       taken.push(token);

@@ -146,6 +146,14 @@ client() { # client py|js NAME COMMAND...: on the demo model, then on one that n
   $1 "$2" "$url" $pid
   ended
 }
+spelling() { # the tokens of SentencePiece, and those of byte-level BPE
+  start "$@" --ckpt_dir "$demo"
+  py spelling "$url" each
+  stopped
+  start "$@" --ckpt_dir "$root/tests/data/gguf/q4_0-llama3.gguf" --max_seq_len 64
+  py spelling "$url" part
+  stopped
+}
 constrained() {
   start "$@" --ckpt_dir "$demo" --cached-tokens
   py constrained "$url"
@@ -213,6 +221,7 @@ check() { # check NAME COMMAND...: all but the load; those first that take long
   run "real model" real_model "${one[@]}"
   run constrained constrained "${one[@]}"
   run protocol client py protocol "${one[@]}"
+  run spelling spelling "${one[@]}"
   run "client of PyPI" client py client "${one[@]}"
   run "client of npm" client js client "${one[@]}"
   run unread py unread "$endless" "${one[@]}"
