@@ -67,7 +67,7 @@ function stopsOf(body) {
 }
 
 // OpenAI's fields that change nothing here, whatever they say ...
-export const IGNORED = ['metadata', 'parallel_tool_calls', 'prompt_cache_key', 'prompt_cache_retention', 'safety_identifier', 'service_tier', 'store', 'user'];
+const IGNORED = ['metadata', 'parallel_tool_calls', 'prompt_cache_key', 'prompt_cache_retention', 'safety_identifier', 'service_tier', 'store', 'user'];
 // ... and values of further ones with which they ask for nothing.
 const HARMLESS = {
   function_call: ['auto', 'none'],
@@ -81,12 +81,11 @@ const COMMON = ['model', 'draft_len', 'temperature', 'top_p', 'top_k', 'min_p', 
   'bad_words', 'epsilon_cutoff', 'eta_cutoff', 'frequency_penalty', 'ignore_eos', 'logit_bias', 'min_tokens', 'no_repeat_ngram_size', 'presence_penalty',
   'speculation', 'stop_token_ids', 'typical_p', ...BEAM_FIELDS, ...CONSTRAINTS];
 
-// Refuses every field but COMMON, `own`, and what changes nothing.
-function checkNames(body, own) {
-  const known = new Set([...COMMON, ...own, ...IGNORED]);
+/** Refuses every field but those that are known, and what changes nothing. */
+export function checkNames(body, known) {
   for (const name of Object.keys(body).sort()) {
     const value = body[name];
-    if (value === null || known.has(name)) continue;
+    if (value === null || known.includes(name) || IGNORED.includes(name)) continue;
     const harmless = Object.hasOwn(HARMLESS, name) ? HARMLESS[name] : null;
     if (harmless === null) throw badRequest(name, `'${name}' is not supported.`);
     if (!harmless.some((one) => isDeepStrictEqual(one, value))) throw badRequest(name, `'${name}' is not supported with this value.`);
@@ -156,7 +155,7 @@ function badWordsOf(body, model) {
 
 // What the two protocols share; `limit` is the name that maxTokens has.
 function common(service, body, own, maxTokens, limit) {
-  checkNames(body, own);
+  checkNames(body, [...COMMON, ...own]);
   const { model = null } = body;
   if (model === null || model === '') throw badRequest('model', "You must provide a 'model' parameter.");
   if (typeof model !== 'string') throw badRequest('model', `'model' must be a string, not ${kind(model)}.`);

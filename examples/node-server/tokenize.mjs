@@ -1,13 +1,7 @@
 // /tokenize and /detokenize, as llama-server has them.
 import { badRequest, sendJson } from './http.mjs';
 import { kind, wellFormed } from './json.mjs';
-import { flag, IGNORED, tokensOf } from './request.mjs';
-
-function checkNames(body, known) {
-  for (const name of Object.keys(body).sort()) {
-    if (body[name] !== null && !known.includes(name) && !IGNORED.includes(name)) throw badRequest(name, `'${name}' is not supported.`);
-  }
-}
+import { checkNames, flag, tokensOf } from './request.mjs';
 
 export function tokenize(service, body) {
   checkNames(body, ['content', 'add_special', 'parse_special', 'with_pieces']);

@@ -34,6 +34,8 @@ LANGUAGES = [
     {"guided_choice": ["a"], "guided_regex": "a"}, {"guided_json": {}, "response_format": {"type": "text"}}, {"guided_json": {}, "response_format": FORMAT},
     {"guided_regex": "a", "ignore_eos": True}, {"guided_regex": None, "guided_json": None}, {"guided_regex": "a", "min_tokens": 3}, {"guided_regex": "abc", "logit_bias": {"100": -100}},
     {"guided_decoding_backend": "outlines"}, {"grammar": "root ::= a"}, {"guided_regex": "[ab]{3}", "n": 2, "stop": "b"}, {"guided_regex": "[ab]{3}", "logprobs": None, "echo": None}]
+# Fields of other requests, some with values that ask for nothing.
+UNASKED = ({"tools": []}, {"tools": [1]}, {"tool_choice": "none"}, {"tool_choice": "required"}, {"suffix": ""}, {"suffix": "x"}, {"functions": None}, {"user": 5}, {"max_tokens": 1}, {"__proto__": 5})
 BODIES = [
     ("/v1/completions", STORY | more) for more in (
         {}, {"n": 2, "logprobs": 2}, {"echo": True, "logprobs": 1}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}},
@@ -76,10 +78,10 @@ BODIES = [
         {"parallel_tool_calls": False}, {"parallel_tool_calls": 5}, {"chat_template_kwargs": {}}, {"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": 5}, *LANGUAGES,
         {"guided_regex": "[0-9]{3}", "messages": CHAT["messages"] + [{"role": "assistant", "content": "The"}]}, {"guided_regex": "[0-9]{3}", "logprobs": True, "top_logprobs": 2})
 ] + [
-    ("/tokenize", body) for body in ({"content": "Once"}, {"content": "a\ud83d", "with_pieces": True}, {"content": ""}, {"content": 5}, {}, {"content": "a", "add_special": True, "x": 1},
+    ("/tokenize", body) for body in ({"content": "Once"}, *({"content": "a", **more} for more in UNASKED), {"content": "a\ud83d", "with_pieces": True}, {"content": ""}, {"content": 5}, {}, {"content": "a", "add_special": True, "x": 1},
                                      {"content": "\u20ac", "with_pieces": True, "add_special": True}, {"content": "a", "parse_special": True}, {"content": "a", "add_special": 1})
 ] + [
-    ("/detokenize", body) for body in ({"tokens": [1, 713]}, {"tokens": []}, {"tokens": 5}, {}, {"tokens": [-1]}, {"tokens": [1024]}, {"tokens": ["a"]}, {"tokens": [1.0]}, {"tokens": [0.5]})
+    ("/detokenize", body) for body in ({"tokens": [1, 713]}, *({"tokens": [1], **more} for more in UNASKED), {"tokens": []}, {"tokens": 5}, {}, {"tokens": [-1]}, {"tokens": [1024]}, {"tokens": ["a"]}, {"tokens": [1.0]}, {"tokens": [0.5]})
 ]
 TOOL = {"type": "function", "function": {"name": "get_weather", "description": "\u20ac <b>", "parameters": {"2": 1.0, "1": 12345678901234567890}}}
 CALL = {"id": "123456789", "type": "function", "function": {"name": "now", "arguments": "{}"}}
