@@ -333,7 +333,7 @@ func (f *fields) chain(s *server, c *common) {
 		llamabi.NoRepeatNgramSize(f.integer("no_repeat_ngram_size", 0, 0, math.MaxInt32)),
 		llamabi.MinGenLen(c.minTokens),
 		llamabi.LogitBias(f.logitBias(s.vocabSize)),
-		llamabi.BadWords(f.badWords(s.model)...),
+		llamabi.BadWords(f.badWords(s)...),
 	)
 	if tokens := f.body["stop_token_ids"]; tokens != nil {
 		c.opts = append(c.opts, llamabi.StopTokens(f.tokens("stop_token_ids", "stop_token_ids", tokens, s.vocabSize)...))
@@ -379,7 +379,7 @@ func (f *fields) logitBias(vocabSize int) map[int32]float32 {
 }
 
 // badWords reads texts, as the tokens that they have at the start of a text and behind a space.
-func (f *fields) badWords(model *llamabi.Model) [][]int32 {
+func (f *fields) badWords(s *server) [][]int32 {
 	list, ok := f.body["bad_words"].([]any)
 	switch {
 	case !ok && f.body["bad_words"] != nil:
@@ -404,10 +404,14 @@ func (f *fields) badWords(model *llamabi.Model) [][]int32 {
 			return nil
 		}
 		word = strings.TrimLeft(word, " ")
-		bare, err := model.Encode(word, false, false)
-		spaced, err2 := model.Encode(" "+word, false, false)
+		bare, err := s.model.Encode(word, false, false)
+		spaced, err2 := s.model.Encode(" "+word, false, false)
 		if err := errors.Join(err, err2); err != nil {
-			f.err = err
+			f.err = s.asAPIError(err, "bad_words", 1)
+			return nil
+		}
+		if len(bare) == 0 { // a tokenizer may drop characters
+			f.fail("bad_words", "'bad_words[%d]' has no tokens, so nothing can be forbidden.", i)
 			return nil
 		}
 		words = append(words, bare)

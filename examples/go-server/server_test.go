@@ -4,7 +4,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+
+	"llamabi"
 )
 
 func TestAnswers503UntilTheModelIsLoaded(t *testing.T) {
@@ -37,6 +40,40 @@ func TestTheQueueTakesARequestOfAnySizeWhileThereIsRoom(t *testing.T) {
 	q.leave(126)
 	if err := q.enter(5); err != nil {
 		t.Errorf("with 2 sequences inside and room for 3, 5 more give %v", err)
+	}
+}
+
+// A model may be closed while a request is read.
+func TestTextsThatCannotBeEncodedAreAnAnswer(t *testing.T) {
+	model, err := llamabi.Open(t.Context(), "../../demo/meta", llamabi.WithThreads(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(settings{name: "model", maxBatchSize: 1, maxBody: 1 << 20, maxAnswer: 1 << 20}, &accessLog{out: io.Discard})
+	s.model = model
+	if err := s.measure(); err != nil {
+		t.Fatal(err)
+	}
+	s.loaded.Store(true)
+	if err := model.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, route := range []struct{ path, body string }{
+		{"/v1/completions", `{"model": "model", "prompt": "a", "bad_words": ["b"]}`},
+		{"/v1/completions", `{"model": "model", "prompt": [5]}`},
+		{"/v1/completions", `{"model": "model", "prompt": "a"}`},
+		{"/v1/chat/completions", `{"model": "model", "messages": [{"role": "user", "content": "a"}], "bad_words": ["b"]}`},
+		{"/tokenize", `{"content": "a"}`},
+		{"/detokenize", `{"tokens": [5]}`},
+	} {
+		request := httptest.NewRequest("POST", route.path, strings.NewReader(route.body))
+		request.Host = "localhost"
+		request.Header.Set("Content-Type", "application/json")
+		answer := httptest.NewRecorder()
+		s.routes().ServeHTTP(answer, request)
+		if text := answer.Body.String(); answer.Code != http.StatusServiceUnavailable || !strings.Contains(text, "shutting_down") {
+			t.Errorf("%s of %s is %d with a closed model: %s", route.path, route.body, answer.Code, text)
+		}
 	}
 }
 

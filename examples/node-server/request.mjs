@@ -149,6 +149,8 @@ function badWordsOf(body, model) {
     if (word === '') refuse("'bad_words' has an empty string, which would forbid everything.");
     if (bytes > MAX_STOP_BYTES) refuse(`'bad_words' has a string of ${bytes} bytes, at most ${MAX_STOP_BYTES} are taken.`);
     const [bare, spaced] = [model.encode(word), model.encode(` ${word}`)];
+    // A tokenizer may drop characters.
+    if (bare.length === 0) refuse(`'bad_words[${i}]' has no tokens, so nothing can be forbidden.`);
     return spaced.length === bare.length && spaced[0] !== bare[0] ? [bare, spaced] : [bare];
   });
 }

@@ -110,7 +110,7 @@ TOOL_BODIES = [
           for one in (True, False) for name, parameters in (
               ("a", None), ("a\"<&>", {}), ("\ud83d", {"x": 5}), ("a", 5), ("a", {"type": "string"}), ("a", {"type": ["object"]}), ("a", {"type": "object"}), ("a", {"$ref": "#/$defs/x"}),
               ("a", {"$defs": {"x": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}}, "$ref": "#/$defs/x"}), ("a", {"properties": []}))),
-        {"functions": [{"name": "f"}]}, {"function_call": "auto"}, {"tools": {}}, {"tools": [5]}, {"tools": [{}]}, {"tools": [{"type": "web_search"}]},
+        {"functions": [{"name": "f"}]}, {"bad_words": ["\u00ad"]}, {"function_call": "auto"}, {"tools": {}}, {"tools": [5]}, {"tools": [{}]}, {"tools": [{"type": "web_search"}]},
         {"tools": [{"type": "function"}]}, {"tools": [{"type": "function", "function": {}}]}, {"tools": [{"type": "function", "function": {"name": ""}}]},
         {"tools": [TOOL, {"type": "function", "function": {"name": "\ud83d"}}]}, {"chat_template_kwargs": []}, {"chat_template_kwargs": {"tools": 1, "messages": 2}},
         {"chat_template_kwargs": {"script": "\ud83d"}}, {"chat_template_kwargs": {"bos_token": 5, "add_generation_prompt": False}}, {"chat_template_kwargs": None},

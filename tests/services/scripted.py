@@ -33,6 +33,9 @@ BOTH = {
     "result": ["It is 21", " degrees", " in Zürich", "."],
     "plain": ["The sky", " is", " blue."],
 }
+# What one of the tokenizers drops: soft hyphens, and a space before one.
+DROPPED = {"mistral": None, "llama": None, "hermes": {
+    "type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": dropped}, "content": ""} for dropped in (" \u00ad", "\u00ad")]}}
 MARKERS = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": "<|python_tag|>"}
 CALLS = {
     "hermes": """{% for c in m.tool_calls or [] %}{{ '\n' }}<tool_call>
@@ -116,7 +119,7 @@ def write(form, folder):
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [{"id": 256 + i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
                          for i, (text, special) in enumerate(added.items())],
-        "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
+        "normalizer": DROPPED[form], "pre_tokenizer": level, "post_processor": None, "decoder": level,
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
                   "byte_fallback": False, "ignore_merges": False, "vocab": {c: b for b, c in byte_alphabet().items()}, "merges": []}})
     beginnings = "".join("{%% elif script == '%s' %%}<|%s|>" % (name, name) for name in scripts)
