@@ -52,13 +52,17 @@ async function traced(promise) {
   }
 }
 
-const isAborted = (signal) => signal instanceof AbortSignal && signal.aborted;
+// Before a call begins: one that nobody gets must not run, and its failure would be nobody's.
+function isAborted(signal) {
+  if (signal === undefined) return false;
+  if (!(signal instanceof AbortSignal)) throw new TypeError('signal must be an AbortSignal');
+  return signal.aborted;
+}
 
 // Runs `stop` when the signal is aborted; returns what undoes that.
 function onAbort(signal, stop) {
   if (signal === undefined) return () => {};
-  if (!(signal instanceof AbortSignal)) throw new TypeError('signal must be an AbortSignal');
-  if (signal.aborted) stop();
+  if (isAborted(signal)) stop();
   signal.addEventListener('abort', stop, { once: true });
   return () => signal.removeEventListener('abort', stop);
 }
@@ -242,12 +246,10 @@ class Model {
   async encodeAsync(text, { bos = false, eos = false, special = false, maxTokens, signal } = {}) {
     const handle = this.#handle;
     // Of a short text the call may be over before it hears of that.
-    if (signal?.aborted) throw new LlamaError(addon.statuses.LLAMA_CANCELLED, 'the encoding was stopped before it began');
-    // The signal is looked at first: if it is none, no call is left behind that nobody waits for.
-    let call;
+    if (isAborted(signal)) throw new LlamaError(addon.statuses.LLAMA_CANCELLED, 'the encoding was stopped before it began');
+    const call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens, {});
     const off = onAbort(signal, () => native.stop(call));
     try {
-      call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens, {});
       return await traced(native.promise(call));
     } finally {
       off();

@@ -3,7 +3,7 @@
 const { rmSync, mkdtempSync, writeFileSync } = require('node:fs');
 const { tmpdir } = require('node:os');
 const { basename, join } = require('node:path');
-const { assert, test, behaviour, Model, root, demo, failure, assertFails, long, room } = require('./support.js');
+const { assert, test, behaviour, Model, root, demo, sleep, failure, assertFails, long, room } = require('./support.js');
 
 behaviour('busy', async () => {
   const model = await demo({ maxBatchSize: 2, ...room });
@@ -99,6 +99,27 @@ test('half of a surrogate pair is refused, with argument and index', async () =>
   await refused(Model.open('\ud83d'), 'ckptDir');
   // Whole pairs, and a U+FFFD that was meant, are text.
   for (const text of ['\ud83d\ude00', '\ufffd', '\ufffd\ud83d\ude00\ufffd']) assert.equal(model.decode(model.encode(text)), text);
+  await model.close();
+});
+
+test('a wrong signal is refused before a call begins', async () => {
+  const model = await demo({ ...room, maxBatchSize: 1 });
+  for (const signal of [new AbortController(), { aborted: true }, 5, null]) {
+    for (const wrong of [
+      () => Model.open('/nonexistent', { signal }),
+      () => model.generate([1], { ...long, signal }),
+      () => model.chat({ messages: [{ role: 'user', content: 'a' }] }, { ...long, signal }),
+      () => model.stream('Once', { ...long, signal }).next(),
+      () => model.compress(['a'], { rate: 2, signal }),
+      () => model.encodeAsync('a b', { maxTokens: 1, signal }),
+    ]) {
+      const error = await failure(wrong);
+      assert(error instanceof TypeError && /signal must be an AbortSignal/.test(error.message), `${wrong}: ${error}`);
+    }
+  }
+  await sleep(200); // what had begun would run by now, or have failed unheard, which fails this test
+  const { running, waiting } = model.timings();
+  assert.deepEqual([running, waiting], [0, 0]);
   await model.close();
 });
 
