@@ -67,6 +67,25 @@ function onAbort(signal, stop) {
   return () => signal.removeEventListener('abort', stop);
 }
 
+// Of streams that were dropped: what takes their listeners off.
+const dropped = new FinalizationRegistry((off) => off());
+
+// The same for a stream's call, which ends when nobody holds it any more: a signal that lives long
+// must not. A function of its own, for closures of one scope share what any of them holds.
+function onAbortOfStream(signal, call) {
+  if (signal === undefined) return () => {};
+  const weak = new WeakRef(call);
+  const off = onAbort(signal, () => {
+    const held = weak.deref();
+    if (held !== undefined) native.stop(held);
+  });
+  dropped.register(call, off, off);
+  return () => {
+    dropped.unregister(off);
+    off();
+  };
+}
+
 function closed() {
   const error = new LlamaError(addon.statuses.LLAMA_E_INVALID_ARGUMENT, 'the model is closed');
   error.code = 'ERR_LLAMABI_CLOSED';
@@ -174,8 +193,7 @@ class Model {
     const { signal, shouldStop, ...rest } = options ?? {};
     if (rest.grammar !== undefined) rest.grammar = sourceOf(rest.grammar);
     const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {}, shouldStop, isAborted(signal));
-    const off = onAbort(signal, () => native.stop(call));
-    return { call, off };
+    return { call, off: streaming ? onAbortOfStream(signal, call) : onAbort(signal, () => native.stop(call)) };
   }
 
   async #run(kind, prompt, options) {

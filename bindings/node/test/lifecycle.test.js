@@ -49,6 +49,29 @@ test('a stream that nobody holds any more frees its slot', async () => {
   assert.equal(assertRan(ran), 'freed\n');
 });
 
+test('streams that were dropped leave nothing on a signal that lives on', async () => {
+  const ran = await script(
+    `s.demo({ maxSeqLen: 4096, maxBatchSize: 16 }).then(async (model) => {
+      const { signal } = (globalThis.app = new AbortController());
+      const listeners = () => require('node:events').getEventListeners(signal, 'abort').length;
+      const threads = () => require('node:fs').readdirSync('/proc/self/task').length;
+      const before = threads();
+      const held = model.stream('Once', { ...${endless}, signal });
+      await held.next();
+      const lose = async () => void (await model.stream('Once', { ...${endless}, signal }).next());
+      for (let i = 0; i < 10; i++) await lose();
+      await s.until(() => (gc(), threads() <= before + 1 && listeners() === 1), 'only one is left', 60_000);
+      // The one that is held still hears the signal, however often the collector has run.
+      app.abort();
+      s.assert.equal((await s.collect(held)).at(-1).finishReason, 'cancelled');
+      s.assert.equal(listeners(), 0);
+      console.log('freed');
+    })`,
+    { flags: ['--expose-gc'] }
+  );
+  assert.equal(assertRan(ran), 'freed\n');
+});
+
 test('a model that nobody holds any more is freed, its calls run on', async () => {
   const ran = await script(
     `(async () => {
