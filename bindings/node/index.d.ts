@@ -468,7 +468,10 @@ export class Model {
   /** Compile a grammar, so that calls need not. Rejects with LLAMA_E_INVALID_ARGUMENT where it is none. */
   grammar(source: GrammarSource): Promise<Grammar>;
 
-  /** Loads a LoRA adapter for calls to choose (`adapter`), weighted by `scale` (1). Gives its id. */
+  /**
+   * Loads a LoRA adapter for calls to choose (`adapter`), weighted by `scale` (1). Gives its id;
+   * rejects with LLAMA_CANCELLED if the model is closed meanwhile.
+   */
   addAdapter(dir: string, scale?: number): Promise<number>;
   /** No new call may name the adapter; its memory is free when the last call that runs with it has ended. */
   dropAdapter(id: number): void;
@@ -480,7 +483,7 @@ export class Model {
   /** Throws what has made the model unusable, if anything has: a rank that is gone, for example. */
   checkHealth(): void;
 
-  /** End running calls and streams as cancelled, and free the memory. Again: nothing. */
+  /** End all calls and streams that have begun as cancelled, and free the memory. Again: nothing. */
   close(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
 }

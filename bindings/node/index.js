@@ -358,7 +358,14 @@ class Stream {
     return this;
   }
 
+  // The call begins here and not in its turn, before which the model may be closed.
   next() {
+    try {
+      this.#begin();
+    } catch (error) {
+      this.#end();
+      return Promise.reject(error);
+    }
     const turn = this.#turn.then(() => this.#next());
     this.#turn = turn.catch(() => {});
     return turn;
@@ -378,9 +385,12 @@ class Stream {
     return { done: false, value: this.#events[this.#taken++] };
   }
 
+  #begin() {
+    if (!this.#ended) this.#running ??= this.#start();
+  }
+
   async #fetch() {
     try {
-      this.#running ??= this.#start();
       this.#events = (await traced(native.next(this.#running.call))) ?? this.#end();
       this.#taken = 0;
     } catch (error) {
@@ -400,7 +410,7 @@ class Stream {
 
   stop(index = 0) {
     if (this.#ended) return;
-    this.#running ??= this.#start();
+    this.#begin();
     native.stopSequence(this.#running.call, index);
   }
 

@@ -18,6 +18,7 @@ napi_value Awaited::promise(napi_env env) {
 }
 
 void Awaited::finished() {
+  leave();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     finished_ = true;
@@ -160,9 +161,9 @@ Close::Close(std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle)
     : Awaited(std::move(owner)), handle_(std::move(handle)) {}
 
 void Close::run() noexcept {
-  llama_destroy(handle_->llama);
-  handle_->stop(); // a stream whose reader has fallen behind waits for it, not for the library
+  handle_->stop();
   handle_->wait();
+  llama_destroy(handle_->llama);
   finished();
 }
 
@@ -176,8 +177,7 @@ void Close::on_loop(napi_env env) {
 
 Compile::Compile(
     std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, int32_t kind, std::string source)
-    : Awaited(std::move(owner)), handle_(std::move(handle)), kind_(kind),
-      source_(std::move(source)) {
+    : ModelCall(std::move(owner), std::move(handle)), kind_(kind), source_(std::move(source)) {
   err_.struct_size = sizeof err_;
 }
 
@@ -215,6 +215,7 @@ void AddAdapter::run() noexcept {
 void AddAdapter::on_loop(napi_env env) {
   this->env->finish(self());
   settle(env, [&] {
+    if (handle_->closing) throw_llama(env, LLAMA_CANCELLED, "the model was closed meanwhile");
     check(env, status_, err_);
     return number(env, id_);
   });

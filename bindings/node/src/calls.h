@@ -26,15 +26,15 @@ private:
   size_t dropped_ = 0;
 };
 
-struct Generation;
+struct ModelCall;
 
 // Shared by the JavaScript object and the calls that run.
 struct Handle {
   ~Handle() { llama_destroy(llama); }
-  // Any thread, around a generation.
-  void enter(Generation *call);
-  void leave(Generation *call);
-  // Ends all generations; then, on another thread, waits until they have left.
+  // Around a call: on the environment's thread before it starts, and on its own when it ends.
+  void enter(ModelCall *call);
+  void leave(ModelCall *call);
+  // Ends all calls that have entered; then, on another thread, waits until they have left.
   void stop();
   void wait();
 
@@ -47,11 +47,12 @@ struct Handle {
   llama_t *llama = nullptr;
   std::shared_ptr<Log> log;      // outlives the calls of the handle
   std::atomic<int64_t> bytes{0}; // that the garbage collector was told of
+  bool closing = false;          // the environment's thread alone
 
 private:
   std::mutex mutex_;
   std::condition_variable left_;
-  std::set<Generation *> inside_;
+  std::set<ModelCall *> inside_;
 
   struct Compiled {
     int32_t kind;
@@ -68,6 +69,9 @@ struct Awaited : Call {
   using Call::Call;
   // Once, or, for a stream, again whenever the last one has settled.
   napi_value promise(napi_env env);
+  // On the environment's thread, before the call's own starts. `finished` undoes it.
+  virtual void enter() {}
+  virtual void leave() {}
 
 protected:
   // Settles the promise, if there is one, with what `make` returns or throws.
@@ -81,6 +85,18 @@ protected:
   napi_deferred deferred_ = nullptr;
   llama_status status_ = LLAMA_OK;
   llama_error err_{};
+};
+
+// A call on a model. To close the model stops it and waits for it, and only then is the handle
+// destroyed: a call that has begun never finds it gone, however late its thread gets there.
+struct ModelCall : Awaited {
+  ModelCall(std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle)
+      : Awaited(std::move(owner)), handle_(std::move(handle)) {}
+  void enter() override { handle_->enter(this); }
+  void leave() override { handle_->leave(this); }
+
+protected:
+  const std::shared_ptr<Handle> handle_;
 };
 
 void out_of_memory(llama_status &status, llama_error &err);
@@ -143,7 +159,7 @@ private:
 };
 
 // Compiles a grammar, so that calls find it.
-struct Compile final : Awaited {
+struct Compile final : ModelCall {
   Compile(
       std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle, int32_t kind, std::string source);
   void run() noexcept override;
@@ -151,12 +167,12 @@ struct Compile final : Awaited {
   void on_loop(napi_env env) override;
 
 private:
-  std::shared_ptr<Handle> handle_;
   const int32_t kind_;
   const std::string source_;
 };
 
-// Loads an adapter; settles with its id.
+// Loads an adapter; settles with its id. No ModelCall: of what it may wait for, ranks in other
+// processes, llama_destroy alone lets go.
 struct AddAdapter final : Awaited {
   AddAdapter(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
       napi_value dir, napi_value scale);
@@ -172,7 +188,7 @@ private:
 };
 
 // Shortens a prompt; settles with what is left of each segment.
-struct Compress final : Awaited {
+struct Compress final : ModelCall {
   Compress(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
       napi_value segments, napi_value options);
   ~Compress() override;
@@ -181,13 +197,12 @@ struct Compress final : Awaited {
   void on_loop(napi_env env) override;
 
 private:
-  std::shared_ptr<Handle> handle_;
   std::vector<Segment> segments_;
   CompressOptions options_;
   llama_result_t *result_ = nullptr;
 };
 
-struct Generation final : Awaited {
+struct Generation final : ModelCall {
   // `kind` is "tokens", "text", "dialog" or "messages", `input` an array of these. `chat` is an
   // object, what surrounds messages. `should_stop` is a function or undefined; a stream holds it
   // weakly, for it may well hold the stream.
@@ -213,7 +228,6 @@ private:
   void pull(llama_stream_t *stream);
   void settle_next(napi_env env);
 
-  std::shared_ptr<Handle> handle_;
   std::vector<int32_t> tokens_;
   std::vector<std::string> texts_;
   std::vector<Message> messages_;
@@ -242,7 +256,7 @@ private:
 
 // Encodes a text or a dialog, decodes tokens, or renders a dialog, which is one call of the
 // library. It can be stopped while it encodes a text, which may be of any length.
-struct Tokenize final : Awaited {
+struct Tokenize final : ModelCall {
   // `kind` says what `input` is: "text", "dialog", "tokens", or messages as JSON ("messages", and
   // "render" for their text). `flags` are LLAMA_ENC_*, of a text; `chat` is what surrounds
   // messages.
@@ -257,7 +271,6 @@ struct Tokenize final : Awaited {
 private:
   template <class T, class F> void fill(std::vector<T> &out, size_t size, F f);
 
-  std::shared_ptr<Handle> handle_;
   std::string text_;
   std::vector<Message> messages_;
   std::vector<int32_t> tokens_;

@@ -7,7 +7,7 @@ namespace addon {
 
 Compress::Compress(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
     napi_value segments, napi_value options)
-    : Awaited(std::move(owner)), handle_(std::move(handle)), segments_(to_segments(env, segments)),
+    : ModelCall(std::move(owner), std::move(handle)), segments_(to_segments(env, segments)),
       options_(env, options) {
   err_.struct_size = sizeof err_;
   options_.c.cancel = new_cancel(env);

@@ -10,8 +10,8 @@ namespace addon {
 Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
     const std::string &kind, napi_value input, napi_value options, bool streaming, napi_value chat,
     napi_value should_stop)
-    : Awaited(std::move(owner)), streaming(streaming), handle_(std::move(handle)),
-      options_(env, options), chat_(env, chat) {
+    : ModelCall(std::move(owner), std::move(handle)), streaming(streaming), options_(env, options),
+      chat_(env, chat) {
   kind_ = kind == "tokens"     ? kTokens
           : kind == "text"     ? kText
           : kind == "messages" ? kMessages
@@ -61,7 +61,6 @@ void Generation::run() noexcept {
     return on_texts(l, prompts.data(), lens_.data(), n, &options_.c, out, &err_);
   };
   try {
-    handle_->enter(this);
     std::shared_ptr<llama_grammar_t> grammar;
     if (options_.grammar_kind != 0) {
       grammar = handle_->grammar(options_.grammar_kind, options_.grammar_source, status_, err_);
@@ -85,7 +84,6 @@ void Generation::run() noexcept {
   } catch (const std::bad_alloc &) {
     out_of_memory(status_, err_);
   }
-  handle_->leave(this);
   finished();
 }
 

@@ -75,12 +75,12 @@ std::shared_ptr<Handle> handle_of(napi_env env, napi_value value) {
   return *static_cast<std::shared_ptr<Handle> *>(data);
 }
 
-void Handle::enter(Generation *call) {
+void Handle::enter(ModelCall *call) {
   std::lock_guard<std::mutex> lock(mutex_);
   inside_.insert(call);
 }
 
-void Handle::leave(Generation *call) {
+void Handle::leave(ModelCall *call) {
   std::lock_guard<std::mutex> lock(mutex_);
   inside_.erase(call);
   left_.notify_all();
@@ -88,7 +88,7 @@ void Handle::leave(Generation *call) {
 
 void Handle::stop() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (Generation *call : inside_) call->stop();
+  for (ModelCall *call : inside_) call->stop();
 }
 
 void Handle::wait() {

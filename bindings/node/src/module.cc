@@ -54,7 +54,13 @@ static napi_value started(
   bool stop = false;
   if (aborted != nullptr && napi_get_value_bool(env, aborted, &stop) == napi_ok && stop)
     call->stop();
-  call->env->start(call);
+  call->enter();
+  try {
+    call->env->start(call);
+  } catch (...) {
+    call->leave();
+    throw;
+  }
   return value;
 }
 
@@ -65,7 +71,10 @@ static napi_value open(napi_env env, const Arguments &a) {
 
 // close(handle) -> call
 static napi_value close(napi_env env, const Arguments &a) {
-  return started(env, std::make_shared<Close>(Env::of(env), handle_of(env, a[0])));
+  const auto handle = handle_of(env, a[0]);
+  const napi_value call = started(env, std::make_shared<Close>(Env::of(env), handle));
+  handle->closing = true;
+  return call;
 }
 
 // generate(handle, kind, input, options, streaming, chat, shouldStop, aborted) -> call; its promise

@@ -8,7 +8,7 @@ namespace addon {
 
 Tokenize::Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Handle> handle,
     const std::string &kind, napi_value input, uint32_t flags, size_t max_tokens, napi_value chat)
-    : Awaited(std::move(owner)), handle_(std::move(handle)), chat_(env, chat), flags_(flags),
+    : ModelCall(std::move(owner), std::move(handle)), chat_(env, chat), flags_(flags),
       max_tokens_(max_tokens) {
   kind_ = kind == "text"       ? kText
           : kind == "dialog"   ? kDialog

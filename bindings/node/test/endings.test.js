@@ -190,6 +190,29 @@ behaviour('close_while_running', async () => {
   await until(() => other.timings().generatedTokens > 200, 'it runs ahead of its reader');
   await other.close();
   assert.equal((await collect(slow)).at(-1).finishReason, 'cancelled');
+
+  // So are calls that have just begun: the threads of most of them come later than the close.
+  for (let round = 0; round < 4; round++) {
+    const model = await demo(room);
+    const calls = Array.from({ length: 60 }, () => model.textCompletion(['Once', 'Twice'], { ...long, numReturnSequences: 2 }));
+    const streams = Array.from({ length: 60 }, () => model.stream(['Once', 'Twice'], long));
+    const pending = streams.map((stream) => stream.next());
+    const compressed = model.compress(['Once upon a time'.repeat(1000)]);
+    const encoded = failure(model.encodeAsync('a b '.repeat(4 << 20)));
+    const added = failure(model.addAdapter(root('tests/data/adapters/plain')));
+    const closed = model.close();
+    assertFails(await failure(model.textCompletion('Once')), 'ERR_LLAMABI_CLOSED');
+    assertFails(await failure(model.stream('Once').next()), 'ERR_LLAMABI_CLOSED');
+    for (const call of calls) assert.deepEqual((await call).map((each) => each.finishReason), Array(4).fill('cancelled'));
+    for (const [i, stream] of streams.entries()) {
+      const events = [(await pending[i]).value, ...(await collect(stream))];
+      const ends = events.filter((event) => event.type === 'finish').map((event) => event.finishReason);
+      assert.deepEqual(ends, ['cancelled', 'cancelled']);
+    }
+    assert.equal((await compressed)[0].finishReason, 'cancelled');
+    for (const error of await Promise.all([encoded, added])) assertFails(error, 'LLAMA_CANCELLED');
+    await closed;
+  }
 });
 
 test('dispose closes', async () => {
