@@ -91,7 +91,7 @@ func (m *Model) ChatMessages(ctx context.Context, request ChatRequest, opts ...G
 	if err != nil {
 		return Result{}, err
 	}
-	results, err := m.run(ctx, opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
+	results, err := m.run(ctx, 1, opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
 		return C.llama_chat(m.c, unsafe.SliceData(c.messages), unsafe.SliceData(c.lens), 1, &c.c, o, out, err)
 	})
 	if len(results) == 0 {

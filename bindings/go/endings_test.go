@@ -4,6 +4,7 @@ package llamabi_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"runtime"
@@ -231,6 +232,99 @@ func TestCloseWhileRunning(t *testing.T) {
 		last = err
 	}
 	wantError(t, last, llamabi.ErrCancelled)
+}
+
+// closing is a context that closes the model when a call, which has begun, asks whether it ends.
+type closing struct {
+	context.Context
+	model *llamabi.Model
+}
+
+func (c closing) Done() <-chan struct{} {
+	c.model.Close()
+	return nil
+}
+
+// What had begun before Close ends as cancelled, though the library never saw it while the model
+// was open; what begins later is refused. There is no third end.
+func TestCloseBetween(t *testing.T) {
+	between := func() (context.Context, *llamabi.Model) {
+		model := open(t, demo)
+		return closing{context.Background(), model}, model
+	}
+	cancelled := func(results []llamabi.Result, err error) {
+		t.Helper()
+		wantError(t, err, llamabi.ErrCancelled, "the model is closed")
+		equal(t, errors.Is(err, llamabi.ErrClosed), true)
+		for _, result := range results {
+			equal(t, result, llamabi.Result{FinishReason: llamabi.FinishCancelled})
+		}
+	}
+	user := [][]llamabi.Message{{{Role: "user", Content: "a"}}}
+
+	ctx, model := between()
+	results, err := model.Generate(ctx, [][]int32{{1}, {2}}, llamabi.NumReturnSequences(3))
+	cancelled(results, err)
+	equal(t, len(results), 6)
+	ctx, model = between()
+	results, err = model.TextCompletion(ctx, []string{"a", "b"})
+	cancelled(results, err)
+	equal(t, len(results), 2)
+	ctx, model = between()
+	results, err = model.Chat(ctx, user)
+	cancelled(results, err)
+	equal(t, len(results), 1)
+	ctx, model = between()
+	result, err := model.ChatMessages(ctx, llamabi.ChatRequest{Messages: json.RawMessage(`[]`)})
+	cancelled([]llamabi.Result{result}, err)
+	ctx, model = between()
+	cancelled(model.Compress(ctx, []llamabi.Segment{{Text: "a"}}, llamabi.CompressOptions{}))
+	ctx, model = between()
+	for _, err := range model.Stream(ctx, [][]int32{{1}}) {
+		cancelled(nil, err)
+	}
+	ctx, model = between()
+	for _, err := range model.StreamText(ctx, []string{"a"}) {
+		cancelled(nil, err)
+	}
+	ctx, model = between()
+	for _, err := range model.StreamChat(ctx, user) {
+		cancelled(nil, err)
+	}
+}
+
+// The same of calls without a context, which Close meets wherever they are.
+func TestCloseBeside(t *testing.T) {
+	const data = "../../tests/data/adapters/"
+	for name, call := range map[string]func(*llamabi.Model) error{
+		"Timings":    func(m *llamabi.Model) error { _, err := m.Timings(); return err },
+		"Info":       func(m *llamabi.Model) error { _, err := m.Info(); return err },
+		"Encode":     func(m *llamabi.Model) error { _, err := m.Encode("a", true, true); return err },
+		"Decode":     func(m *llamabi.Model) error { _, err := m.Decode([]int32{5}); return err },
+		"NewGrammar": func(m *llamabi.Model) error { _, err := m.NewGrammarJSON(); return err },
+		"AddAdapter": func(m *llamabi.Model) error { _, err := m.AddAdapter(data+"plain", 1); return err },
+	} {
+		for range 50 {
+			model := open(t, data+"base", llamabi.WithMaxSeqLen(16))
+			var all sync.WaitGroup
+			for range 4 {
+				all.Add(1)
+				go func() {
+					defer all.Done()
+					var err error
+					for err == nil {
+						err = call(model)
+					}
+					if !errors.Is(err, llamabi.ErrClosed) {
+						t.Errorf("%s: %v", name, err)
+					}
+				}()
+			}
+			runtime.Gosched()
+			model.Close()
+			all.Wait()
+		}
+	}
 }
 
 // A model that nobody closed is closed by the garbage collector.

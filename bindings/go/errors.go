@@ -122,6 +122,10 @@ func (e *cError) init() *C.llama_error {
 // toError is the error of a status that is not LLAMA_OK; ctx and h (nil: none) may be why.
 func (e *cError) toError(ctx context.Context, status C.llama_status, h *handle) *Error {
 	err := &Error{Status: Status(status), Message: C.GoString((*C.char)(unsafe.Pointer(&e.c.message)))}
+	// Close came between the call's beginning and the library, which knows no such handle any more.
+	if err.Status == ErrInvalidArgument && h != nil && h.isClosed() {
+		err.Status, err.Message = ErrCancelled, ""
+	}
 	if err.Status == ErrCancelled {
 		if ctx.Err() != nil {
 			err.causes = []error{ctx.Err()}

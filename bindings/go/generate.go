@@ -106,14 +106,14 @@ type Message struct {
 // error.
 func (m *Model) Generate(ctx context.Context, prompts [][]int32, opts ...GenerateOption) ([]Result, error) {
 	tokens, lens := flatten(prompts)
-	return m.run(ctx, opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
+	return m.run(ctx, len(prompts), opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
 		return C.llama_generate(m.c, unsafe.SliceData(tokens), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
 	})
 }
 
 // TextCompletion continues texts, as [Model.Generate] continues tokens.
 func (m *Model) TextCompletion(ctx context.Context, prompts []string, opts ...GenerateOption) ([]Result, error) {
-	return m.run(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
+	return m.run(ctx, len(prompts), opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
 		texts, lens := cStrings(prompts, pin)
 		return C.llama_text_completion(m.c, unsafe.SliceData(texts), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
 	})
@@ -124,14 +124,14 @@ func (m *Model) TextCompletion(ctx context.Context, prompts []string, opts ...Ge
 // format. In the Llama 2 format a dialog is perhaps a system message, then user and assistant in
 // turn, ending with user.
 func (m *Model) Chat(ctx context.Context, dialogs [][]Message, opts ...GenerateOption) ([]Result, error) {
-	return m.run(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
+	return m.run(ctx, len(dialogs), opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
 		msgs, lens := cDialogs(dialogs, pin)
 		return C.llama_chat_completion(m.c, unsafe.SliceData(msgs), unsafe.SliceData(lens), C.size_t(len(lens)), o, out, err)
 	})
 }
 
-// run surrounds the three calls that wait for a result.
-func (m *Model) run(ctx context.Context, opts []GenerateOption,
+// run surrounds the calls that wait for the results of n prompts.
+func (m *Model) run(ctx context.Context, n int, opts []GenerateOption,
 	generate func(*runtime.Pinner, *C.llama_generate_options, **C.llama_result_t, *C.llama_error) C.llama_status,
 ) ([]Result, error) {
 	end, err := m.call()
@@ -162,9 +162,25 @@ func (m *Model) run(ctx context.Context, opts []GenerateOption,
 	own.deciders.repanic()
 	results := resultsOf(result)
 	if status != C.LLAMA_OK {
-		return results, cerr.toError(ctx, status, m.handle)
+		err := cerr.toError(ctx, status, m.handle)
+		if err.Status == ErrCancelled && result == nil {
+			results = neverBegun(n, o)
+		}
+		return results, err
 	}
 	return results, nil
+}
+
+// neverBegun is what a call has that was cancelled before the library saw it: the ends of its
+// sequences.
+func neverBegun(n int, o *C.llama_generate_options) []Result {
+	const most = 65_536 // as many can a call have
+	n *= max(int(o.num_return_sequences), 1)
+	results := make([]Result, min(n, most))
+	for i := range results {
+		results[i].FinishReason = FinishCancelled
+	}
+	return results
 }
 
 func flatten(prompts [][]int32) ([]C.int32_t, []C.size_t) {

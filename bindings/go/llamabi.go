@@ -127,9 +127,9 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	return m, nil
 }
 
-// Close cancels the calls and streams that run, which end with [ErrCancelled] and what they have;
-// the last of them drops the weights. Close does not wait for them, and may be called again, at any
-// time, from anywhere. What is called afterwards fails with [ErrClosed].
+// Close cancels the calls and streams that have begun, which end with [ErrCancelled] and what they
+// have; the last of them drops the weights. Close does not wait for them, and may be called again,
+// at any time, from anywhere. What is called afterwards fails with [ErrClosed].
 func (m *Model) Close() error {
 	if m.handle != nil {
 		m.cleanup.Stop()
