@@ -3,6 +3,7 @@
 package llamabi_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -324,6 +325,37 @@ func TestCloseBeside(t *testing.T) {
 			model.Close()
 			all.Wait()
 		}
+	}
+}
+
+// The bytes of a token are the library's, which Close must not take away while they are copied.
+func TestCloseBesideTokenBytes(t *testing.T) {
+	for range 100 {
+		model := open(t, demo, llamabi.WithMaxSeqLen(16))
+		want := make([][]byte, 1024)
+		for token := range want {
+			want[token] = must(model.TokenBytes(int32(token)))(t)
+		}
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for token := i; ; token = (token + 1) % len(want) {
+					got, err := model.TokenBytes(int32(token))
+					if err != nil {
+						equal(t, err, llamabi.ErrClosed)
+						return
+					}
+					if !bytes.Equal(got, want[token]) {
+						t.Errorf("token %d is %q, was %q", token, got, want[token])
+					}
+				}
+			}()
+		}
+		runtime.Gosched()
+		model.Close()
+		all.Wait()
 	}
 }
 

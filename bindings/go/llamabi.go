@@ -145,9 +145,10 @@ type handle struct {
 	logHandle cgo.Handle // of &sink; 0: no log
 	sink      logSink
 
-	mu     sync.Mutex
-	closed bool
-	calls  int
+	mu      sync.Mutex
+	closed  bool
+	calls   int
+	borrows int // calls that read memory of the library's, which has to wait for them
 }
 
 func (h *handle) close() {
@@ -158,9 +159,34 @@ func (h *handle) close() {
 	}
 	h.closed = true
 	h.calls++
+	borrowed := h.borrows > 0
 	h.mu.Unlock()
-	C.llama_destroy(h.c)
+	if !borrowed {
+		C.llama_destroy(h.c)
+	}
 	h.leave()
+}
+
+// borrow begins, inside a call, a look at memory that llama_destroy frees: Close leaves the handle
+// to the last that gives back.
+func (h *handle) borrow() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return ErrClosed
+	}
+	h.borrows++
+	return nil
+}
+
+func (h *handle) giveBack() {
+	h.mu.Lock()
+	h.borrows--
+	last := h.closed && h.borrows == 0
+	h.mu.Unlock()
+	if last {
+		C.llama_destroy(h.c)
+	}
 }
 
 // enter begins a call. The handle's C number is good until leave, and refused by C, not

@@ -89,6 +89,10 @@ func (m *Model) TokenBytes(token int32) ([]byte, error) {
 		return nil, err
 	}
 	defer end()
+	if err := m.borrow(); err != nil {
+		return nil, err
+	}
+	defer m.giveBack()
 	var p *C.char
 	var n C.size_t
 	var cerr cError
