@@ -9,6 +9,7 @@
 #include "options.hpp"
 #include "values.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -218,6 +219,17 @@ struct Dialogs {
     }
   }
 };
+
+/// The ends of `n` sequences of a call that was cancelled before the library saw it.
+inline std::vector<Completion> never_begun(std::size_t n) {
+  constexpr std::size_t most = 65536; // as many can a call have
+  std::vector<Completion> all((std::min)(n, most));
+  for (Completion &c : all) {
+    c.finish_reason = LLAMA_FINISH_CANCELLED;
+    c.stats.struct_size = sizeof c.stats;
+  }
+  return all;
+}
 
 inline std::vector<Completion> completions(const llama_result_t *r, bool with_alternatives) {
   std::vector<Completion> all(llama_result_count(r));

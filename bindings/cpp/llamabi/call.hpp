@@ -7,6 +7,7 @@
 
 #include "error.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -15,6 +16,16 @@
 #include <utility>
 
 namespace llamabi::detail {
+
+/// Whether a model is closed, which it may be beside other calls.
+class Life {
+public:
+  bool closed() const noexcept { return closed_; }
+  void close() noexcept { closed_ = true; }
+
+private:
+  std::atomic<bool> closed_{false};
+};
 
 /// One call into the library: where its error goes, and what a callback of it threw.
 class Call {
@@ -32,6 +43,13 @@ public:
 
   llama_error *err() noexcept { return &error_; }
 
+  /// The call goes to a model, and begins now unless it has.
+  void begin(const std::shared_ptr<const Life> &life) {
+    if (model_) return;
+    if (life->closed()) throw error(LLAMA_E_INVALID_ARGUMENT, "the model is closed");
+    model_ = life;
+  }
+
   /// Runs a callback; false once one has thrown: nothing may unwind into the library.
   template <class F> bool guard(F &&callback) noexcept {
     if (thrown_) return false;
@@ -46,12 +64,25 @@ public:
   /// Rethrows what a callback threw, then throws if `status` is a failure.
   llama_status finish(llama_status status) {
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+    // `close` may come between the call's beginning and the library, which then knows no such
+    // handle.
+    if (status == LLAMA_E_INVALID_ARGUMENT && overtaken()) return LLAMA_CANCELLED;
     if (status < 0) throw error(status, error_.message);
     return status;
   }
 
+  /// The same where a cancelled call has nothing to return.
+  void finish_whole(llama_status status) {
+    if (finish(status) == LLAMA_OK) return;
+    throw error(
+        LLAMA_CANCELLED, overtaken() ? "the model was closed meanwhile" : "the call was cancelled");
+  }
+
 private:
+  bool overtaken() const noexcept { return model_ && model_->closed(); }
+
   Call *outer_;
+  std::shared_ptr<const Life> model_; // a callback may destroy the model itself
   llama_error error_{};
   std::exception_ptr thrown_;
 };
@@ -87,7 +118,7 @@ template <class Buffer, class F> Buffer filled(std::size_t guess, F &&call) {
     buffer.resize(n);
     status = call(buffer.data(), buffer.size(), &n, c.err());
   }
-  if (c.finish(status) == LLAMA_CANCELLED) throw error(LLAMA_CANCELLED, "encoding was cancelled");
+  c.finish_whole(status);
   buffer.resize(n);
   return buffer;
 }

@@ -8,7 +8,6 @@
 #include "options.hpp"
 #include "values.hpp"
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,8 +21,7 @@ using Log = std::function<void(std::int32_t, std::string_view)>;
 /// Frees a model, and only then lets go of what its log lines are given to.
 struct Destroy {
   std::shared_ptr<const Log> log;
-  /// Set by `close`, which may run beside other calls.
-  std::unique_ptr<std::atomic<bool>> closed = std::make_unique<std::atomic<bool>>(false);
+  std::shared_ptr<Life> life = std::make_shared<Life>();
   void operator()(llama_t *model) const noexcept { llama_destroy(model); }
 };
 

@@ -16,7 +16,7 @@ class error : public std::runtime_error {
 public:
   error(llama_status status, const std::string &message)
       : std::runtime_error(message), status_(status) {}
-  /// `LLAMA_E_*`; `LLAMA_CANCELLED` where loading or encoding was stopped.
+  /// `LLAMA_E_*`; `LLAMA_CANCELLED` where a call was stopped that has nothing to return.
   llama_status status() const noexcept { return status_; }
 
 private:

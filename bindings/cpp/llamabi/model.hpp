@@ -46,11 +46,11 @@ public:
       throw error(LLAMA_CANCELLED, "loading " + ckpt_dir + " was cancelled");
   }
 
-  /// Cancels what runs and unloads; again does nothing. Calls and streams that run end as
-  /// cancelled.
+  /// Cancels what has begun and unloads; again does nothing. Calls and streams that have begun end
+  /// as cancelled.
   void close() {
     if (!handle_) return;
-    handle_.get_deleter().closed->store(true);
+    handle_.get_deleter().life->close();
     detail::Call call;
     llama_destroy(handle_.get());
     call.finish(LLAMA_OK);
@@ -61,13 +61,14 @@ public:
   std::uint32_t add_adapter(const std::string &dir, float scale = 1) const {
     std::uint32_t id = 0;
     detail::Call call;
-    call.finish(llama_adapter_add(live(), detail::c_string(dir, "dir"), scale, &id, call.err()));
+    call.finish_whole(
+        llama_adapter_add(live(), detail::c_string(dir, "dir"), scale, &id, call.err()));
     return id;
   }
   /// No new call may name the adapter; see `llama_adapter_drop`.
   void drop_adapter(std::uint32_t id) const {
     detail::Call call;
-    call.finish(llama_adapter_drop(live(), id, call.err()));
+    call.finish_whole(llama_adapter_drop(live(), id, call.err()));
   }
 
   /// Continue tokens; see `llama_generate`.
@@ -163,7 +164,8 @@ public:
     const llama_status status =
         llama_compress(live(), borrowed.data(), borrowed.size(), &o, &out, call.err());
     const detail::Result result(out);
-    call.finish(status);
+    if (call.finish(status) == LLAMA_CANCELLED && !result)
+      return detail::never_begun(segments.size());
     return detail::completions(out, false);
   }
 
@@ -231,7 +233,7 @@ public:
     const char *p = nullptr;
     std::size_t n = 0;
     detail::Call call;
-    call.finish(llama_token_bytes(live(), token, &p, &n, call.err()));
+    call.finish_whole(llama_token_bytes(live(), token, &p, &n, call.err()));
     return {p, n};
   }
 
@@ -239,14 +241,14 @@ public:
     Info info{};
     info.struct_size = sizeof info;
     detail::Call call;
-    call.finish(llama_get_info(live(), &info, call.err()));
+    call.finish_whole(llama_get_info(live(), &info, call.err()));
     return info;
   }
   Timings timings() const {
     Timings timings{};
     timings.struct_size = sizeof timings;
     detail::Call call;
-    call.finish(llama_get_timings(live(), &timings, call.err()));
+    call.finish_whole(llama_get_timings(live(), &timings, call.err()));
     return timings;
   }
 
@@ -255,13 +257,13 @@ public:
     Rank rank{};
     rank.struct_size = sizeof rank;
     detail::Call call;
-    call.finish(llama_get_rank(live(), number, &rank, call.err()));
+    call.finish_whole(llama_get_rank(live(), number, &rank, call.err()));
     return rank;
   }
   /// Throws what has made the model unusable, if anything has; see `llama_health`.
   void check_health() const {
     detail::Call call;
-    call.finish(llama_health(live(), call.err()));
+    call.finish_whole(llama_health(live(), call.err()));
   }
 
   /// For llamabi.h itself.
@@ -270,39 +272,41 @@ public:
 private:
   friend class Grammar;
 
-  /// The handle, for calls. One that is closed during a call ends it as cancelled, or the library
-  /// refuses it.
+  /// The handle, for the innermost call of this thread, which begins with that: one that is closed
+  /// from then on ends it as cancelled.
   llama_t *live() const {
     if (!handle_) throw error(LLAMA_E_INVALID_ARGUMENT, "the model was moved from");
-    if (*handle_.get_deleter().closed) throw error(LLAMA_E_INVALID_ARGUMENT, "the model is closed");
+    detail::Call::current()->begin(handle_.get_deleter().life);
     return handle_.get();
   }
 
+  /// A call with `n` prompts.
   template <class F>
-  std::vector<Completion> run(const GenerateOptions &options, F &&function) const {
+  std::vector<Completion> run(std::size_t n, const GenerateOptions &options, F &&function) const {
     detail::GenerateArguments arguments(options, false);
     detail::Call call;
     llama_result_t *out = nullptr;
     const llama_status status = function(arguments.get(), &out, call.err());
     const detail::Result result(out);
-    call.finish(status);
+    if (call.finish(status) == LLAMA_CANCELLED && !result)
+      return detail::never_begun(n * (std::max)(options.num_return_sequences, 1U));
     return detail::completions(out, options.top_logprobs != 0);
   }
   std::vector<Completion> run_tokens(const Token *tokens, const std::size_t *lens, std::size_t n,
       const GenerateOptions &options) const {
-    return run(options, [&](auto *o, auto *out, auto *err) {
+    return run(n, options, [&](auto *o, auto *out, auto *err) {
       return llama_generate(live(), tokens, lens, n, o, out, err);
     });
   }
   std::vector<Completion> run_texts(const detail::Texts &p, const GenerateOptions &options) const {
-    return run(options, [&](auto *o, auto *out, auto *err) {
+    return run(p.lens.size(), options, [&](auto *o, auto *out, auto *err) {
       return llama_text_completion(
           live(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
   }
   std::vector<Completion> run_dialogs(
       const detail::Dialogs &p, const GenerateOptions &options) const {
-    return run(options, [&](auto *o, auto *out, auto *err) {
+    return run(p.lens.size(), options, [&](auto *o, auto *out, auto *err) {
       return llama_chat_completion(
           live(), p.messages.data(), p.lens.data(), p.lens.size(), o, out, err);
     });
@@ -311,7 +315,7 @@ private:
   std::vector<Completion> run_messages(
       const detail::Texts &p, const ChatOptions &chat, const GenerateOptions &options) const {
     const llama_chat_options c = detail::chat_options(chat);
-    return run(options, [&](auto *o, auto *out, auto *err) {
+    return run(p.lens.size(), options, [&](auto *o, auto *out, auto *err) {
       return llama_chat(live(), p.prompts.data(), p.lens.data(), p.lens.size(), &c, o, out, err);
     });
   }
@@ -357,7 +361,8 @@ inline Grammar::Grammar(const Model &model, std::int32_t kind, std::string_view 
   const char *text = none ? nullptr : source.data() == nullptr ? "" : source.data();
   llama_grammar_t *grammar = nullptr;
   detail::Call call;
-  call.finish(llama_grammar_new(model.live(), kind, text, source.size(), &grammar, call.err()));
+  call.finish_whole(
+      llama_grammar_new(model.live(), kind, text, source.size(), &grammar, call.err()));
   grammar_.reset(grammar, llama_grammar_free);
 }
 

@@ -88,7 +88,9 @@ public:
   int fd() const noexcept { return llama_stream_fd(stream_.get()); }
   /// Ends a sequence behind the events that were taken of it, from any thread; see
   /// `llama_stream_stop`.
-  void stop(std::size_t index) const { detail::check(llama_stream_stop(stream_.get(), index)); }
+  void stop(std::size_t index) const {
+    if (!unopened_) detail::check(llama_stream_stop(stream_.get(), index));
+  }
   /// Cancels what still runs; from any thread. A `next` that waits returns `LLAMA_CANCELLED`.
   void close() noexcept { llama_stream_free(stream_.get()); }
   llama_stream_t *get() const noexcept { return stream_.get(); }
@@ -104,7 +106,7 @@ private:
     status_ = open(arguments.get(), &out, call.err());
     stream_.reset(out);
     callbacks_ = arguments.take_callbacks();
-    call.finish(status_);
+    status_ = call.finish(status_);
     unopened_ = out == nullptr; // the model was closed meanwhile: cancelled
   }
 

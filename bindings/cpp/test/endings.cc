@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <dlfcn.h>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -12,6 +14,50 @@ using llamabi::Event;
 using llamabi::Token;
 using test::collect;
 using test::openings;
+
+// Some functions of the library's, with a moment in front of them: by then a call of the binding's
+// has begun, and has not got there.
+static std::function<void()> before_the_library; // once
+
+template <class F> static F *library(const char *name, F *) {
+  if (before_the_library) std::exchange(before_the_library, nullptr)();
+  return reinterpret_cast<F *>(dlsym(RTLD_NEXT, name));
+}
+#define LIBRARY(name) library(#name, name)
+
+extern "C" {
+llama_status llama_text_completion(llama_t *l, const char *const *prompts, const size_t *lens,
+    size_t n, const llama_generate_options *o, llama_result_t **out, llama_error *err) {
+  return LIBRARY(llama_text_completion)(l, prompts, lens, n, o, out, err);
+}
+llama_status llama_compress(llama_t *l, const llama_segment *segments, size_t n,
+    const llama_compress_options *o, llama_result_t **out, llama_error *err) {
+  return LIBRARY(llama_compress)(l, segments, n, o, out, err);
+}
+llama_status llama_stream_open_text(llama_t *l, const char *const *prompts, const size_t *lens,
+    size_t n, const llama_generate_options *o, llama_stream_t **out, llama_error *err) {
+  return LIBRARY(llama_stream_open_text)(l, prompts, lens, n, o, out, err);
+}
+llama_status llama_encode_text_bounded(const llama_t *l, const char *s, size_t len, uint32_t flags,
+    size_t max_tokens, const llama_cancel_t *cancel, int32_t *buf, size_t cap, size_t *n,
+    llama_error *err) {
+  return LIBRARY(llama_encode_text_bounded)(l, s, len, flags, max_tokens, cancel, buf, cap, n, err);
+}
+llama_status llama_grammar_new(const llama_t *l, int32_t kind, const char *source, size_t len,
+    llama_grammar_t **out, llama_error *err) {
+  return LIBRARY(llama_grammar_new)(l, kind, source, len, out, err);
+}
+llama_status llama_get_timings(const llama_t *l, llama_timings *t, llama_error *err) {
+  return LIBRARY(llama_get_timings)(l, t, err);
+}
+// As if it had waited for other ranks when the model was closed.
+llama_status llama_adapter_add(
+    llama_t *l, const char *dir, float scale, uint32_t *id, llama_error *err) {
+  const bool waits = before_the_library != nullptr;
+  const auto add = LIBRARY(llama_adapter_add);
+  return waits ? LLAMA_CANCELLED : add(l, dir, scale, id, err);
+}
+}
 
 BEHAVIOUR(cancel_mid_prefill) {
   // Whole, it would take many seconds: `other` sees it under way, however late it gets a processor.
@@ -256,6 +302,35 @@ BEHAVIOUR(close_while_running) {
   model.close();
   for (auto &t : threads) t.join();
   CHECK(cancelled == 4);
+}
+
+// What has only just begun ends as cancelled, too; what begins later is refused.
+TEST(close_before_the_library) {
+  const auto closing = [] {
+    auto model = std::make_unique<llamabi::Model>(test::demo_model());
+    before_the_library = [model = model.get()] { model->close(); };
+    return model;
+  };
+  const auto o = test::endless();
+  CHECK(closing()->text_completion("Once", o).finish_reason == LLAMA_FINISH_CANCELLED);
+  auto several = o;
+  several.num_return_sequences = 2;
+  const auto all = closing()->text_completion(std::vector<std::string>{"Once", "Twice"}, several);
+  CHECK(all.size() == 4);
+  for (const Completion &c : all)
+    CHECK(c.finish_reason == LLAMA_FINISH_CANCELLED && c.tokens.empty() && c.text.empty());
+  const auto left = closing()->compress({{"Once"}, {"Twice"}});
+  CHECK(left.size() == 2 && left.at(1).finish_reason == LLAMA_FINISH_CANCELLED);
+  const auto opened = closing();
+  auto stream = opened->stream("Once", o);
+  CHECK(stream.begin() == stream.end() && stream.status() == LLAMA_CANCELLED);
+  stream.stop(0);
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model is closed", opened->stream("Once", o));
+  // What has nothing to return says so.
+  THROWS(LLAMA_CANCELLED, "the model was closed meanwhile", closing()->encode("Once"));
+  THROWS(LLAMA_CANCELLED, "the model was closed meanwhile", closing()->timings());
+  THROWS(LLAMA_CANCELLED, "the model was closed meanwhile", llamabi::Grammar::json(*closing()));
+  THROWS(LLAMA_CANCELLED, "the model was closed meanwhile", closing()->add_adapter("somewhere"));
 }
 
 BEHAVIOUR(busy) {
