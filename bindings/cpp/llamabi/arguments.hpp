@@ -40,7 +40,7 @@ public:
     c_.max_unread_ms = o.max_unread_ms;
     c_.precision = o.precision;
     c_.stall_memory_bytes = o.stall_memory_bytes;
-    if (!o.chat_template.empty()) c_.chat_template = o.chat_template.c_str();
+    if (!o.chat_template.empty()) c_.chat_template = c_string(o.chat_template, "chat_template");
     c_.chat_now = o.chat_now;
     for (const auto &[dir, scale] : o.adapters) {
       adapters_.push_back(c_string(dir, "adapters"));

@@ -408,6 +408,8 @@ BEHAVIOUR(bad_arguments) {
   THROWS(invalid, "model_parallel_size",
       open(test::demo(), [](auto &o) { o.model_parallel_size = 3; }));
   THROWS(invalid, "NUL", llamabi::Model(std::string("demo\0x", 6)));
+  THROWS(invalid, "chat_template contains a NUL",
+      open(test::demo(), [](auto &o) { o.chat_template = std::string("a\0b", 3); }));
   THROWS(LLAMA_E_UNSUPPORTED, "", open(test::demo(), [](auto &o) {
     o.device = LLAMA_DEVICE_CPU, o.weights_dtype = LLAMA_DTYPE_FP8;
   }));
