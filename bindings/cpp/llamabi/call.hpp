@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
@@ -17,14 +18,19 @@
 
 namespace llamabi::detail {
 
-/// Whether a model is closed, which it may be beside other calls.
+/// Whether a model is closed, which it may be beside other calls, and how many of these read memory
+/// that is the handle's.
 class Life {
 public:
-  bool closed() const noexcept { return closed_; }
-  void close() noexcept { closed_ = true; }
+  bool closed() const noexcept { return (state_ & closed_) != 0; }
+  void borrow() noexcept { ++state_; }
+  /// Both: whether the handle is to be destroyed, now that nobody reads.
+  bool close() noexcept { return state_.fetch_or(closed_) == 0; }
+  bool give_back() noexcept { return --state_ == closed_; }
 
 private:
-  std::atomic<bool> closed_{false};
+  static constexpr std::uint32_t closed_ = 1U << 31;
+  std::atomic<std::uint32_t> state_{0}; // closed_, and the number of readers
 };
 
 /// One call into the library: where its error goes, and what a callback of it threw.

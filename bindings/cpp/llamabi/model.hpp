@@ -50,9 +50,8 @@ public:
   /// as cancelled.
   void close() {
     if (!handle_) return;
-    handle_.get_deleter().life->close();
     detail::Call call;
-    llama_destroy(handle_.get());
+    if (handle_.get_deleter().life->close()) llama_destroy(handle_.get());
     call.finish(LLAMA_OK);
   }
 
@@ -233,6 +232,7 @@ public:
     const char *p = nullptr;
     std::size_t n = 0;
     detail::Call call;
+    const Loan loan(*this);
     call.finish_whole(llama_token_bytes(live(), token, &p, &n, call.err()));
     return {p, n};
   }
@@ -279,6 +279,25 @@ private:
     detail::Call::current()->begin(handle_.get_deleter().life);
     return handle_.get();
   }
+
+  /// For a call that reads what is the handle's: a `close` leaves the handle to the last of them.
+  /// Before `live`: a `close` that this comes too late for has to be seen there.
+  class Loan {
+  public:
+    explicit Loan(const Model &model) noexcept
+        : handle_(model.handle_.get()), life_(model.handle_.get_deleter().life) {
+      if (handle_ != nullptr) life_->borrow();
+    }
+    ~Loan() {
+      if (handle_ != nullptr && life_->give_back()) llama_destroy(handle_);
+    }
+    Loan(const Loan &) = delete;
+    Loan &operator=(const Loan &) = delete;
+
+  private:
+    llama_t *handle_;
+    std::shared_ptr<detail::Life> life_;
+  };
 
   /// A call with `n` prompts.
   template <class F>

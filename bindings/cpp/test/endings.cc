@@ -50,6 +50,14 @@ llama_status llama_grammar_new(const llama_t *l, int32_t kind, const char *sourc
 llama_status llama_get_timings(const llama_t *l, llama_timings *t, llama_error *err) {
   return LIBRARY(llama_get_timings)(l, t, err);
 }
+// This one's moment comes behind it.
+llama_status llama_token_bytes(
+    const llama_t *l, int32_t token, const char **p, size_t *n, llama_error *err) {
+  const auto moment = std::exchange(before_the_library, nullptr);
+  const llama_status status = LIBRARY(llama_token_bytes)(l, token, p, n, err);
+  if (moment) moment();
+  return status;
+}
 // As if it had waited for other ranks when the model was closed.
 llama_status llama_adapter_add(
     llama_t *l, const char *dir, float scale, uint32_t *id, llama_error *err) {
@@ -331,6 +339,17 @@ TEST(close_before_the_library) {
   THROWS(LLAMA_CANCELLED, "the model was closed meanwhile", closing()->timings());
   THROWS(LLAMA_CANCELLED, "the model was closed meanwhile", llamabi::Grammar::json(*closing()));
   THROWS(LLAMA_CANCELLED, "the model was closed meanwhile", closing()->add_adapter("somewhere"));
+  // What is read of the model's memory is there until it has been read.
+  const auto read = closing();
+  const auto close = std::exchange(before_the_library, nullptr);
+  const std::string bytes = read->token_bytes(300);
+  before_the_library = [&] {
+    close();
+    CHECK(llama_health(read->get(), nullptr) == LLAMA_OK);
+  };
+  CHECK(read->token_bytes(300) == bytes && !bytes.empty());
+  CHECK(llama_health(read->get(), nullptr) == LLAMA_E_INVALID_ARGUMENT);
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the model is closed", read->token_bytes(300));
 }
 
 BEHAVIOUR(busy) {
