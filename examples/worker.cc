@@ -58,8 +58,14 @@ const char *finish_name(std::int32_t reason) {
     return "length";
   case LLAMA_FINISH_STOP_STRING:
     return "stop_string";
-  default:
+  case LLAMA_FINISH_CANCELLED:
     return "cancelled";
+  case LLAMA_FINISH_UNREAD:
+    return "unread";
+  case LLAMA_FINISH_NOT_FINITE:
+    return "not_finite";
+  default: // what nobody asks for here
+    return "other";
   }
 }
 

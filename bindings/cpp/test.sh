@@ -117,6 +117,25 @@ answers "a file" "$expected"
 "${worker[@]}" </dev/null >"$work/answers"
 answers "nothing" ''
 
+# A copy of the demo model whose first layer overflows at every token: bf16 weights, finite all of them.
+cp -R "$root/demo/hf" "$work/overflowing"
+python3 - "$work/overflowing/model.safetensors" <<'EOF'
+import json, sys
+with open(sys.argv[1], 'r+b') as file:
+    n = int.from_bytes(file.read(8), 'little')
+    header = json.loads(file.read(n))
+    def put(name, index, bf16):
+        file.seek(8 + n + header[name]['data_offsets'][0] + 2 * index)
+        file.write(bf16.to_bytes(2, 'little'))
+    rows, width = header['model.embed_tokens.weight']['shape']
+    for row in range(rows):
+        put('model.embed_tokens.weight', row * width, 0x447a) # 1000
+    for part in 'gate', 'up':
+        put(f'model.layers.0.mlp.{part}_proj.weight', 0, 0x7149) # 1e30
+EOF
+printf 'Once\n' | timeout 300 "$work/worker" --ckpt_dir "$work/overflowing" >"$work/answers"
+answers "a model that overflows" '1 not_finite 0\n'
+
 reads() { # reads PID: it has its model, and has taken all that is in the pipe; from then on a signal finds it waiting
   for _ in {1..1200}; do
     if grep -qsx llamabi-engine /proc/$1/task/*/comm &&
