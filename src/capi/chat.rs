@@ -244,7 +244,7 @@ pub unsafe extern "C" fn llama_encode_chat(
         match chat.encode(tokenizer, &request, Bound::default())? {
             Encoding::Tokens(tokens) => out.fill(&tokens, None)?,
             Encoding::Unsafe => return Err(Failure::invalid(UNSAFE_ERROR)),
-            Encoding::TooLong(least) => unreachable!("{least} tokens and no bound"),
+            Encoding::TooLong { least, .. } => unreachable!("{least} tokens and no bound"),
         }
         Ok(LLAMA_OK)
     })

@@ -247,7 +247,7 @@ pub unsafe extern "C" fn llama_encode_dialog(
         match chat.encode_turns(tokenizer, &messages, Bound::default())? {
             Encoding::Tokens(tokens) => out.fill(&tokens, None)?,
             Encoding::Unsafe => return Err(Failure::invalid(chat::UNSAFE_ERROR)),
-            Encoding::TooLong(least) => unreachable!("{least} tokens and no bound"),
+            Encoding::TooLong { least, .. } => unreachable!("{least} tokens and no bound"),
         }
         Ok(LLAMA_OK)
     })

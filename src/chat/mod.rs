@@ -85,8 +85,13 @@ pub enum Encoding {
     Tokens(Vec<Token>),
     /// A message contains a special tag; the reference answers [`UNSAFE_ERROR`].
     Unsafe,
-    /// It has more than [`Bound::max_tokens`], namely at least this many.
-    TooLong(usize),
+    /// It has more than [`Bound::max_tokens`].
+    TooLong {
+        /// How many bytes the text has that was to be encoded.
+        bytes: usize,
+        /// As many tokens at least.
+        least: usize,
+    },
 }
 
 /// Whether Meta's Llama 2 format is what messages become with this tokenizer: so with
@@ -143,7 +148,8 @@ pub fn encode_dialog(
         reserve::vec("the tokens of a dialog", &mut tokens, 1)?;
         tokens.push(tokenizer.bos_id());
         if let Encoded::TooLong(least) = tokenizer.encode_onto(&text, &mut tokens, bound)? {
-            return Ok(Encoding::TooLong(least));
+            let bytes = dialog.iter().map(|m| m.content.len()).sum();
+            return Ok(Encoding::TooLong { bytes, least });
         }
         if turn.len() == 2 {
             reserve::vec("the tokens of a dialog", &mut tokens, 1)?;

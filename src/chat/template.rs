@@ -291,7 +291,10 @@ fn tokens(
     let (text, runs) = (&rendered.text, &rendered.runs);
     match tokenizer.encode_rendered_onto(text, runs, parse_special, &mut tokens, bound)? {
         Encoded::Whole => Ok(Encoding::Tokens(tokens)),
-        Encoded::TooLong(least) => Ok(Encoding::TooLong(least)),
+        Encoded::TooLong(least) => {
+            let bytes = text.len();
+            Ok(Encoding::TooLong { bytes, least })
+        }
     }
 }
 

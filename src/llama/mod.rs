@@ -185,8 +185,7 @@ impl Llama {
         let encode = |(index, dialog): (usize, &&[Turn<'_>])| {
             let bound = self.bound(cancel);
             let encoding = self.chat.encode_turns(&*self.tokenizer, dialog, bound)?;
-            let bytes = dialog.iter().map(|m| m.content.len()).sum();
-            self.prompt(index, bytes, encoding)
+            self.prompt(index, encoding)
         };
         all(dialogs, encode)
     }
@@ -200,16 +199,16 @@ impl Llama {
         let encode = |(index, request): (usize, &ChatRequest<'_>)| {
             let bound = self.bound(cancel);
             let encoding = self.chat.encode(&*self.tokenizer, request, bound)?;
-            self.prompt(index, request.messages.len(), encoding)
+            self.prompt(index, encoding)
         };
         all(requests, encode)
     }
 
-    fn prompt(&self, index: usize, bytes: usize, encoding: Encoding) -> Result<Prompt> {
+    fn prompt(&self, index: usize, encoding: Encoding) -> Result<Prompt> {
         match encoding {
             Encoding::Tokens(tokens) => Ok(Prompt::Tokens(tokens)),
             Encoding::Unsafe => Ok(Prompt::Refused(UNSAFE_ERROR)),
-            Encoding::TooLong(least) => Err(self.too_long(index, bytes, least)),
+            Encoding::TooLong { bytes, least } => Err(self.too_long(index, bytes, least)),
         }
     }
 

@@ -156,7 +156,9 @@ fn a_bound_ends_the_encoding_early() {
     };
     assert!(matches!(within(len), Encoding::Tokens(tokens) if tokens.len() == len));
     for max in 0..len {
-        assert!(matches!(within(max), Encoding::TooLong(least) if max < least && least <= len));
+        assert!(
+            matches!(within(max), Encoding::TooLong { least, .. } if max < least && least <= len)
+        );
     }
     let cancel = Cancel::new();
     cancel.trigger();
