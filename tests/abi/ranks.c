@@ -272,6 +272,8 @@ int main(int argc, char **argv) {
   run(2, s, argv[1]);
   s.rank = 1;
   run(2, s, argv[1]);
+  s.name = "slow";
+  run(4, s, argv[1]);
   s.name = "missing";
   run(2, s, argv[1]);
   s.name = "never";

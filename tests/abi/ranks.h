@@ -293,6 +293,21 @@ static int32_t no(void *user_data, float fraction) {
   return 0;
 }
 
+static float shared; /* the last share that a rank has heard */
+static double paused;
+
+/* A rank that loads for longer than the others may be silent, and is not silent itself. */
+static int32_t slowly(void *user_data, float fraction) {
+  const double at_a_time = timeout_ms / 8.0;
+  CHECK(fraction > shared);
+  shared = fraction;
+  if (*(const uint32_t *)user_data == scenario.rank && paused < timeout_ms * 1.4) {
+    sleep_ms((long)at_a_time);
+    paused += at_a_time;
+  }
+  return 1;
+}
+
 static pid_t forked = -1; /* 0 in the child */
 
 /* Forks the first time. */
@@ -432,9 +447,15 @@ static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
       o.log = fork_once_for_a_line;
       o.log_level = LLAMA_LOG_INFO;
     }
+    if (is("slow")) {
+      o.progress = slowly;
+      o.progress_user_data = &comm.rank;
+    }
     status = llama_worker_run(mine, &o, &e);
+    if (is("slow")) CHECK(shared == 1);
+    if (is("slow") && comm.rank == scenario.rank) CHECK(paused >= timeout_ms * 1.4);
     if (o.log != NULL) end_forked(status, &e);
-    if (is("same") || is("fork") || is("free") || is("adapters") || is("refuse"))
+    if (is("slow") || is("same") || is("fork") || is("free") || is("adapters") || is("refuse"))
       CHECK(status == LLAMA_OK);
     else if (is("missing") && comm.rank == scenario.rank)
       CHECK(status == LLAMA_E_IO);
@@ -456,6 +477,13 @@ static int run_rank(llama_comm comm, struct scenario which, const char *dir) {
       check_refusal(l, dir);
     else
       loses_a_loader(l, dir);
+    llama_free(l);
+  } else if (is("slow")) { /* the others are well, though they had nothing to say */
+    llama_error e;
+    e.struct_size = sizeof e;
+    EXPECT(LLAMA_OK, llama_build(dir, NULL, &o, &l, err));
+    sleep_ms(timeout_ms);
+    CHECK(llama_health(l, &e) == LLAMA_OK);
     llama_free(l);
   } else if (is("free")) { /* in the middle of a stream */
     llama_stream_t *s = NULL;

@@ -15,7 +15,7 @@ use crate::ranks::figures::Figures;
 use crate::ranks::processes::adapters::Orders;
 use crate::ranks::processes::comm::Comm;
 use crate::ranks::processes::handshake::{Found, Hello, Offer, check_room};
-use crate::ranks::processes::link::{BEAT, Link};
+use crate::ranks::processes::link::Link;
 use crate::ranks::processes::message::Kind as Message;
 use crate::ranks::processes::{Processes, Shared, serve};
 use crate::{Error, Result};
@@ -240,7 +240,8 @@ impl Build<'_> {
                 if !said.say(link.progress()) {
                     return Err(Error::Cancelled);
                 }
-                match link.is_time(BEAT / 4) {
+                let every = link.patience();
+                match link.is_time(every) {
                     true => link.tell_all(Message::Progress, |m| m.f32(1.0)),
                     false => Ok(()),
                 }
@@ -251,7 +252,12 @@ impl Build<'_> {
         if !said.say(1.0) {
             return Err(Error::Cancelled);
         }
-        shared.link().tell_all(Message::Start, |m| m)?;
+        {
+            let mut link = shared.link();
+            link.tell_all(Message::Start, |m| m)?;
+            // Ranks that were ready have waited for the slowest.
+            link.forget_silence();
+        }
         let runner = share.among(runner, shared)?;
         shared.link().forget_cancel();
         let ranks = hellos.iter().zip(&found);

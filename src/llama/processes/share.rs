@@ -11,7 +11,7 @@ use crate::llama::{BuildOptions, Device};
 use crate::model::{Config, Cuts, Runner, matrices::LAYER, rope};
 use crate::ranks::processes::Shared;
 use crate::ranks::processes::handshake::Found;
-use crate::ranks::processes::link::{BEAT, Link, MOST};
+use crate::ranks::processes::link::{Link, MOST};
 use crate::ranks::processes::message::{Kind as Message, Writer};
 use crate::{Error, Result};
 use std::path::Path;
@@ -107,8 +107,8 @@ impl<'a, K: Kind> Share<'a, K> {
         opened.map_err(|error| self.explain(error))
     }
 
-    /// Reads this rank's weights, and tells the others how far it is. The caller hears the smallest
-    /// share of all ranks.
+    /// Reads this rank's weights, and tells the others how far it is. On rank 0 the caller hears the
+    /// smallest share of all ranks, on others this rank's.
     pub fn load(
         &self,
         backend: K::Backend,
@@ -119,14 +119,18 @@ impl<'a, K: Kind> Share<'a, K> {
         let mut failed = None;
         let mut tell = |share: f32| {
             let mut link = shared.link();
-            let told = match link.is_time(BEAT / 4) {
+            let every = link.patience();
+            let told = match link.is_time(every) {
                 true => link.tell_all(Message::Progress, |m| m.f32(share)),
                 false => link.look(),
             };
-            let least = share.min(link.progress());
+            let heard = match self.rank {
+                0 => share.min(link.progress()),
+                _ => share,
+            };
             drop(link);
             match told {
-                Ok(()) => said.say(least),
+                Ok(()) => said.say(heard),
                 Err(error) => {
                     failed = Some(error);
                     false

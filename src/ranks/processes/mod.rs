@@ -25,7 +25,7 @@ mod tests;
 use crate::backend::{Answer, Choices, Limits, Run, Step, Watch, Wire};
 use crate::{Error, Result};
 use adapters::{Desks, Orders};
-use link::{BEAT, Link};
+use link::Link;
 use message::Kind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -242,7 +242,7 @@ impl Run for Processes {
     }
 
     fn beats(&self) -> Option<Duration> {
-        Some(BEAT)
+        Some(self.link.link().beats())
     }
 
     fn beat(&mut self) -> Result<()> {

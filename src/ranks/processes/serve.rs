@@ -3,7 +3,6 @@
 
 use super::Shared;
 use super::adapters::{Adapters, Load};
-use super::link::BEAT;
 use super::message::{Kind, Message};
 use crate::backend::{Choices, Run, Step};
 use crate::{Error, Result, reserve};
@@ -37,12 +36,14 @@ fn listen(
     let mut step = Step::default();
     let mut page = reserve::filled("a page", run.page_bytes(), 0)?;
     loop {
-        let patience = if adapters.are_loading() {
-            LOOK
-        } else {
-            BEAT / 4
+        let message = {
+            let mut link = shared.link();
+            let patience = match adapters.are_loading() {
+                true => LOOK,
+                false => link.patience(),
+            };
+            link.hear(0, patience)?
         };
-        let message = shared.link().hear(0, patience)?;
         meanwhile();
         // It may have forked, and the child has not the threads that would compute a step.
         shared.link().check()?;

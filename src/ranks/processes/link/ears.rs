@@ -30,6 +30,8 @@ pub(super) enum Stop {
     Asked,
     /// Nothing came in time; or another rank says so.
     Silent,
+    /// Rank 0 has heard nothing of a rank while there was nothing to do.
+    Quiet,
     /// The host's function for exchanges failed, with its number.
     Exchange(i32),
     /// The connection to a rank failed, with the host's number.

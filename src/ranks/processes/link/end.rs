@@ -102,8 +102,15 @@ impl Link {
             Stop::Broken(rank, code) => self.gone(rank, code),
             Stop::Nonsense(rank, error) => Error::Peer(format!("{}: {error}", self.name(rank))),
             Stop::Cancelled => Error::Cancelled,
-            Stop::Silent | Stop::Asked => self.ask(None),
-            Stop::Exchange(code) => self.ask(Some(code)),
+            Stop::Silent | Stop::Asked => {
+                let ms = self.timeout.as_millis();
+                self.ask(format!("an exchange took more than {ms} ms"))
+            }
+            Stop::Quiet => {
+                let ms = self.timeout.as_millis();
+                self.ask(format!("a rank was silent for more than {ms} ms"))
+            }
+            Stop::Exchange(code) => self.ask(format!("an exchange failed ({code})")),
         }
     }
 
@@ -113,8 +120,8 @@ impl Link {
     }
 
     /// Asks all ranks whether they are there. Returns the failure that one of them tells of, or
-    /// who does not answer.
-    fn ask(&mut self, code: Option<i32>) -> Error {
+    /// who does not answer; `otherwise` is what has happened if all of them do.
+    fn ask(&mut self, otherwise: String) -> Error {
         let size = self.size();
         let before: Vec<u64> = self
             .ears
@@ -151,11 +158,10 @@ impl Link {
         let silent: Vec<usize> = (1..size).filter(|rank| silent(self, rank)).collect();
         let names: Vec<String> = silent.iter().map(|&rank| self.name(rank)).collect();
         let ms = self.timeout.as_millis();
-        Error::Peer(match (&*names, code) {
-            ([], Some(code)) => format!("an exchange failed ({code}), though every rank answers"),
-            ([], None) => format!("an exchange took more than {ms} ms, though every rank answers"),
-            ([name], _) => format!("{name} has not been heard of for {ms} ms"),
-            (names, _) => format!("{} have not been heard of for {ms} ms", names.join(" and ")),
+        Error::Peer(match &*names {
+            [] => format!("{otherwise}, though every rank answers"),
+            [name] => format!("{name} has not been heard of for {ms} ms"),
+            names => format!("{} have not been heard of for {ms} ms", names.join(" and ")),
         })
     }
 
@@ -182,7 +188,7 @@ impl Link {
                 self.send_last(0);
                 format!("{} has given up an exchange", self.name(0))
             }
-            Stop::Silent => {
+            Stop::Silent | Stop::Quiet => {
                 self.writer.begin(Kind::Stuck);
                 self.send_last(0);
                 let ms = self.timeout.as_millis();

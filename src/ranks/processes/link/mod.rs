@@ -21,10 +21,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ears::{Ears, Heard, Other, Stop, Wait};
+use ears::{Ears, Heard, LOOK, Other, Stop, Wait};
 
-/// How often rank 0 says that it is there when it has nothing to do.
-pub const BEAT: Duration = Duration::from_secs(1);
+/// How often rank 0 says that it is there when it has nothing to do, if ranks may be silent for
+/// [`BEATS`] times as long.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// How often it says so at least in the time for which a rank may be silent.
+const BEATS: u32 = 4;
 
 /// The most numbers of a rank in one exchange: 2^30 bytes.
 pub const MOST: usize = 1 << 28;
@@ -262,7 +266,7 @@ impl Link {
         meanwhile: &mut dyn FnMut(&mut Link) -> Result<()>,
     ) -> Result<Message> {
         loop {
-            match self.hear(from, BEAT / 4)? {
+            match self.hear(from, self.patience())? {
                 Some(message) if message.kind == kind => return Ok(message),
                 Some(message) if message.kind == Kind::Ping => self.pong()?,
                 Some(message) => return Err(self.unexpected(from, &message, kind)),
@@ -301,6 +305,16 @@ impl Link {
         looked.map_err(|stop| self.settle(stop))
     }
 
+    /// How often rank 0 says that it is there.
+    pub fn beats(&self) -> Duration {
+        BEAT.min(self.timeout / BEATS).max(LOOK)
+    }
+
+    /// How often a rank that waits looks whether there is something else to do.
+    pub fn patience(&self) -> Duration {
+        (self.beats() / 4).max(LOOK)
+    }
+
     /// How long another rank may be silent.
     pub fn timeout(&self) -> Duration {
         self.timeout
@@ -329,17 +343,24 @@ impl Link {
 
     /// Rank 0, between two steps: says now and then that it is there, and looks who else is.
     pub fn beat(&mut self) -> Result<()> {
-        if !self.is_time(BEAT) {
+        let every = self.beats();
+        if !self.is_time(every) {
             return Ok(());
         }
         self.look()?;
         // Of a longer time this process has seen nothing.
-        self.ears.grow_old(BEAT);
+        self.ears.grow_old(every);
         let timeout = self.timeout;
         if (1..self.size()).any(|rank| self.ears.others[rank].silent > timeout) {
-            return Err(self.settle(Stop::Silent));
+            return Err(self.settle(Stop::Quiet));
         }
         self.tell_all(Kind::Ping, |m| m)
+    }
+
+    /// Nobody has been silent until now: the other ranks had nothing to say.
+    pub fn forget_silence(&mut self) {
+        let speakers = self.ears.speakers();
+        speakers.for_each(|rank| self.ears.heard(rank));
     }
 
     /// As [`crate::backend::Wire::all_gather`].
@@ -417,8 +438,7 @@ impl Link {
         ears.figures.add_exchange(ears.rank, start.elapsed());
         let stop = match moved {
             Moved::Done => {
-                let speakers = ears.speakers();
-                speakers.for_each(|rank| ears.heard(rank));
+                self.forget_silence();
                 return Ok(());
             }
             Moved::GivenUp => wait.stop.unwrap_or(Stop::Silent),
