@@ -1,6 +1,11 @@
 //! Threads of ours: the host's signal handlers never run on them.
 #![allow(unsafe_code)]
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, JoinHandle};
+
 /// Run `spawn` with all signals blocked, so that the thread it starts inherits that and the host's
 /// handlers never run on it. Signals that a faulting instruction raises stay as they are: blocking
 /// those would only take the host's crash handler out of the way.
@@ -36,4 +41,26 @@ pub(crate) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
 #[cfg(not(unix))]
 pub(crate) fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     spawn()
+}
+
+/// Starts a thread that no signals reach, and waits until it runs. By then it has allocated what
+/// the system's libraries keep for each thread, which ends the process where there is no memory for
+/// it: that may happen in the call that starts the thread, and not in one that comes later.
+pub(crate) fn start<T: Send + 'static>(
+    builder: Builder,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let runs = Arc::new(AtomicBool::new(false));
+    let there = runs.clone();
+    let thread = without_signals(|| {
+        builder.spawn(move || {
+            there.store(true, Ordering::Relaxed);
+            drop(there);
+            run()
+        })
+    })?;
+    while !runs.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    Ok(thread)
 }

@@ -13,7 +13,7 @@ use super::lock::lock;
 use super::sequence::Sequence;
 use crate::backend::Choices;
 use crate::grammar::STACK_BYTES;
-use crate::thread::without_signals;
+use crate::thread;
 use crate::{Error, Result, Token, reserve};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -88,12 +88,8 @@ impl Guides {
     pub fn start(&mut self) -> Result<()> {
         if self.thread.is_none() {
             let desk = self.desk.clone();
-            let thread = without_signals(|| {
-                std::thread::Builder::new()
-                    .name("llamabi-masks".into())
-                    .stack_size(STACK_BYTES)
-                    .spawn(move || desk.work())
-            });
+            let builder = std::thread::Builder::new().name("llamabi-masks".into());
+            let thread = thread::start(builder.stack_size(STACK_BYTES), move || desk.work());
             self.thread = Some(thread.map_err(|e| Error::thread("the thread of masks", &e))?);
         }
         Ok(())

@@ -78,7 +78,7 @@ pub use stream::{Next, Stream};
 use crate::backend::{Limits, Run, Step};
 use crate::log::Log;
 use crate::process::Process;
-use crate::thread::without_signals;
+use crate::thread;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, reserve};
 use call::{Call, Waiting};
@@ -143,11 +143,10 @@ impl Engine {
         let scheduler = Scheduler::new(models, tokenizer.clone(), &options, shared.clone())?;
         let plans = scheduler.plans()?;
         let thread_shared = shared.clone();
-        let thread = without_signals(|| {
-            std::thread::Builder::new()
-                .name("llamabi-engine".into())
-                .spawn(move || worker::work(run, scheduler, plans, &thread_shared))
-        })
+        let thread = thread::start(
+            std::thread::Builder::new().name("llamabi-engine".into()),
+            move || worker::work(run, scheduler, plans, &thread_shared),
+        )
         .map_err(|e| Error::thread("the engine thread", &e))?;
         Ok(Engine {
             shared,

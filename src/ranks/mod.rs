@@ -26,7 +26,7 @@ mod told;
 
 use crate::backend::{Answer, Choices, Limits, Run, Step};
 use crate::process::Process;
-use crate::thread::without_signals;
+use crate::thread;
 use crate::{Error, Result, reserve};
 use board::Board;
 use member::{Member, Task};
@@ -139,17 +139,15 @@ impl Ranks {
             let (board, mine) = (board.clone(), spares.clone());
             let name = format!("llamabi-rank-{number}");
             let builder = std::thread::Builder::new().name(name);
-            let thread = without_signals(|| {
-                builder.spawn(move || {
-                    Member {
-                        number,
-                        rank,
-                        board,
-                        spares: mine,
-                        under_way: 0,
-                    }
-                    .serve(&received)
-                })
+            let thread = thread::start(builder, move || {
+                Member {
+                    number,
+                    rank,
+                    board,
+                    spares: mine,
+                    under_way: 0,
+                }
+                .serve(&received)
             });
             let thread = thread.map_err(|e| Error::thread(format!("rank {number}"), &e))?;
             all.others.push(Other {
