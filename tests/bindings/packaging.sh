@@ -160,6 +160,31 @@ trap 'rm -rf "$work"' EXIT
 left=$(find "$work/elsewhere/tree" ! -type d -o -name llamabi)
 [[ -z $left ]] || fail "uninstall left $left"
 
+# ---- the loader's cache: refreshed where its list has the directory, however long the list is ----
+mkdir "$work/stub"
+cat >"$work/stub/ldconfig" <<'END'
+#!/bin/sh
+[ $# -gt 0 ] || exec touch "$RAN"
+echo "$LISTED: (from /etc/ld.so.conf.d/libc.conf:2)"
+seq 100000
+END
+chmod +x "$work/stub/ldconfig"
+as_root=()
+((EUID == 0)) || as_root=(unshare --map-root-user)
+if "${as_root[@]}" true 2>/dev/null; then
+  refreshed() { # refreshed DIRECTORY: whether the cache is, where the loader's list has this one
+    rm -f "$work/ran"
+    PATH=$work/stub:$PATH RAN=$work/ran LISTED=$1 "${as_root[@]}" \
+      "$root/scripts/install" --prefix "$work/a.b" --shared >/dev/null || fail "install, as root"
+    [[ -e $work/ran ]]
+  }
+  refreshed "$work/a.b/lib" || fail "install does not run ldconfig"
+  ! refreshed "$work/a-b/lib" || fail "install runs ldconfig for another directory"
+  echo "packaging: ldconfig runs where the loader looks"
+else
+  echo "packaging: SKIPPED: whether install runs ldconfig, which needs root or unshare"
+fi
+
 # ---- Debian packages ----
 "$root/scripts/deb" "$work/debs" >/dev/null
 multiarch=$(cc -print-multiarch)
