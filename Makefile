@@ -24,6 +24,8 @@ export GOPROXY := off
 endif
 
 RELEASE := $(CARGO_TARGET_DIR)/release
+# The same from the root on, for the shell: make's abspath takes a blank for the end of a path.
+RELEASE_PATH := "$$(realpath -ms "$(RELEASE)")"
 CKPT_DIR ?= demo/meta
 PROMPT ?= Once upon a time
 CFLAGS ?= -O2
@@ -46,17 +48,17 @@ chat: setup ## fetch a real model into build/ (SmolLM2-135M-Instruct, 93 MB, fro
 
 build: setup ## target/release/libllamabi.so and .a; KERNELS=auto, none or required: with GPU kernels or without
 	cargo build --release --locked
-	@ln -sf libllamabi.so $(RELEASE)/libllamabi.so.0
+	@ln -sf libllamabi.so "$(RELEASE)/libllamabi.so.0"
 	@scripts/built
 
 examples: build ## build/generate, build/chat and build/worker, with the system's compilers
 	@mkdir -p build
-	$(CC) $(CFLAGS) $(WARNINGS) examples/generate.c -Iinclude -L$(RELEASE) -lllamabi \
-	  -Wl,-rpath,$(abspath $(RELEASE)) -o build/generate
-	$(CC) $(CFLAGS) $(WARNINGS) examples/chat.c -Iinclude -L$(RELEASE) -lllamabi \
-	  -Wl,-rpath,$(abspath $(RELEASE)) -o build/chat
+	$(CC) $(CFLAGS) $(WARNINGS) examples/generate.c -Iinclude -L"$(RELEASE)" -lllamabi \
+	  -Wl,-rpath,$(RELEASE_PATH) -o build/generate
+	$(CC) $(CFLAGS) $(WARNINGS) examples/chat.c -Iinclude -L"$(RELEASE)" -lllamabi \
+	  -Wl,-rpath,$(RELEASE_PATH) -o build/chat
 	$(CXX) -std=c++17 $(CFLAGS) -Wall -Wextra -Wpedantic examples/worker.cc -Iinclude -Ibindings/cpp \
-	  -L$(RELEASE) -lllamabi -Wl,-rpath,$(abspath $(RELEASE)) -o build/worker
+	  -L"$(RELEASE)" -lllamabi -Wl,-rpath,$(RELEASE_PATH) -o build/worker
 
 check: build ## before a commit: formatters, linters, types, unit and engine tests
 	@scripts/setup --test
@@ -69,7 +71,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@scripts/smollm2 >/dev/null || test $$? = 3
 	@scripts/json-schema-suite >/dev/null || test $$? = 3
 	cargo unit --no-fail-fast
-	LLAMABI_LIB_DIR=$(abspath $(RELEASE)) cargo test --release --locked --no-fail-fast --bins --examples --test '*'
+	LLAMABI_LIB_DIR=$(RELEASE_PATH) cargo test --release --locked --no-fail-fast --bins --examples --test '*'
 	cargo test --release --locked --doc
 	@$(MAKE) --no-print-directory memcheck
 	tests/sanitizers/run.sh
@@ -100,7 +102,7 @@ deb: $(BUILT) ## build/libllamabi0_*.deb and build/libllamabi-dev_*.deb
 	scripts/deb build
 
 dist: setup ## by hand (another build of the library, for glibc 2.28): build/dist: tarball, .debs, npm and Go packages, checksums, SBOM
-	target=$$(scripts/portable) && CARGO_TARGET_DIR=$$target CXX=$(abspath build/portable/c++) scripts/dist --glibc 2.28
+	target=$$(scripts/portable) && CARGO_TARGET_DIR=$$target CXX="$(abspath build/portable/c++)" scripts/dist --glibc 2.28
 
 bench-services: build ## tokens/s of the example services, 64 clients for a minute against one client
 	@$(MAKE) --no-print-directory install PREFIX="$(abspath build/bench-prefix)" DESTDIR=
@@ -115,7 +117,7 @@ bench: setup ## speed and memory of a 1.1B and a 7B shape in every format, besid
 
 bench-peers: build $(BENCH_MODEL) ## the same weights in other engines (llama.cpp, OpenVINO, vLLM, ...), in turns with ours
 	benches/peers/setup
-	build/peers/bin/python benches/peers/compare.py $(BENCH_MODEL) $(RELEASE)/libllamabi.so
+	build/peers/bin/python benches/peers/compare.py "$(BENCH_MODEL)" "$(RELEASE)/libllamabi.so"
 
 # 2.2 GB of random weights.
 build/bench-1b:
