@@ -211,7 +211,16 @@ for deb in "$work"/debs/libllamabi0_*.deb "$work"/debs/libllamabi-dev_*.deb; do
 done
 consumers "$work/root/usr" "lib/$multiarch" "from the Debian packages"
 
-# ---- a release ----
+# ---- a release: what is there of the same one is replaced, and nothing else ----
+mkdir "$work/dist"
+echo stale | tee "$work/dist/llamabi-$version.tgz" >"$work/dist/SHA256SUMS"
+for name in letter .hidden llamabi-0.0.1.tgz; do
+  touch "$work/dist/$name"
+  ! "$root/scripts/dist" "$work/dist" >"$work/said" 2>&1 || fail "scripts/dist writes over $name"
+  grep -qF " has $name, which is not of this release" "$work/said" || fail "scripts/dist says: $(cat "$work/said")"
+  [[ -e $work/dist/$name && -s $work/dist/SHA256SUMS ]] || fail "scripts/dist has removed something"
+  rm "$work/dist/$name"
+done
 "$root/scripts/dist" "$work/dist" >"$work/said" 2>&1 || fail "scripts/dist: $(cat "$work/said")"
 (cd "$work/dist" && sha256sum --quiet -c SHA256SUMS && [[ $(wc -l <SHA256SUMS) == $(($(ls | wc -l) - 1)) ]]) || fail "SHA256SUMS"
 unset PKG_CONFIG_PATH CMAKE_PREFIX_PATH
