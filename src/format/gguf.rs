@@ -29,6 +29,9 @@ const WORK: usize = 256;
 /// Where the keys begin: behind the magic number, the version, and the two counts.
 const KEYS_AT: u64 = 24;
 
+/// How the keys begin that say which part of a set a file is.
+const SPLIT: &str = "split.";
+
 /// Fewest bytes of a key with its value and of an entry of a tensor.
 const KEY_BYTES: u64 = 13;
 const TENSOR_BYTES: u64 = 32;
@@ -79,7 +82,8 @@ impl Gguf {
     }
 
     /// The number of keys, and the bytes of all of them with their values; where `key` is a number
-    /// of 32 bits, it is `number` there.
+    /// of 32 bits, it is `number` there. Without those that say how a set is split: what has all of
+    /// its tensors is no part of it.
     ///
     /// # Errors
     /// [`Error::Refused`] if there is no memory for them; [`Error::Io`].
@@ -90,7 +94,15 @@ impl Gguf {
             let at = (at - KEYS_AT) as usize;
             bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
         }
-        Ok((self.keys.len() as u64, bytes))
+        let of_set = self.keys.iter().filter(|(key, _)| key.starts_with(SPLIT));
+        let mut left_out: Vec<_> = of_set.map(|(_, value)| value.entry()).collect();
+        // From the last one on, so that the places of the others stay what they are.
+        left_out.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.start));
+        let n = self.keys.len() - left_out.len();
+        for entry in left_out {
+            bytes.drain((entry.start - KEYS_AT) as usize..(entry.end - KEYS_AT) as usize);
+        }
+        Ok((n as u64, bytes))
     }
 
     /// Where the data of the file begins at multiples of.

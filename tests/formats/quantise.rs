@@ -3,6 +3,7 @@
 use crate::checkpoints::collect::{Collect, Mat};
 use crate::checkpoints::{Opened, TempDir, reference, sentence};
 use llamabi::checkpoint::weights::LoadControl;
+use llamabi::format::gguf::Gguf;
 use llamabi::llama::quantise::{self, Calibration, Job, SAMPLE};
 use llamabi::quant::Quant;
 use llamabi::{BuildOptions, Dtype, Error, Llama};
@@ -140,7 +141,13 @@ fn every_form_can_be_calibrated() {
 /// A GGUF file becomes one that loads to what quantising while loading gives.
 #[test]
 fn a_gguf_file_becomes_one() {
-    for name in ["q8_0", "mixed32-qwen2", "q4_0-llama3"] {
+    // The last is of three files.
+    for name in [
+        "q8_0",
+        "mixed32-qwen2",
+        "q4_0-llama3",
+        "split-00001-of-00003",
+    ] {
         let from = root(&format!("tests/data/gguf/{name}.gguf"));
         for quant in [Quant::Int8, Quant::Int4] {
             let dir = TempDir::new();
@@ -171,6 +178,13 @@ fn a_gguf_file_becomes_one() {
                 assert_eq!(want.ffn_norm, got.ffn_norm);
             }
             assert_eq!(want.norm, got.norm);
+            let keys = |path: &Path| -> Vec<String> {
+                let file = Gguf::open(path, None).unwrap();
+                file.keys().map(str::to_owned).collect()
+            };
+            let mut want = keys(&from);
+            want.retain(|key| !key.starts_with("split."));
+            assert_eq!(keys(&to.join("model.gguf")), want);
         }
         let dir = TempDir::new();
         let error = quantise::write(&from, &dir.path().join("new"), Quant::Nf4).unwrap_err();

@@ -3,6 +3,7 @@
 use super::{Gguf, PIECE, Reader};
 use crate::format::limits::MAX_GGUF_STRING;
 use crate::{Error, Result, reserve, sentence};
+use std::ops::Range;
 
 /// A type of values (`enum gguf_type`), without lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub(super) struct Value {
     scalar: Scalar,
     /// Elements, where it is a list.
     list: Option<u64>,
+    /// Where its key begins.
+    begin: u64,
     /// Where it lies: of a list, the first element.
     at: u64,
     end: u64,
@@ -77,6 +80,8 @@ impl Value {
     /// The value that follows `key`; the reader is left behind it.
     pub(super) fn find(reader: &mut Reader<'_>, key: &str) -> Result<Value> {
         let what = format!("the value of key `{}`", sentence::name(key));
+        // A key follows its length, of 8 bytes.
+        let begin = reader.at - key.len() as u64 - 8;
         let path = reader.path;
         let bad = |detail: String| Error::format(path, format!("{what} {detail}"));
         let scalar = |number, place: &str| {
@@ -109,9 +114,15 @@ impl Value {
         Ok(Value {
             scalar,
             list,
+            begin,
             at,
             end,
         })
+    }
+
+    /// Where it and its key lie.
+    pub(super) fn entry(&self) -> Range<u64> {
+        self.begin..self.end
     }
 
     /// Where it lies, if it is a number of 32 bits without a sign.

@@ -95,6 +95,34 @@ fn keys_and_tensors_are_what_was_written() {
     }
 }
 
+/// What says that a file is one of several is left out, wherever it stands.
+#[test]
+fn metadata_for_a_copy_is_of_no_set() {
+    let set = |n: usize, mut file: File| {
+        let entries = [
+            ("split.no", u16(0)),
+            ("split.count", u16(3)),
+            ("split.tensors.count", value(5, &2i32.to_le_bytes())),
+            ("split.names", gguf::texts(&["a", "bb"])),
+        ];
+        for (i, (name, value)) in entries.into_iter().enumerate() {
+            file.keys.insert(n * i, (name.into(), value));
+        }
+        open(&file.bytes()).unwrap()
+    };
+    let mut want = small();
+    want.keys[1].1 = u32(9);
+    let bytes = want.bytes();
+    // All before the others, and between them.
+    for n in [0, 1, 2, 4] {
+        let (count, keys) = set(n, small()).metadata("n", 9).unwrap();
+        assert_eq!(count, 9);
+        assert_eq!(keys, bytes[24..][..keys.len()], "{n}");
+        let next = &bytes[24 + keys.len()..];
+        assert!(next.starts_with(&string(b"w")), "all keys");
+    }
+}
+
 #[test]
 fn a_triggered_flag_ends_the_reading() {
     let dir = TempDir::new();
