@@ -8,6 +8,8 @@ use llamabi::llama::quantise::{self, Calibration, Job, SAMPLE};
 use llamabi::quant::Quant;
 use llamabi::{BuildOptions, Dtype, Error, Llama};
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -256,6 +258,41 @@ fn what_is_there_is_not_written_over() {
         error.contains("has files but no unfinished.json"),
         "{error}"
     );
+}
+
+/// Copies files to a new directory.
+fn copied(files: &Path, to: PathBuf) -> PathBuf {
+    std::fs::create_dir(&to).unwrap();
+    for (name, bytes) in self::files(files) {
+        std::fs::write(to.join(name), bytes).unwrap();
+    }
+    to
+}
+
+/// Whoever may read the source only may go on with what was cut off, too.
+#[test]
+fn what_is_copied_has_permissions_of_its_own() {
+    let dir = TempDir::new();
+    let from = copied(&root("demo/hf"), dir.path().join("from"));
+    let tokenizer = from.join("tokenizer.model");
+    std::fs::set_permissions(&tokenizer, Permissions::from_mode(0o444)).unwrap();
+    let to = dir.path().join("new");
+    let job = calibrated(&from, &to, 256);
+    cut_off(&job, 4);
+    let copy = dir.path().join("new.partial/tokenizer.model");
+    let mode = copy.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o200, 0o200, "{mode:o}");
+    // What is there is replaced, and not written through.
+    let letter = dir.file("letter", "dear");
+    std::fs::remove_file(&copy).unwrap();
+    std::os::unix::fs::symlink(&letter, &copy).unwrap();
+    job.run(&mut |_, _| true).unwrap();
+    assert!(std::fs::read(&letter).unwrap() == b"dear");
+    let [want, got] = [&tokenizer, &to.join("tokenizer.model")].map(|path| {
+        assert!(path.symlink_metadata().unwrap().is_file());
+        std::fs::read(path).unwrap()
+    });
+    assert!(want == got);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! | `outputs` | which tensors are written, how the file begins, how tensors are written |
 //! | `gguf` | the same of a GGUF file, which a GGUF file becomes |
 //! | `partial` | a directory that grows, and how much of it is done |
+//! | `beside` | what lies beside the weights: configuration, tokenizer, chat template |
 //! | `calibrate` | what the matrices of a layer are multiplied with, on a text |
 //! | `gram` | sums of products of these numbers |
 //! | `feedback` | 4-bit codes whose errors cancel each other in the products |
@@ -14,6 +15,7 @@
 //! embedding, the head, each layer, the norms. What is done is on the disk before a file says so.
 //! A job that was cut off goes on behind its last unit, and gives the same bytes.
 
+mod beside;
 mod calibrate;
 mod feedback;
 mod gguf;
@@ -26,7 +28,6 @@ use crate::backend::cpu::Cpu;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::weights::{LoadControl, Loader};
 use crate::checkpoint::{self, Checkpoint, Files};
-use crate::file::read_small;
 use crate::model::{Config, rope};
 use crate::quant::Quant;
 use crate::tokenizer::Tokenizer;
@@ -36,17 +37,6 @@ use layout::Layout;
 use outputs::Form;
 use partial::Partial;
 use std::path::Path;
-
-/// What is copied as it is.
-const COPIED: [&str; 7] = [
-    "generation_config.json",
-    "tokenizer.model",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-];
 
 /// A text of the project's own for [`Calibration::text`]: documentation, stories, dialogs, code.
 pub const SAMPLE: &str = include_str!("sample.txt");
@@ -127,8 +117,7 @@ impl Job<'_> {
         let mark = self.mark(&config, &files, &plan, &passages)?;
         let mut partial = Partial::open(self.to, form.file_name(), &layout, &mark)?;
         if let Form::Safetensors = form {
-            write_json(checkpoint.config_path(), partial.dir(), self.quant)?;
-            self.copy_beside(&*checkpoint, partial.dir())?;
+            beside::write(&partial, &*checkpoint, self.quant)?;
         }
         // It quantises on all cores, and computes nothing.
         let backend = Cpu::new(&config.shape, rope::table(&config, 1)?, 0, 1)?;
@@ -220,17 +209,6 @@ impl Job<'_> {
         let hash = partial::hash(passages.iter().flatten().flat_map(|t| t.to_le_bytes()));
         Ok(format!("{from}, calibrated on {n} tokens {hash:016x}"))
     }
-
-    fn copy_beside(&self, checkpoint: &dyn Checkpoint, to: &Path) -> Result<()> {
-        let from = checkpoint.config_path().parent().unwrap_or(self.from);
-        for name in COPIED {
-            if from.join(name).symlink_metadata().is_ok() {
-                let copied = std::fs::copy(from.join(name), to.join(name));
-                copied.map_err(|e| Error::io(to.join(name), &e))?;
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Calibration {
@@ -254,19 +232,4 @@ impl Calibration {
         };
         Ok((0..n).map(passage).collect())
     }
-}
-
-/// The configuration, with one more key.
-fn write_json(from: &Path, to: &Path, quant: Quant) -> Result<()> {
-    let json = read_small(from, "a configuration file", 1 << 20)?;
-    let bad = |e: serde_json::Error| Error::format(from, format!("not valid JSON: {e}"));
-    let mut keys: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(&json).map_err(bad)?;
-    keys.insert(
-        "quantization_config".into(),
-        serde_json::json!({"quant_method": "llamabi", "format": quant.dtype().name()}),
-    );
-    let json = serde_json::to_string_pretty(&keys).map_err(bad)? + "\n";
-    let to = to.join(from.file_name().unwrap_or_default());
-    std::fs::write(&to, json).map_err(|e| Error::io(&to, &e))
 }

@@ -5,7 +5,7 @@ use crate::file::{open_regular, read_small};
 use crate::{Error, Result, sentence};
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -87,11 +87,6 @@ impl Partial {
         Ok(partial)
     }
 
-    /// The directory.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// How many units are done.
     pub fn done(&self) -> usize {
         self.done
@@ -106,6 +101,29 @@ impl Partial {
     /// Reads bytes that were written.
     pub fn get(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         crate::file::read_at(&self.file, &self.path, at, bytes)
+    }
+
+    /// Writes a file beside the weights. It is on the disk, once this has returned.
+    pub fn write_beside(&self, name: &str, mut content: impl Read) -> Result<()> {
+        // What an earlier run has left may be a link. A new file has the permissions of new files,
+        // whatever those of its source are.
+        self.leave_out(name)?;
+        let path = self.dir.join(name);
+        let mut write = || {
+            let mut file = File::create_new(&path)?;
+            std::io::copy(&mut content, &mut file)?;
+            file.sync_all()
+        };
+        write().map_err(|e| Error::io(&path, &e))
+    }
+
+    /// Removes a file beside the weights, if an earlier run has left one.
+    pub fn leave_out(&self, name: &str) -> Result<()> {
+        let path = self.dir.join(name);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::io(&path, &e)),
+            _ => Ok(()),
+        }
     }
 
     /// `done` units are on the disk, once this has returned.
