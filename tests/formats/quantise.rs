@@ -295,6 +295,80 @@ fn what_is_copied_has_permissions_of_its_own() {
     assert!(want == got);
 }
 
+/// Work that is done is not done again because its name was taken meanwhile.
+#[test]
+fn a_name_that_is_taken_meanwhile_can_be_given_later() {
+    let (dir, from) = (TempDir::new(), root("demo/hf"));
+    let (whole, to) = (dir.path().join("whole"), dir.path().join("new"));
+    calibrated(&from, &whole, 256)
+        .run(&mut |_, _| true)
+        .unwrap();
+    let job = calibrated(&from, &to, 256);
+    let outcome = job.run(&mut |_, what| {
+        if what == "done" {
+            std::fs::create_dir(&to).unwrap();
+            std::fs::write(to.join("letter"), "dear").unwrap();
+        }
+        true
+    });
+    let error = sentence(outcome, dir.path());
+    assert!(error.starts_with("new: Directory not empty"), "{error}");
+    assert_eq!(files(&to).len(), 1);
+    std::fs::remove_dir_all(&to).unwrap();
+    let mut said = Vec::new();
+    let outcome = job.run(&mut |_, what| {
+        said.push(what.to_owned());
+        true
+    });
+    outcome.unwrap();
+    assert!(files(&to) == files(&whole));
+    // No passage went through a layer again.
+    assert!(said.iter().all(|what| !what.contains(':')), "{said:?}");
+}
+
+/// What was cut off between its name and its last step is whole.
+#[test]
+fn a_checkpoint_may_say_still_that_it_is_unfinished() {
+    for from in ["demo/hf", "demo/meta", "tests/data/gguf/q8_0.gguf"].map(root) {
+        let dir = TempDir::new();
+        let to = dir.path().join("new");
+        quantise::write(&from, &to, Quant::Int8).unwrap();
+        assert!(!to.join("unfinished.json").exists());
+        std::fs::write(to.join("unfinished.json"), "{}").unwrap();
+        let options = BuildOptions::default();
+        Llama::build(&to, None, &options, &mut |_| true).unwrap();
+    }
+}
+
+#[test]
+fn the_new_directory_has_a_name() {
+    let (dir, from) = (TempDir::new(), root("demo/hf"));
+    for name in ["a/", "b//", "c/."] {
+        let to = dir.path().join(name);
+        let mut job = calibrated(&from, &to, 256);
+        job.calibration = None;
+        cut_off(&job, 4);
+        let partial = format!("{}.partial", &name[..1]);
+        assert!(dir.path().join(partial).is_dir(), "{name}");
+        job.run(&mut |_, _| true).unwrap();
+        assert!(to.join("model.safetensors").is_file(), "{name}");
+        let error = sentence(job.run(&mut |_, _| true), dir.path());
+        assert!(error.contains("exists already"), "{error}");
+    }
+    // A slash does not make of a broken link what it leads to.
+    std::os::unix::fs::symlink("nowhere", dir.path().join("link")).unwrap();
+    let to = dir.path().join("link/");
+    let error = sentence(quantise::write(&from, &to, Quant::Int8), dir.path());
+    assert!(error.starts_with("link: exists already"), "{error}");
+    for nameless in ["", "/", ".."] {
+        let error = quantise::write(&from, Path::new(nameless), Quant::Int8).unwrap_err();
+        let want = format!("the new directory is {nameless:?}, must be a path that ends in a name");
+        assert_eq!(error.to_string(), want);
+    }
+    assert!(!Path::new(".partial").exists());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4);
+}
+
 #[test]
 fn a_calibration_that_cannot_be_is_refused() {
     let (dir, from) = (TempDir::new(), root("demo/hf"));

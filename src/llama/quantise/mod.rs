@@ -36,7 +36,7 @@ use calibrate::Calibrator;
 use layout::Layout;
 use outputs::Form;
 use partial::Partial;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A text of the project's own for [`Calibration::text`]: documentation, stories, dialogs, code.
 pub const SAMPLE: &str = include_str!("sample.txt");
@@ -95,11 +95,12 @@ impl Job<'_> {
     ///
     /// # Errors
     /// Those of [`crate::checkpoint::weights::load`]; [`Error::Io`] for what cannot be written, and
-    /// if `to` exists; [`Error::InvalidArgument`] if `from` is already quantised and no GGUF file,
-    /// for [`Quant::Fp8`], for a calibration of another format than int4 or with too short a text,
-    /// and if what `NAME.partial` has is of another job; [`Error::Cancelled`].
+    /// if `to` exists; [`Error::InvalidArgument`] if `to` ends in no name, if `from` is already
+    /// quantised and no GGUF file, for [`Quant::Fp8`], for a calibration of another format than int4
+    /// or with too short a text, and if what `NAME.partial` has is of another job;
+    /// [`Error::Cancelled`].
     pub fn run(&self, progress: &mut dyn FnMut(f32, &str) -> bool) -> Result<()> {
-        self.check()?;
+        let to = self.check()?;
         let checkpoint = checkpoint::open(self.from)?;
         let form = Form::of(&*checkpoint)?;
         let tokenizer = self.tokenizer(&*checkpoint)?;
@@ -115,15 +116,16 @@ impl Job<'_> {
             _ => Vec::new(),
         };
         let mark = self.mark(&config, &files, &plan, &passages)?;
-        let mut partial = Partial::open(self.to, form.file_name(), &layout, &mark)?;
+        let mut partial = Partial::open(&to, form.file_name(), &layout, &mark)?;
         if let Form::Safetensors = form {
             beside::write(&partial, &*checkpoint, self.quant)?;
         }
         // It quantises on all cores, and computes nothing.
         let backend = Cpu::new(&config.shape, rope::table(&config, 1)?, 0, 1)?;
-        let mut calibrator = match passages.is_empty() {
-            true => None,
-            false => Some(Calibrator::new(&config, &floats, passages)?),
+        let mut left = layout.units[partial.done()..].iter();
+        let mut calibrator = match !passages.is_empty() && left.any(|unit| unit.layer.is_some()) {
+            true => Some(Calibrator::new(&config, &floats, passages)?),
+            false => None,
         };
         let mut read = |_: f32| true;
         let mut control = LoadControl {
@@ -152,10 +154,11 @@ impl Job<'_> {
             partial.finish(n + 1)?;
         }
         progress(1.0, "done");
-        partial.publish(self.to)
+        partial.publish(&to)
     }
 
-    fn check(&self) -> Result<()> {
+    /// Where the directory is to be.
+    fn check(&self) -> Result<PathBuf> {
         if !Quant::ALL.contains(&self.quant) {
             let dtype = self.quant.dtype();
             return Err(Error::invalid("format", "int8, int4 or nf4", dtype));
@@ -164,13 +167,20 @@ impl Job<'_> {
             let dtype = self.quant.dtype();
             return Err(Error::invalid("format", "int4, with a calibration", dtype));
         }
-        if self.to.symlink_metadata().is_ok() {
-            return Err(Error::Io {
-                path: self.to.into(),
+        let Some(name) = self.to.file_name() else {
+            let got = format!("{:?}", self.to);
+            let expected = "a path that ends in a name";
+            return Err(Error::invalid("the new directory", expected, got));
+        };
+        // Without a slash behind it, which would follow a link.
+        let to = self.to.with_file_name(name);
+        match to.symlink_metadata() {
+            Ok(_) => Err(Error::Io {
+                path: to,
                 detail: "exists already, and nothing is written over".into(),
-            });
+            }),
+            Err(_) => Ok(to),
         }
-        Ok(())
     }
 
     /// The checkpoint's tokenizer, if it has one; a calibration needs it.

@@ -33,9 +33,10 @@ pub(super) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
 impl Partial {
     /// Begins a directory for `to`, or goes on with one of the same job.
     pub fn open(to: &Path, file_name: &str, layout: &Layout<'_>, mark: &str) -> Result<Partial> {
-        let mut name = to.as_os_str().to_owned();
+        // Not behind the whole path, which may end in a slash.
+        let mut name = to.file_name().unwrap_or_default().to_owned();
         name.push(".partial");
-        let dir = PathBuf::from(name);
+        let dir = to.with_file_name(name);
         let path = dir.join(file_name);
         match std::fs::create_dir(&dir) {
             Ok(()) => {}
@@ -150,11 +151,33 @@ impl Partial {
         Ok(())
     }
 
-    /// Gives the directory its name.
+    /// Gives the directory its name, once all that it has is on the disk.
     pub fn publish(self, to: &Path) -> Result<()> {
-        let state = self.dir.join(STATE);
+        sync_names(&self.dir)?;
+        std::fs::rename(&self.dir, to).map_err(|e| Error::io(to, &e))?;
+        // Not before: where the name cannot be given, the same command tries that again. Nothing
+        // that opens a checkpoint minds this file.
+        let state = to.join(STATE);
         std::fs::remove_file(&state).map_err(|e| Error::io(&state, &e))?;
-        std::fs::rename(&self.dir, to).map_err(|e| Error::io(to, &e))
+        sync_names(to)?;
+        match to.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => sync_names(Path::new(".")),
+            Some(parent) => sync_names(parent),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The names in a directory are on the disk, once this has returned.
+fn sync_names(dir: &Path) -> Result<()> {
+    // Who may write into a directory need not be allowed to read it.
+    let Ok(opened) = File::open(dir) else {
+        return Ok(());
+    };
+    match opened.sync_all() {
+        // Some file systems do it of files only.
+        Err(e) if e.kind() != ErrorKind::InvalidInput => Err(Error::io(dir, &e)),
+        _ => Ok(()),
     }
 }
 
