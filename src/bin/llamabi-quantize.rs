@@ -16,7 +16,7 @@ NEW.partial, and the same command goes on with that.
 
   --calibrate     int4: choose codes by what they do to the products on a sample text (GPTQ)
   --text FILE     the same, on this text in UTF-8: one like those that the model will see. May be repeated
-  --tokens N      how much of the text to use (16384)
+  --tokens N      how much of that text to use (16384)
   --quiet         no progress on standard error
 ";
 
@@ -27,7 +27,7 @@ struct Arguments {
     paths: Vec<OsString>,
     calibrate: bool,
     texts: Vec<OsString>,
-    tokens: usize,
+    tokens: Option<usize>,
     quiet: bool,
 }
 
@@ -38,20 +38,27 @@ fn arguments() -> Option<Arguments> {
         paths: Vec::new(),
         calibrate: false,
         texts: Vec::new(),
-        tokens: TOKENS,
+        tokens: None,
         quiet: false,
     };
     while let Some(argument) = all.next() {
         match argument.to_str() {
             Some("--calibrate") => found.calibrate = true,
             Some("--text") => found.texts.push(all.next()?),
-            Some("--tokens") => found.tokens = all.next()?.to_str()?.parse().ok()?,
+            Some("--tokens") => found.tokens = Some(all.next()?.to_str()?.parse().ok()?),
             Some("--quiet") => found.quiet = true,
             Some(option) if option.starts_with("--") => return None,
             _ => found.paths.push(argument),
         }
     }
     (found.paths.len() == 3).then_some(found)
+}
+
+impl Arguments {
+    /// Whether a text is asked for.
+    fn calibrates(&self) -> bool {
+        self.calibrate || !self.texts.is_empty()
+    }
 }
 
 fn main() -> ExitCode {
@@ -67,6 +74,10 @@ fn main() -> ExitCode {
         let _ = std::io::stderr().write_all(USAGE.as_bytes());
         ExitCode::from(2)
     };
+    let wrong = |sentence: &str| {
+        say(&format!("{sentence}\n"));
+        usage()
+    };
     let Some(arguments) = arguments() else {
         return usage();
     };
@@ -74,12 +85,13 @@ fn main() -> ExitCode {
         return usage();
     };
     let Some(quant) = format.to_str().and_then(Quant::named) else {
-        let _ = writeln!(
-            std::io::stderr(),
-            "llamabi-quantize: the format is {format:?}, must be int8, int4 or nf4\n"
-        );
-        return usage();
+        return wrong(&format!(
+            "the format is {format:?}, must be int8, int4 or nf4"
+        ));
     };
+    if arguments.tokens.is_some() && !arguments.calibrates() {
+        return wrong("--tokens is how much of a text to use: it needs --calibrate or --text FILE");
+    }
     let calibration = match calibration(&arguments) {
         Ok(calibration) => calibration,
         Err(sentence) => return failure(&sentence),
@@ -106,8 +118,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn failure(sentence: &str) -> ExitCode {
+fn say(sentence: &str) {
     let _ = writeln!(std::io::stderr(), "llamabi-quantize: {sentence}");
+}
+
+fn failure(sentence: &str) -> ExitCode {
+    say(sentence);
     ExitCode::FAILURE
 }
 
@@ -128,10 +144,9 @@ fn calibration(arguments: &Arguments) -> Result<Option<Calibration>, String> {
     if arguments.texts.is_empty() {
         text = SAMPLE.into();
     }
-    let asked = arguments.calibrate || !arguments.texts.is_empty();
-    Ok(asked.then_some(Calibration {
+    Ok(arguments.calibrates().then_some(Calibration {
         text,
-        tokens: arguments.tokens,
+        tokens: arguments.tokens.unwrap_or(TOKENS),
     }))
 }
 

@@ -413,6 +413,19 @@ fn the_program_writes_says_and_refuses() {
         let named = said.contains(&format!("the format is {wrong:?}, must be"));
         assert_eq!(named, !wrong.starts_with("--"), "{said}");
     }
+    // Nobody shall take what it writes for calibrated.
+    let tokens: [&Path; 5] = [
+        "--tokens".as_ref(),
+        "512".as_ref(),
+        &from,
+        &dir.path().join("plain"),
+        "int4".as_ref(),
+    ];
+    let output = run(&tokens);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("it needs --calibrate or --text"), "{said}");
+    assert!(!tokens[3].exists());
     let none = dir.path().join("none");
     let output = run(&["--text".as_ref(), &none, &from, &to, "int4".as_ref()]);
     let said = text(&output.stderr);
