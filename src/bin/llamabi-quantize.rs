@@ -1,7 +1,8 @@
 //! `llamabi-quantize SOURCE NEW FORMAT`: writes a quantised copy of a checkpoint, which loads
 //! without being quantised again.
 
-use llamabi::llama::quantise::{Calibration, Job, SAMPLE, TOKENS};
+use llamabi::checkpoint;
+use llamabi::llama::quantise::{Calibration, Job, SAMPLE, TOKENS, has_tokenizer};
 use llamabi::quant::Quant;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -14,10 +15,11 @@ Writes SOURCE, a checkpoint of Meta's or Hugging Face's form or a GGUF file, to 
 quantised weights. A GGUF file becomes one, of Q8_0 or Q4_0; int8 and int4 only. What is cut off leaves
 NEW.partial, and the same command goes on with that.
 
-  --calibrate     int4: choose codes by what they do to the products on a sample text (GPTQ)
-  --text FILE     the same, on this text in UTF-8: one like those that the model will see. May be repeated
-  --tokens N      how much of that text to use (16384)
-  --quiet         no progress on standard error
+  --calibrate        int4: choose codes by what they do to the products on a sample text (GPTQ)
+  --text FILE        the same, on this text in UTF-8: one like those that the model will see. May be repeated
+  --tokens N         how much of that text to use (16384)
+  --tokenizer FILE   use and copy this tokenizer instead of SOURCE's, where SOURCE is no GGUF file
+  --quiet            no progress on standard error
 ";
 
 /// The greatest text that is read.
@@ -28,6 +30,7 @@ struct Arguments {
     calibrate: bool,
     texts: Vec<OsString>,
     tokens: Option<usize>,
+    tokenizer: Option<OsString>,
     quiet: bool,
 }
 
@@ -39,6 +42,7 @@ fn arguments() -> Option<Arguments> {
         calibrate: false,
         texts: Vec::new(),
         tokens: None,
+        tokenizer: None,
         quiet: false,
     };
     while let Some(argument) = all.next() {
@@ -46,6 +50,7 @@ fn arguments() -> Option<Arguments> {
             Some("--calibrate") => found.calibrate = true,
             Some("--text") => found.texts.push(all.next()?),
             Some("--tokens") => found.tokens = Some(all.next()?.to_str()?.parse().ok()?),
+            Some("--tokenizer") => found.tokenizer = Some(all.next()?),
             Some("--quiet") => found.quiet = true,
             Some(option) if option.starts_with("--") => return None,
             _ => found.paths.push(argument),
@@ -98,6 +103,7 @@ fn main() -> ExitCode {
     };
     let job = Job {
         from: Path::new(from),
+        tokenizer: arguments.tokenizer.as_deref().map(Path::new),
         to: Path::new(to),
         quant,
         calibration,
@@ -112,10 +118,18 @@ fn main() -> ExitCode {
         true
     });
     progress.end();
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure(&error.to_string()),
+    if let Err(error) = outcome {
+        return failure(&error.to_string());
     }
+    let written = checkpoint::open(job.to);
+    if written.is_ok_and(|written| !has_tokenizer(&*written)) {
+        let [from, to] = [job.from, job.to].map(Path::display);
+        say(&format!(
+            "{to} has no tokenizer, as {from} has none: who loads it has to name one \
+             (--tokenizer FILE copies one)"
+        ));
+    }
+    ExitCode::SUCCESS
 }
 
 fn say(sentence: &str) {

@@ -22,7 +22,7 @@ mod vocabulary;
 pub use detokenizer::Detokenizer;
 pub use gguf::GgufVocabulary;
 pub use sentencepiece::SentencePiece;
-pub use source::{MAX_FILE_BYTES, from_bytes, open, open_below, open_in};
+pub use source::{FILES, MAX_FILE_BYTES, files, from_bytes, is_in, open, open_below, open_in};
 
 use crate::{Cancel, Error, Result, Token, reserve};
 use detokenizer::Joiner;

@@ -8,7 +8,7 @@ use crate::file::read_small;
 use crate::{Error, Result, reserve};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Largest tokenizer file that is read; the largest in use have some thirty megabytes.
@@ -28,6 +28,40 @@ const WORK_PER_BYTE: usize = 32;
 /// [`Error::Io`] where neither is there; otherwise as [`open`].
 pub fn open_in(dir: &Path) -> Result<Arc<dyn Tokenizer>> {
     in_directory(dir, None)
+}
+
+/// What the files of a directory's tokenizer are called: the first two are tokenizers.
+pub const FILES: [&str; 4] = [
+    "tokenizer.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+];
+
+/// Whether [`open_in`] finds something to open there.
+pub fn is_in(dir: &Path) -> bool {
+    let mut names = FILES[..2].iter();
+    names.any(|name| dir.join(name).symlink_metadata().is_ok())
+}
+
+/// The files that [`open`] reads at this path and beside it, each with what it has to be called for
+/// [`open_in`] to make the same tokenizer of a directory that has these and no others of [`FILES`].
+///
+/// [`Error::Io`] and [`Error::Format`] where `path` is no file that can be read.
+pub fn files(path: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
+    let bytes = read_small(path, "a tokenizer", MAX_FILE_BYTES)?;
+    let [model, json, config, added] = FILES;
+    let (name, beside) = match () {
+        _ if Checked::parse(&bytes).is_ok() => (model, &[json, config, added][..]),
+        _ if hf_json::is_json(&bytes) => (json, &[config][..]),
+        _ => (model, &[][..]),
+    };
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let beside = beside.iter().map(|&name| (name, dir.join(name)));
+    let beside = beside.filter(|(_, path)| path.symlink_metadata().is_ok());
+    Ok(std::iter::once((name, path.to_owned()))
+        .chain(beside)
+        .collect())
 }
 
 /// The tokenizer that [`open_in`] or [`open`] finds at a path, without the added tokens whose id is

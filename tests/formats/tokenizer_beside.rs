@@ -129,3 +129,46 @@ fn byte_piece(byte: u8) -> Token {
     ids.find(|&id| model.piece(id) == Piece::Byte(byte))
         .unwrap()
 }
+
+/// The files of a tokenizer make the same one in a directory of their own, under other names if
+/// need be.
+#[test]
+fn the_files_of_a_tokenizer_are_those_that_it_is_made_of() {
+    let dir = TempDir::new();
+    let path = dir.path().join("small.model");
+    std::fs::copy(SMALL, &path).unwrap();
+    dir.file("tokenizer_config.json", "{\"add_bos_token\": false}");
+    dir.file("added_tokens.json", "{}");
+    dir.file("letter", "dear");
+    let named = |path: &Path| {
+        let files = tokenizer::files(path).unwrap();
+        files.into_iter().map(|(name, path)| {
+            let path = path.strip_prefix(dir.path()).unwrap().to_owned();
+            (name, path.to_str().unwrap().to_owned())
+        })
+    };
+    let pairs = |pairs: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
+        let own = |&(name, path): &(&'static str, &str)| (name, path.to_owned());
+        pairs.iter().map(own).collect()
+    };
+    let beside = [
+        ("tokenizer_config.json", "tokenizer_config.json"),
+        ("added_tokens.json", "added_tokens.json"),
+    ];
+    let want = pairs(&[("tokenizer.model", "small.model"), beside[0], beside[1]]);
+    assert!(named(&path).eq(want));
+    let to = TempDir::new();
+    for (name, from) in tokenizer::files(&path).unwrap() {
+        std::fs::copy(from, to.path().join(name)).unwrap();
+    }
+    let [one, other] = [tokenizer::open(&path), tokenizer::open_in(to.path())].map(Result::unwrap);
+    assert!(!one.adds_bos() && !other.adds_bos());
+    assert_eq!(one.encode("once").unwrap(), other.encode("once").unwrap());
+
+    // The other kinds read less of what is beside them.
+    let json = dir.file("words.json", "{\"model\": {}}");
+    assert!(named(&json).eq(pairs(&[("tokenizer.json", "words.json"), beside[0]])));
+    let ranks = dir.file("ranks", "YQ== 0\nYg== 1\n");
+    assert!(named(&ranks).eq(pairs(&[("tokenizer.model", "ranks")])));
+    assert!(!tokenizer::is_in(dir.path()) && tokenizer::is_in(to.path()));
+}

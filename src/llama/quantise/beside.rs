@@ -1,42 +1,90 @@
 //! What lies beside the weights: configuration, tokenizer, chat template.
 
 use super::partial::Partial;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, TokenizerSource};
 use crate::file::{open_regular, read_small};
 use crate::quant::Quant;
-use crate::{Error, Result};
+use crate::{Error, Result, tokenizer};
 use serde_json::{Map, Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// What is copied as it is.
-const COPIED: [&str; 7] = [
+/// What is copied as it is, beside [`tokenizer::FILES`].
+const COPIED: [&str; 3] = [
     "generation_config.json",
-    "tokenizer.model",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
 ];
 
-/// Writes all of it.
-pub(super) fn write(partial: &Partial, checkpoint: &dyn Checkpoint, quant: Quant) -> Result<()> {
+/// Where both a tokenizer and a chat template may be, and the key of the latter.
+const BOTH: &str = "tokenizer_config.json";
+const TEMPLATE: &str = "chat_template";
+
+/// Largest configuration file that is read; [`BOTH`] may list every added token.
+const MAX_CONFIG: u64 = 16 << 20;
+
+/// Writes all of it. `tokenizer` takes the place of the checkpoint's own.
+pub(super) fn write(
+    partial: &Partial,
+    checkpoint: &dyn Checkpoint,
+    tokenizer: Option<&Path>,
+    quant: Quant,
+) -> Result<()> {
     let path = checkpoint.config_path();
-    let bad = |e| Error::format(path, format!("not valid JSON: {e}"));
-    let json = read_small(path, "a configuration file", 1 << 20)?;
-    let mut keys: Map<String, Value> = serde_json::from_slice(&json).map_err(bad)?;
+    let mut keys = read_keys(path)?;
     let config = json!({"quant_method": "llamabi", "format": quant.dtype().name()});
     keys.insert("quantization_config".into(), config);
-    let json = serde_json::to_string_pretty(&keys).map_err(bad)? + "\n";
     let name = path.file_name().and_then(|name| name.to_str());
-    partial.write_beside(name.unwrap_or_default(), json.as_bytes())?;
+    write_keys(partial, name.unwrap_or_default(), path, &keys)?;
 
-    let dir = path.parent().unwrap_or(Path::new(""));
-    for name in COPIED {
-        let path = dir.join(name);
-        if path.symlink_metadata().is_ok() {
-            partial.write_beside(name, open_regular(&path)?.0)?;
+    let dir = match checkpoint.tokenizer() {
+        TokenizerSource::Directory(dir) => dir,
+        TokenizerSource::Gguf(_) => unreachable!("a GGUF file becomes one"),
+    };
+    let from_dir = |name: &'static str| (name, dir.join(name));
+    let mut sources: Vec<(&str, PathBuf)> = COPIED.map(from_dir).into();
+    match tokenizer {
+        Some(path) => sources.extend(tokenizer::files(path)?),
+        None => sources.extend(tokenizer::FILES.map(from_dir)),
+    }
+    for name in COPIED.into_iter().chain(tokenizer::FILES) {
+        let source = sources.iter().find(|(of, _)| *of == name);
+        match source.filter(|(_, path)| path.symlink_metadata().is_ok()) {
+            Some((_, path)) => partial.write_beside(name, open_regular(path)?.0)?,
+            // An earlier run may have had another tokenizer.
+            None => partial.leave_out(name)?,
         }
     }
-    Ok(())
+    match tokenizer {
+        Some(_) => keep_template(partial, &dir.join(BOTH), &sources),
+        None => Ok(()),
+    }
+}
+
+/// Puts the checkpoint's chat template into what lies beside another tokenizer, because a template
+/// belongs to the model.
+fn keep_template(partial: &Partial, own: &Path, sources: &[(&str, PathBuf)]) -> Result<()> {
+    if own.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let Some(template) = read_keys(own)?.remove(TEMPLATE) else {
+        return Ok(());
+    };
+    let mut keys = match sources.iter().find(|(name, _)| *name == BOTH) {
+        Some((_, path)) => read_keys(path)?,
+        None => Map::new(),
+    };
+    keys.insert(TEMPLATE.into(), template);
+    write_keys(partial, BOTH, own, &keys)
+}
+
+fn read_keys(path: &Path) -> Result<Map<String, Value>> {
+    let json = read_small(path, "a configuration file", MAX_CONFIG)?;
+    let keys = serde_json::from_slice(&json);
+    keys.map_err(|e| Error::format(path, format!("not valid JSON: {e}")))
+}
+
+fn write_keys(partial: &Partial, name: &str, from: &Path, keys: &Map<String, Value>) -> Result<()> {
+    let json = serde_json::to_string_pretty(keys);
+    let json = json.map_err(|e| Error::format(from, format!("not valid JSON: {e}")))? + "\n";
+    partial.write_beside(name, json.as_bytes())
 }

@@ -27,16 +27,17 @@ mod partial;
 use crate::backend::cpu::Cpu;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::weights::{LoadControl, Loader};
-use crate::checkpoint::{self, Checkpoint, Files};
+use crate::checkpoint::{self, Checkpoint, Files, TokenizerSource};
 use crate::model::{Config, rope};
 use crate::quant::Quant;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{self, Tokenizer};
 use crate::{Dtype, Error, Result, Token};
 use calibrate::Calibrator;
 use layout::Layout;
 use outputs::Form;
 use partial::Partial;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A text of the project's own for [`Calibration::text`]: documentation, stories, dialogs, code.
 pub const SAMPLE: &str = include_str!("sample.txt");
@@ -58,6 +59,8 @@ pub struct Calibration {
 pub struct Job<'a> {
     /// A checkpoint of floats, in Meta's or Hugging Face's form; or one in GGUF, of any types.
     pub from: &'a Path,
+    /// A tokenizer file that is used, and copied, instead of what lies in `from`.
+    pub tokenizer: Option<&'a Path>,
     /// The directory that is made.
     pub to: &'a Path,
     /// The format of the layers' matrices.
@@ -74,11 +77,20 @@ pub struct Job<'a> {
 pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
     let job = Job {
         from,
+        tokenizer: None,
         to,
         quant,
         calibration: None,
     };
     job.run(&mut |_, _| true)
+}
+
+/// Whether a checkpoint comes with a tokenizer: without, who builds it has to name one.
+pub fn has_tokenizer(checkpoint: &dyn Checkpoint) -> bool {
+    match checkpoint.tokenizer() {
+        TokenizerSource::Gguf(_) => true,
+        TokenizerSource::Directory(dir) => tokenizer::is_in(dir),
+    }
 }
 
 impl Job<'_> {
@@ -87,8 +99,8 @@ impl Job<'_> {
     /// Without a calibration, loading the result gives bit for bit what loading `from` with that
     /// `weights_dtype` gives. Beside the weights, `to` gets the configuration with its
     /// `quantization_config`, and what else `from` has of a tokenizer, a chat template and
-    /// `generation_config.json`. One tensor is in memory at a time; with a calibration, what
-    /// `calibrate` says.
+    /// `generation_config.json`; the tokenizer is the one that is named, if one is. One tensor is in
+    /// memory at a time; with a calibration, what `calibrate` says.
     ///
     /// `progress` is called with the share that is done and what is being done; if it returns
     /// `false`, the job stops and may go on later.
@@ -96,16 +108,15 @@ impl Job<'_> {
     /// # Errors
     /// Those of [`crate::checkpoint::weights::load`]; [`Error::Io`] for what cannot be written, and
     /// if `to` exists; [`Error::InvalidArgument`] if `to` ends in no name, if `from` is already
-    /// quantised and no GGUF file, for [`Quant::Fp8`], for a calibration of another format than int4
-    /// or with too short a text, and if what `NAME.partial` has is of another job;
+    /// quantised and no GGUF file, for a tokenizer beside a GGUF file, for [`Quant::Fp8`], for a
+    /// calibration of another format than int4 or with too short a text, and if what `NAME.partial`
+    /// has is of another job; [`Error::Format`] for a tokenizer that does not fit;
     /// [`Error::Cancelled`].
     pub fn run(&self, progress: &mut dyn FnMut(f32, &str) -> bool) -> Result<()> {
         let to = self.check()?;
         let checkpoint = checkpoint::open(self.from)?;
         let form = Form::of(&*checkpoint)?;
-        let tokenizer = self.tokenizer(&*checkpoint)?;
-        let vocab_size = tokenizer.as_deref().map_or(0, Tokenizer::vocab_size);
-        let config = checkpoint.config(vocab_size)?;
+        let (config, tokenizer) = self.config(&*checkpoint)?;
         let files = checkpoint.open(None)?;
         let dtype = Some(self.quant.dtype());
         let plan = Plan::new::<Cpu>(&*checkpoint, &files, &config, dtype, &[])?;
@@ -118,7 +129,7 @@ impl Job<'_> {
         let mark = self.mark(&config, &files, &plan, &passages)?;
         let mut partial = Partial::open(&to, form.file_name(), &layout, &mark)?;
         if let Form::Safetensors = form {
-            beside::write(&partial, &*checkpoint, self.quant)?;
+            beside::write(&partial, &*checkpoint, self.tokenizer, self.quant)?;
         }
         // It quantises on all cores, and computes nothing.
         let backend = Cpu::new(&config.shape, rope::table(&config, 1)?, 0, 1)?;
@@ -183,22 +194,48 @@ impl Job<'_> {
         }
     }
 
-    /// The checkpoint's tokenizer, if it has one; a calibration needs it.
-    fn tokenizer(
-        &self,
-        checkpoint: &dyn Checkpoint,
-    ) -> Result<Option<std::sync::Arc<dyn Tokenizer>>> {
-        let is_there = |name: &str| self.from.join(name).symlink_metadata().is_ok();
-        let has = match checkpoint.tokenizer() {
-            checkpoint::TokenizerSource::Gguf(_) => true,
-            checkpoint::TokenizerSource::Directory(_) => {
-                is_there("tokenizer.model") || is_there("tokenizer.json")
-            }
+    /// The configuration, and the tokenizer if there is one.
+    fn config(&self, checkpoint: &dyn Checkpoint) -> Result<(Config, Option<Arc<dyn Tokenizer>>)> {
+        let (found, missing) = match self.tokenizer(checkpoint) {
+            Ok(found) => (Some(found), None),
+            Err(error) if self.is_needless(checkpoint) => (None, Some(error)),
+            Err(error) => return Err(error),
         };
-        match has || self.calibration.is_some() {
-            true => Ok(Some(super::tokens::tokenizer_of(checkpoint, None)?.1)),
-            false => Ok(None),
+        let vocab_size = found.as_ref().map_or(0, |(_, found)| found.vocab_size());
+        let config = match (checkpoint.config(vocab_size), missing) {
+            // It has the size of its vocabulary from the tokenizer.
+            (Err(_), Some(missing)) if checkpoint.config(1).is_ok() => return Err(missing),
+            (config, _) => config?,
+        };
+        let must_fit = self.calibration.is_some() || self.tokenizer.is_some();
+        let tokenizer = match found {
+            Some(found) if must_fit => Some(super::tokens::fitting(found, &config)?.0),
+            found => found.map(|(_, tokenizer)| tokenizer),
+        };
+        Ok((config, tokenizer))
+    }
+
+    /// Whether it can be done without a tokenizer, and there is none.
+    fn is_needless(&self, checkpoint: &dyn Checkpoint) -> bool {
+        self.calibration.is_none() && self.tokenizer.is_none() && !has_tokenizer(checkpoint)
+    }
+
+    /// The tokenizer that is named, or else the checkpoint's own, and where it is.
+    fn tokenizer(&self, checkpoint: &dyn Checkpoint) -> Result<(PathBuf, Arc<dyn Tokenizer>)> {
+        if let (TokenizerSource::Gguf(_), Some(path)) = (checkpoint.tokenizer(), self.tokenizer) {
+            let expected = "left out for a GGUF file, which has its own in it";
+            return Err(Error::invalid("the tokenizer", expected, path.display()));
         }
+        let found = super::tokens::tokenizer_of(checkpoint, self.tokenizer);
+        found.map_err(|error| match error {
+            Error::Io { path, detail }
+                if !has_tokenizer(checkpoint) && self.tokenizer.is_none() =>
+            {
+                let detail = format!("{detail}; --tokenizer FILE names one that lies elsewhere");
+                Error::Io { path, detail }
+            }
+            error => error,
+        })
     }
 
     /// A line that is the same only for the same job on the same checkpoint.
