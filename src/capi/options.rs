@@ -200,6 +200,7 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
         grammar: grammar::grammar(o.grammar)?,
         contrast_beta: o.contrast_beta,
         contrast_alpha: o.contrast_alpha,
+        publishes: true,
         asked_at: Some(Instant::now()),
         cancel: cancel::flag(o.cancel)?,
     })

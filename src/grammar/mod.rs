@@ -171,9 +171,13 @@ impl Grammar {
         let mut parser = compile(Space::None)?;
         if vocabulary.drops_space {
             // The mask may be more than the parser's limits allow, which a sequence would notice.
-            let first = parser.apart().mask();
-            let first = first.map_err(|e| Error::Grammar(sentence(&e)))?;
-            let space = vocabulary.space(vocabulary.has_space(|t| first.is_allowed(t)));
+            let mut begun = parser.apart();
+            let wrong = |e: String| Error::Grammar(sentence(&e));
+            let first = begun.mask().map_err(wrong)?;
+            let space = match vocabulary.space(vocabulary.has_space(|t| first.is_allowed(t))) {
+                Space::Must if begun.is_accepting().map_err(wrong)? => Space::MustUnlessEmpty,
+                space => space,
+            };
             parser = compile(space)?;
         }
         Ok(Self {

@@ -39,6 +39,8 @@ pub(super) enum Space {
     None,
     May,
     Must,
+    /// The empty text is of the language, and has none.
+    MustUnlessEmpty,
 }
 
 /// Most places of a schema that the parser may recurse at; it refuses those with more objects
@@ -110,27 +112,20 @@ impl Checked {
 
     /// The parser's input for this language behind `space`.
     pub fn behind(&self, space: Space) -> TopLevelGrammar {
-        let (optional, rule) = match space {
-            Space::None => ("", ""),
-            Space::May => (" ?", "SP?"),
-            Space::Must => (" ", "SP"),
-        };
         let body = match self {
-            Checked::Regex(regex) if space == Space::None => {
-                return TopLevelGrammar::from_regex(regex);
-            }
-            Checked::Regex(regex) => {
-                return TopLevelGrammar::from_regex(&format!("{optional}({regex})"));
-            }
+            Checked::Regex(regex) => GrammarWithLexer::from_regex(regex),
             Checked::Schema(schema) => GrammarWithLexer::from_json_schema(schema.clone()),
             Checked::Lark(lark) => GrammarWithLexer::from_lark(lark.clone()),
         };
-        if space == Space::None {
-            return TopLevelGrammar::from_grammar(body);
-        }
+        let rule = match space {
+            Space::None => return TopLevelGrammar::from_grammar(body),
+            Space::May => "SP? @body",
+            Space::Must => "SP @body",
+            Space::MustUnlessEmpty => "(SP @body)?",
+        };
         // Two grammars rather than one text inside another: the parser's messages then count the
         // caller's own lines.
-        let around = format!("start: {rule} @body\nSP: \" \"\n");
+        let around = format!("start: {rule}\nSP: \" \"\n");
         let named = |grammar, name: &str| GrammarWithLexer {
             name: Some(name.into()),
             ..grammar

@@ -217,6 +217,7 @@ impl Llama {
                 echo: true,
                 logprobs: true,
                 max_gen_len: Some(0),
+                publishes: false,
                 cancel: cancel.cloned(),
                 ..GenerateOptions::default()
             };
@@ -256,7 +257,10 @@ impl Llama {
                 text.push_str(segment.text);
                 text
             }
-            false => tidy(self.tokenizer.decode(&left.tokens)?, segment.text),
+            false => {
+                let bytes = |i: usize| self.tokenizer.token_bytes(left.tokens[i]);
+                text_of(&left.places, bytes)?
+            }
         };
         let stats = RequestStats {
             prompt_tokens: before as u32,
@@ -276,21 +280,32 @@ impl Llama {
     }
 }
 
-/// The text of a segment's tokens that stay, without the space that begins it. A character of which
-/// some tokens have gone goes, too.
-fn tidy(mut text: String, segment: &str) -> String {
-    if !segment.contains(char::REPLACEMENT_CHARACTER) {
-        text.retain(|c| c != char::REPLACEMENT_CHARACTER);
+/// The text of a segment's tokens that stay, which are its tokens at `places`, without the space
+/// that begins it. A character of which some tokens have gone goes, too: what is left of it must
+/// not become another character together with what is left of the next.
+fn text_of<'t>(places: &[usize], bytes: impl Fn(usize) -> &'t [u8]) -> Result<String> {
+    let n_bytes = (0..places.len()).map(|i| bytes(i).len()).sum();
+    let (mut text, mut run) = (String::new(), reserve::room(WHAT, n_bytes)?);
+    reserve::string(WHAT, &mut text, n_bytes)?;
+    let mut at = 0;
+    for neighbours in places.chunk_by(|a, b| a + 1 == *b) {
+        run.clear();
+        for _ in neighbours {
+            run.extend_from_slice(bytes(at));
+            at += 1;
+        }
+        run.utf8_chunks()
+            .for_each(|part| text.push_str(part.valid()));
     }
     if text.starts_with(' ') {
         text.remove(0);
     }
-    text
+    Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CompressOptions, tidy};
+    use super::{CompressOptions, text_of};
 
     #[test]
     fn a_rate_is_rounded_up_but_not_by_its_last_bit() {
@@ -313,11 +328,17 @@ mod tests {
 
     #[test]
     fn texts_begin_without_a_space_and_have_no_half_characters() {
-        let tidied = |text: &str, segment| tidy(text.to_owned(), segment);
-        assert_eq!(tidied(" a b ", " a b c "), "a b ");
-        assert_eq!(tidied("  a", "  a b"), " a");
-        assert_eq!(tidied("\u{fffd}\u{fffd} z\u{fffd}", "ä ö z é"), "z");
-        assert_eq!(tidied("a\u{fffd}", "a\u{fffd} b"), "a\u{fffd}");
-        assert_eq!(tidied("", "x"), "");
+        let text = |places: &[usize], tokens: &[&[u8]]| text_of(places, |i| tokens[i]).unwrap();
+        assert_eq!(text(&[0, 1], &[b" a", b" b "]), "a b ");
+        assert_eq!(text(&[0], &[b"  a"]), " a");
+        assert_eq!(text(&[], &[]), "");
+        // Of "ä ö z é" the first halves of two letters, and a word between them.
+        let halves: [&[u8]; 3] = [b"\xc3", b" z", b"\xc3"];
+        assert_eq!(text(&[1, 6, 8], &halves), "z");
+        // What is left of two characters is no third one, side by side it is what it was.
+        let two: [&[u8]; 2] = [b"\xe7", b"\xab\x9c"];
+        assert_eq!(text(&[3, 9], &two), "");
+        assert_eq!(text(&[3, 4], &two), "\u{7adc}");
+        assert_eq!(text(&[0], &["a\u{fffd}".as_bytes()]), "a\u{fffd}");
     }
 }

@@ -162,6 +162,11 @@ impl Llama {
                 .tokenizer
                 .encode_onto(text, &mut tokens, self.bound(cancel))?
             {
+                Encoded::Whole if tokens.is_empty() => {
+                    let name = format!("prompt {index}");
+                    let got = "none: the tokenizer begins no text with BOS";
+                    Err(Error::invalid(name, "at least one token", got))
+                }
                 Encoded::Whole => Ok(Prompt::Tokens(tokens)),
                 Encoded::TooLong(least) => Err(self.too_long(index, text.len(), least)),
             }

@@ -31,6 +31,8 @@ pub(super) struct Part {
 #[derive(Default)]
 pub(super) struct Left {
     pub tokens: Vec<Token>,
+    /// Which of the part's tokens they are, ascending; none where it is the whole part.
+    pub places: Vec<usize>,
     /// By which each token stayed; 0 where nothing was decided.
     pub logprobs: Vec<f32>,
     /// What the first pass has found; 0 where it was not made.
@@ -116,10 +118,12 @@ pub(super) fn shorten(
             let begin = at * budget.window;
             let stay = least_likely(&found, |i| forced(part, begin + i), quota)?;
             reserve::vec(WHAT, &mut own.tokens, quota)?;
+            reserve::vec(WHAT, &mut own.places, quota)?;
             reserve::vec(WHAT, &mut own.logprobs, quota)?;
             reserve::vec(WHAT, &mut context, quota)?;
             for i in stay {
                 own.tokens.push(window[i]);
+                own.places.push(begin + i);
                 own.logprobs.push(found[i]);
                 context.push(window[i]);
             }
@@ -137,6 +141,7 @@ fn lens(parts: &[Part]) -> impl Iterator<Item = usize> {
 fn whole(part: &Part) -> Result<Left> {
     Ok(Left {
         tokens: reserve::copy(WHAT, &part.tokens)?,
+        places: Vec::new(),
         logprobs: reserve::filled(WHAT, part.tokens.len(), 0.0)?,
         worth: 0.0,
         whole: true,

@@ -344,6 +344,49 @@ fn contrast_is_with_the_draft_models_row_of_the_same_text() {
     assert!(differ > 20, "{differ} texts are others");
 }
 
+/// Whatever is forbidden, the likeliest that is left can be chosen.
+#[test]
+fn contrast_is_among_what_bans_leave() {
+    let setup = Setup::default();
+    let edits = [
+        GenerateOptions {
+            no_repeat_ngram_size: 1,
+            ..length(20)
+        },
+        GenerateOptions {
+            bad_words: (3..250).step_by(2).map(|token| vec![token]).collect(),
+            ..length(20)
+        },
+        GenerateOptions {
+            min_gen_len: 20,
+            stop_tokens: (3..250).step_by(3).collect(),
+            ..length(20)
+        },
+    ];
+    for (options, temperature) in edits.iter().zip([0.0, 0.0, 1.0]) {
+        for contrast_alpha in [1.0, 0.5, 0.1] {
+            let options = GenerateOptions {
+                contrast_beta: 0.5,
+                contrast_alpha,
+                temperature,
+                seed: 3,
+                ..options.clone()
+            };
+            let prompts = ["abcdef", "", "thethethe"].map(prompt);
+            let (host, _, _) = setup.start_drafting(false, hash_think, amateur);
+            let got = host.run(prompts.to_vec(), options.clone());
+            for (i, (got, prompt)) in (0..).zip(got.iter().zip(&prompts)) {
+                let (tokens, most) = (tokens(prompt), setup.max_seq_len);
+                let other: &mut Think = &mut amateur;
+                let want =
+                    simulate_contrast(&mut hash_think, Some(other), &tokens, i, &options, most);
+                assert_same(got, &want);
+            }
+            host.assert_empty();
+        }
+    }
+}
+
 /// A prompt that was found in the model's half of the pages only is computed by the draft model in
 /// chunks, as prompts are, so that other streams go on.
 #[test]

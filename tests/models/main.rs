@@ -7,6 +7,7 @@ mod adapters;
 mod checkpoints;
 #[path = "../support/common.rs"]
 mod common;
+mod compressed;
 mod decoding;
 mod demo;
 mod drafts;

@@ -147,6 +147,8 @@ pub struct GenerateOptions {
     /// A prompt finds cached prefixes only of calls with the same salt. Results do not depend on
     /// it.
     pub cache_salt: u64,
+    /// Whether other calls may find the prompt in the prefix cache.
+    pub publishes: bool,
     /// The number of the adapter to run with ([`crate::Llama::add_adapter`]); 0: none.
     pub adapter: u32,
     /// Ask the reader about the logits of every token before it is drawn:
@@ -162,8 +164,8 @@ pub struct GenerateOptions {
     /// Contrastive decoding: a token's logit becomes `(1 + beta)` times the model's minus `beta`
     /// times the draft model's; 0 is off.
     pub contrast_beta: f32,
-    /// Tokens with less than this share of the most likely token's probability, as the model has
-    /// it, are impossible then; 0 is 0.1.
+    /// Tokens with less than this share of the most likely possible token's probability, as the
+    /// model has it, are impossible then; 0 is 0.1.
     pub contrast_alpha: f32,
     /// When the caller asked; `None`: when the call is queued. Its figures and `max_time_ms` count
     /// from then, so that they include how long its texts took to become tokens.
@@ -208,6 +210,7 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             top_logprobs: 0,
             cache_salt: 0,
+            publishes: true,
             adapter: 0,
             ask_logits: false,
             speculation: Speculation::Off,

@@ -1,41 +1,62 @@
 //! Contrastive decoding: what is drawn from is the difference between two models.
 
 use super::Sampler;
-use super::filters::clean;
-use super::passes::maximum;
+use super::filters::change;
+use crate::backend::choice::{Changes, Strategy};
 use crate::engine::request::Contrast;
 
 impl Sampler {
     /// Contrasts the loaded row with `amateur`, another model's raw logits of the same row: what is
-    /// drawn from is `(1 + beta) * logit - beta * amateur` for tokens whose logit is at least the
-    /// largest of a token that can be drawn plus `log_alpha`, each operation in float32. What is
-    /// reported stays that of the loaded row.
+    /// drawn from is `(1 + beta) * logit - beta * amateur`, each operation in float32; what
+    /// overflows stays the largest number. What is reported stays that of the loaded row.
     pub fn contrast(&mut self, amateur: &[f32], contrast: &Contrast) {
+        let Self {
+            logits, contrasted, ..
+        } = self;
+        contrasted.clear();
+        contrasted.extend(logits.iter().zip(amateur).map(|(expert, amateur)| {
+            let value = (1.0 + contrast.beta) * expert - contrast.beta * amateur;
+            match *expert > f32::NEG_INFINITY && !value.is_nan() {
+                true => value.clamp(f32::MIN, f32::MAX) + 0.0,
+                false => f32::NEG_INFINITY,
+            }
+        }));
+        self.log_alpha = Some(contrast.log_alpha);
+    }
+
+    /// Fills `changed`: what is drawn from after penalty, edits and mask. In contrastive decoding
+    /// those tokens alone are possible then whose logit is at least the largest plus `log_alpha`:
+    /// the largest of those that edits and mask have left, because all would be impossible where
+    /// these forbid the model's favourites.
+    pub(super) fn change(&mut self, strategy: &Strategy, changes: Changes<'_>) {
         let Self {
             n_tokens,
             logits,
             contrasted,
+            log_alpha,
+            changed,
             ..
         } = self;
-        let drawn = &logits[..logits.len().min(*n_tokens)];
-        let least = maximum(drawn) + contrast.log_alpha;
-        contrasted.clear();
-        contrasted.extend(logits.iter().zip(amateur).map(|(expert, amateur)| {
-            let value = (1.0 + contrast.beta) * expert - contrast.beta * amateur;
-            match *expert >= least {
-                true => clean(value),
-                false => f32::NEG_INFINITY,
-            }
-        }));
-        self.is_contrasted = true;
-    }
-
-    /// What is drawn from before penalties, edits and mask change it.
-    pub(super) fn drawn_from(&self) -> &[f32] {
-        let row = match self.is_contrasted {
-            true => &self.contrasted,
-            false => &self.logits,
+        let logits = &logits[..logits.len().min(*n_tokens)];
+        let Some(log_alpha) = *log_alpha else {
+            return change(changed, logits, strategy.penalty, changes);
         };
-        &row[..row.len().min(self.n_tokens)]
+        change(
+            changed,
+            &contrasted[..logits.len()],
+            strategy.penalty,
+            changes,
+        );
+        let both = || changed.iter().zip(logits);
+        let left = both().filter(|(changed, _)| **changed > f32::NEG_INFINITY);
+        let least = left
+            .map(|(_, logit)| *logit)
+            .fold(f32::NEG_INFINITY, f32::max)
+            + log_alpha;
+        for (changed, logit) in changed.iter_mut().zip(logits) {
+            if *logit < least {
+                *changed = f32::NEG_INFINITY;
+            }
+        }
     }
 }

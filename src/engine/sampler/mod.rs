@@ -101,7 +101,8 @@ pub struct Sampler {
     logits: Vec<f32>,
     /// The same contrasted with another model's row, if [`Sampler::contrast`] has made it.
     contrasted: Vec<f32>,
-    is_contrasted: bool,
+    /// How much less likely than the likeliest a token may be then, as a logarithm.
+    log_alpha: Option<f32>,
     /// The logits after penalty, edits and mask, `[n_tokens]`.
     changed: Vec<f32>,
     /// `exp((logit - max) / temperature)`, `[n_tokens]`.
@@ -174,7 +175,7 @@ impl Sampler {
     pub fn load(&mut self, logits: &[f32]) {
         self.logits.clear();
         self.logits.extend(logits.iter().map(|l| clean(*l)));
-        self.is_contrasted = false;
+        self.log_alpha = None;
     }
 
     /// Makes `choice`, one of `choices`, for the loaded row. Returns `None` if no token is
@@ -214,9 +215,7 @@ impl Sampler {
 
     /// What of the loaded row a token is drawn from, `[n_tokens]`.
     pub fn changed(&mut self, strategy: &Strategy, changes: Changes<'_>) -> &[f32] {
-        let mut out = std::mem::take(&mut self.changed);
-        change(&mut out, self.drawn_from(), strategy.penalty, changes);
-        self.changed = out;
+        self.change(strategy, changes);
         &self.changed
     }
 
@@ -248,28 +247,28 @@ impl Sampler {
 
     /// The tokens that may be drawn, by ascending id; empty if no token is possible.
     pub fn distribution(&mut self, strategy: &Strategy, changes: Changes<'_>) -> &[Kept] {
+        let plain = strategy.penalty == 1.0
+            && changes.edits.is_empty()
+            && changes.mask.is_none()
+            && self.log_alpha.is_none();
+        if !plain {
+            self.change(strategy, changes);
+        }
         let Self {
             n_tokens,
             logits,
-            contrasted,
-            is_contrasted,
             changed,
             shares,
             kept,
             order,
             select,
             distances,
+            ..
         } = self;
         kept.clear();
-        let logits = if *is_contrasted { contrasted } else { logits };
-        let logits = &logits[..logits.len().min(*n_tokens)];
-        let plain = strategy.penalty == 1.0 && changes.edits.is_empty() && changes.mask.is_none();
         let values = match plain {
-            true => logits,
-            false => {
-                change(changed, logits, strategy.penalty, changes);
-                changed
-            }
+            true => &logits[..logits.len().min(*n_tokens)],
+            false => &changed[..],
         };
         let max = maximum(values);
         if max == f32::NEG_INFINITY {

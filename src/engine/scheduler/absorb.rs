@@ -44,10 +44,13 @@ impl Scheduler {
                 continue;
             };
             let sequence = &mut self.running[at];
+            let publishes = sequence.call().options.publishes;
             let branch = sequence.branch_mut(*branch_at);
             if span.kind == RowKind::Prefill {
                 branch.computed = branch.computed.max(span.position + span.rows.len());
-                branch.publish(&mut self.pool);
+                if publishes {
+                    branch.publish(&mut self.pool);
+                }
                 if !sequence.extent.scores_prompt()
                     && let Err(error) = sequence.echo(sequence.branch.computed)
                 {

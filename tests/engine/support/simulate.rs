@@ -93,10 +93,12 @@ pub fn simulate(
 }
 
 /// What a token is drawn from where the row of another model is contrasted with: by the definition.
-fn contrast(row: &[f32], amateur: &[f32], options: &GenerateOptions) -> Vec<f32> {
+/// `left`: impossible are the tokens that bans and grammars forbid.
+fn contrast(row: &[f32], left: &[f32], amateur: &[f32], options: &GenerateOptions) -> Vec<f32> {
     let (beta, alpha) = (options.contrast_beta, options.contrast_alpha);
     let alpha = if alpha == 0.0 { 0.1 } else { alpha };
-    let most = row[..IDS].iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let possible = (0..IDS).filter(|id| left[*id] > f32::NEG_INFINITY);
+    let most = possible.map(|id| row[id]).fold(f32::NEG_INFINITY, f32::max);
     let of = |(expert, amateur): (&f32, &f32)| match *expert >= most + alpha.ln() {
         true => (1.0 + beta) * expert - beta * amateur,
         false => f32::NEG_INFINITY,
@@ -186,9 +188,12 @@ pub fn simulate_contrast(
             Some(amateur) => {
                 let mut other = vec![0.0; VOCAB];
                 amateur(&history(&tokens), &mut other);
+                let strategy = Strategy::from(options);
+                let left = sampler.changed(&strategy, changes);
+                let contrasted = contrast(&row, left, &other, options);
                 let mut drawn = Sampler::new(IDS);
-                drawn.load(&contrast(&row, &other, options));
-                drawn.draw(&Strategy::from(options), changes, draw)
+                drawn.load(&contrasted);
+                drawn.draw(&strategy, changes, draw)
             }
         };
         let token = token.unwrap();

@@ -26,7 +26,7 @@ fn random_text(kit: &Kit, grammar: &Arc<Grammar>, rng: &mut Rng) -> Option<Strin
 
 /// Languages that begin with a space, may, or do not; each with what says whether a text is of it.
 type Member = fn(&str) -> bool;
-const LANGUAGES: [(Source<'static>, Member); 7] = [
+const LANGUAGES: [(Source<'static>, Member); 10] = [
     (Source::Regex("[0-9]{2,5}(-x)?"), |t| {
         matches("[0-9]{2,5}(-x)?", t)
     }),
@@ -34,6 +34,12 @@ const LANGUAGES: [(Source<'static>, Member); 7] = [
         matches(" ?[a-f ]{1,6}", t)
     }),
     (Source::Regex("  (a|b) *c"), |t| matches("  (a|b) *c", t)),
+    // An anchor and a comment, which nothing may be put around, and texts that may be empty.
+    (Source::Regex("^(ab|c){1,4}$"), |t| {
+        matches("(ab|c){1,4}", t)
+    }),
+    (Source::Regex("(?x) a b? # c"), |t| matches("ab?", t)),
+    (Source::Regex("( a|b){0,2}"), |t| matches("( a|b){0,2}", t)),
     (Source::Regex("([α-ω]|é|語){1,4}"), |t| {
         matches("([α-ω]|é|語){1,4}", t)
     }),
@@ -156,4 +162,30 @@ fn between_the_parts_of_a_value_is_one_space_at_most() {
     let wrong = format!("{lark}\nb: \"x\" (");
     let error = kit.refusal(Source::Lark(&wrong));
     assert!(error.contains('4'), "{error}");
+}
+
+/// A model may answer nothing where that is of the language, whatever else begins with a space.
+#[test]
+fn a_text_may_end_before_it_begins_where_the_empty_text_is_of_the_language() {
+    let mut seen = 0;
+    for path in TOKENIZERS {
+        let kit = Kit::open(path, 3);
+        let (end, stops) = (kit.tokenizer.eos_id(), kit.tokenizer.stop_ids());
+        if end < 0 && stops.is_empty() {
+            continue; // its checkpoint's configuration says what ends a sequence
+        }
+        seen += 1;
+        let may_end = |source: Source<'_>| {
+            let mask = mask(&kit.compile(source).unwrap(), &[]).unwrap();
+            ids(&mask).any(|id| id == end || stops.contains(&id))
+        };
+        for regex in ["(a)?", "( a)?", " *", "[ a]*", "^( ab)*$"] {
+            assert!(may_end(Source::Regex(regex)), "{path}: {regex}");
+        }
+        assert!(may_end(Source::Lark("start: \" a\"?")), "{path}");
+        for regex in ["a", " a", " +", "[ a]+", "^( ab)+$"] {
+            assert!(!may_end(Source::Regex(regex)), "{path}: {regex}");
+        }
+    }
+    assert!(seen > 2, "{seen}");
 }
