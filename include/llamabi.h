@@ -807,8 +807,8 @@ typedef struct llama_generate_options {
   /// one knows counts more; 0.5 is usual. Log probabilities stay the model's. The draft model
   /// drafts nothing then. Finite, at least 0, and 0 with beams. Default: 0, off.
   float contrast_beta;
-  /// Only tokens count that have, in the model, at least this share of the probability of the most
-  /// likely token that nothing forbids: 0 to 1; 0 means 0.1. Only with contrast_beta.
+  /// Only tokens count that have, in the model, at least this share of the probability of the
+  /// most likely token that nothing forbids: 0 to 1; 0 means 0.1. Only with contrast_beta.
   float contrast_alpha;
 } llama_generate_options;
 

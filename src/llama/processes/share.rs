@@ -107,8 +107,8 @@ impl<'a, K: Kind> Share<'a, K> {
         opened.map_err(|error| self.explain(error))
     }
 
-    /// Reads this rank's weights, and tells the others how far it is. On rank 0 the caller hears the
-    /// smallest share of all ranks, on others this rank's.
+    /// Reads this rank's weights, and tells the others how far it is. On rank 0 the caller hears
+    /// the smallest share of all ranks, on others this rank's.
     pub fn load(
         &self,
         backend: K::Backend,

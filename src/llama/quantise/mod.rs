@@ -99,8 +99,8 @@ impl Job<'_> {
     /// Without a calibration, loading the result gives bit for bit what loading `from` with that
     /// `weights_dtype` gives. Beside the weights, `to` gets the configuration with its
     /// `quantization_config`, and what else `from` has of a tokenizer, a chat template and
-    /// `generation_config.json`; the tokenizer is the one that is named, if one is. One tensor is in
-    /// memory at a time; with a calibration, what `calibrate` says.
+    /// `generation_config.json`; the tokenizer is the one that is named, if one is. One tensor is
+    /// in memory at a time; with a calibration, what `calibrate` says.
     ///
     /// `progress` is called with the share that is done and what is being done; if it returns
     /// `false`, the job stops and may go on later.
