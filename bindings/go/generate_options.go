@@ -242,7 +242,8 @@ func Predicted(tokens ...int32) GenerateOption {
 
 // Contrast has tokens chosen by what the model says beyond the draft model ([WithDraft]): from (1 +
 // beta) times its logit minus beta times the draft model's, among tokens that have at least the
-// share alpha of the most likely one's probability (0: 0.1). A beta of 0 is off. 0, 0.
+// share alpha of the probability of the most likely one that nothing forbids (0: 0.1). A beta of 0
+// is off. 0, 0.
 func Contrast(beta, alpha float32) GenerateOption {
 	return func(o *generateOptions) {
 		o.c.contrast_beta, o.c.contrast_alpha = C.float(beta), C.float(alpha)

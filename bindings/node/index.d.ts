@@ -221,7 +221,7 @@ export interface GenerateOptions {
    * logit minus contrastBeta times the draft model's. 0: off.
    */
   contrastBeta?: number;
-  /** Only tokens with at least this share of the most likely one's probability count then; 0: 0.1. */
+  /** Only tokens with at least this share of the probability of the most likely one that nothing forbids count then; 0: 0.1. */
   contrastAlpha?: number;
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;

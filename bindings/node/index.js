@@ -67,19 +67,23 @@ function onAbort(signal, stop) {
   return () => signal.removeEventListener('abort', stop);
 }
 
-// Of streams that were dropped: what takes their listeners off.
-const dropped = new FinalizationRegistry((off) => off());
+// Of streams that were dropped: what takes their listeners off. The signal is held weakly, too,
+// because it may well hold the stream.
+const dropped = new FinalizationRegistry(({ signal, stop }) => signal.deref()?.removeEventListener('abort', stop));
+
+// A function of its own, for closures of one scope share what any of them holds.
+const stopOf = (weak) => () => {
+  const call = weak.deref();
+  if (call !== undefined) native.stop(call);
+};
 
 // The same for a stream's call, which ends when nobody holds it any more: a signal that lives long
-// must not. A function of its own, for closures of one scope share what any of them holds.
+// must not.
 function onAbortOfStream(signal, call) {
   if (signal === undefined) return () => {};
-  const weak = new WeakRef(call);
-  const off = onAbort(signal, () => {
-    const held = weak.deref();
-    if (held !== undefined) native.stop(held);
-  });
-  dropped.register(call, off, off);
+  const stop = stopOf(new WeakRef(call));
+  const off = onAbort(signal, stop);
+  dropped.register(call, { signal: new WeakRef(signal), stop }, off);
   return () => {
     dropped.unregister(off);
     off();

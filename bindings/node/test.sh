@@ -82,7 +82,7 @@ wait "$building"
 building=
 cd "$work/sanitized"
 asan=$(c++ -print-file-name=libasan.so) ubsan=$(c++ -print-file-name=libubsan.so) stdcxx=$(c++ -print-file-name=libstdc++.so.6)
-nm -D node_modules/llamabi/build/llamabi.node | grep -q __asan_init
+nm -D node_modules/llamabi/build/llamabi.node | grep __asan_init >/dev/null
 
 files=$(printf 'test/%s.test.js ' results endings errors models reference lifecycle)
 LD_PRELOAD="$asan $ubsan $stdcxx" ASAN_OPTIONS=detect_leaks=0 node --test $concurrency --test-reporter=tap $files >"$work/tap" ||

@@ -227,7 +227,11 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			s.metrics.sequence(ev.Stats)
 			rec.GeneratedTokens += ev.Stats.GeneratedTokens
 			p = c.spelling.finish(ev.Text)
-			switch ev.FinishReason {
+			reason := ev.FinishReason
+			if c.spelling.ended && reason != llamabi.FinishCancelled && reason != llamabi.FinishUnsafe {
+				reason = llamabi.FinishStop // whatever came behind the stop string
+			}
+			switch reason {
 			case llamabi.FinishCancelled:
 				continue // the error comes next
 			case llamabi.FinishUnsafe:
@@ -241,11 +245,8 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			case llamabi.FinishUnread:
 				return unavailable("unread", "The answer was not read for too long.")
 			default:
-				reason := ev.FinishReason.String()
-				return internalError(reason, "The answer ended early: "+reason+".")
-			}
-			if c.spelling.ended {
-				p.finish = "stop"
+				why := reason.String()
+				return internalError(why, "The answer ended early: "+why+".")
 			}
 			p.score = writable(ev.Score)
 			c.rate(ev.Stats.GeneratedTokens)

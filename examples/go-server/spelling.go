@@ -82,7 +82,7 @@ func (s *spelling) token(ev llamabi.Event, known bool) (piece, error) {
 		}
 		t := &scored{token: ev.Token, bytes: bytes[s.cut(space):], logprob: writable(ev.Logprob), known: known, guessed: s.drafts, draft: outcome(ev.Draft)}
 		s.decode(t)
-		if !s.opened {
+		if !s.opened && (len(t.bytes) > 0 || t.open > 0) {
 			s.first = append(s.first, t)
 		}
 		if s.listed {
@@ -161,10 +161,11 @@ func (s *spelling) open(text string) string {
 		return text
 	}
 	s.held += text
-	written := ""
+	var all []byte
 	for _, t := range s.first {
-		written += string(t.bytes)
+		all = append(all, t.bytes...)
 	}
+	written := string(all)
 	if slices.ContainsFunc(s.stops, func(stop string) bool { return strings.HasPrefix(written, stop) }) {
 		s.ended = true
 		return ""

@@ -102,7 +102,7 @@ export class Spelling {
       const listed = (token, logprob, { bytes, space }) => ({ id: token, bytes: this.#continues ? bytes : bytes.subarray(space), logprob });
       const own = { ...listed(event.token, isKnown ? writable(event.logprob) : null, { bytes, space }), open: 0, draft: this.#drafts ? event.draft : undefined };
       this.#decode(own);
-      if (!this.#opened) this.#first.push(own);
+      if (!this.#opened && (own.bytes.length > 0 || own.open > 0)) this.#first.push(own);
       if (this.#listed) {
         own.top = event.top.map((a) => listed(a.token, writable(a.logprob), this.#look(a.token)));
         this.#tokens.push(own);

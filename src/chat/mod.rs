@@ -87,7 +87,8 @@ pub enum Encoding {
     Unsafe,
     /// It has more than [`Bound::max_tokens`].
     TooLong {
-        /// How many bytes the text has that was to be encoded.
+        /// How many bytes the text has: what a template has rendered, or in Meta's Llama 2 format
+        /// the contents of the messages.
         bytes: usize,
         /// As many tokens at least.
         least: usize,

@@ -191,14 +191,14 @@ tree="$work/with space"
 mkdir -p "$tree/target/release"
 for file in "$root"/*; do [[ ${file##*/} == @(target|build) ]] || ln -s "$file" "$tree/"; done
 ln -s "$release"/{libllamabi.so{,.0},libllamabi.a,llamabi-info,llamabi-quantize} "$tree/target/release/"
-env -u CARGO_TARGET_DIR make --no-print-directory -C "$tree" -o build examples >"$work/said" 2>&1 || fail "make examples: $(cat "$work/said")"
+env -u CARGO_TARGET_DIR -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make --no-print-directory -C "$tree" -o build examples >"$work/said" 2>&1 || fail "make examples: $(cat "$work/said")"
 for program in generate chat worker; do
   ldd "$tree/build/$program" | grep -F "=> $tree/target/release/libllamabi.so.0 (" >"$work/said" || fail "build/$program loads: $(ldd "$tree/build/$program")"
 done
 touch -d 2000-01-01 "$tree/older.rs" && touch "$tree/newer.rs"
 printf '%s:' "$tree/target/release/libllamabi.so" | sed 's/ /\\ /g' >"$tree/target/release/libllamabi.d"
 printf '%s\n' "$tree/older.rs" "$tree/newer.rs" | sed 's/ /\\ /g; s/^/ /' | tr -d '\n' >>"$tree/target/release/libllamabi.d"
-! env -u CARGO_TARGET_DIR "$tree/scripts/install" --prefix "$work/never" >"$work/said" 2>&1 || fail "a stale library is installed, from a path with a space"
+! env -u CARGO_TARGET_DIR -u MAKEFLAGS -u MAKELEVEL -u MFLAGS "$tree/scripts/install" --prefix "$work/never" >"$work/said" 2>&1 || fail "a stale library is installed, from a path with a space"
 grep -qF "install: $tree/newer.rs is newer than" "$work/said" || fail "of a stale library install says: $(cat "$work/said")"
 echo "packaging: a checkout whose path has a space"
 

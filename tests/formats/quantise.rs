@@ -446,6 +446,17 @@ fn a_tokenizer_that_is_named_takes_the_place_of_another() {
     let template = checkpoint::open(&to).unwrap().chat_template().unwrap();
     assert_eq!(template.unwrap().default, "own");
     assert!(!tokenizer::open_in(&to).unwrap().adds_bos());
+    // The checkpoint's template may lie where it is read last.
+    std::fs::remove_file(from.join("tokenizer_config.json")).unwrap();
+    let alone = "{\"chat_template\": \"alone\"}";
+    std::fs::write(from.join("chat_template.json"), alone).unwrap();
+    let to = dir.path().join("alone");
+    let mut job = calibrated(&from, &to, 256);
+    (job.calibration, job.tokenizer) = (None, Some(&*tokenizer));
+    job.run(&mut |_, _| true).unwrap();
+    let template = checkpoint::open(&to).unwrap().chat_template().unwrap();
+    assert_eq!(template.unwrap().default, "alone");
+    assert!(!tokenizer::open_in(&to).unwrap().adds_bos());
 
     // One that does not fit, and one for a file that has its own.
     let refused = |from: &Path| {

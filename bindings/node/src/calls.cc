@@ -164,6 +164,7 @@ void Close::run() noexcept {
   handle_->stop();
   handle_->wait();
   llama_destroy(handle_->llama);
+  handle_->wait_for_adapters(); // they keep the weights until they are read
   finished();
 }
 

@@ -37,6 +37,10 @@ struct Handle {
   // Ends all calls that have entered; then, on another thread, waits until they have left.
   void stop();
   void wait();
+  // The same of adapters that are being added, which only llama_destroy can end.
+  void begin_adding();
+  void end_adding();
+  void wait_for_adapters();
 
   // Any thread: a grammar of this model, compiled unless it is one of the last 64. Null where that
   // fails.
@@ -53,6 +57,7 @@ private:
   std::mutex mutex_;
   std::condition_variable left_;
   std::set<ModelCall *> inside_;
+  size_t adding_ = 0;
 
   struct Compiled {
     int32_t kind;
@@ -178,10 +183,12 @@ struct AddAdapter final : Awaited {
       napi_value dir, napi_value scale);
   void run() noexcept override;
   void stop() override {}
+  void enter() override { handle_->begin_adding(); }
+  void leave() override { handle_->end_adding(); }
   void on_loop(napi_env env) override;
 
 private:
-  std::shared_ptr<Handle> handle_;
+  const std::shared_ptr<Handle> handle_;
   std::string dir_;
   float scale_;
   uint32_t id_ = 0;

@@ -96,6 +96,22 @@ void Handle::wait() {
   left_.wait(lock, [&] { return inside_.empty(); });
 }
 
+void Handle::begin_adding() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  adding_++;
+}
+
+void Handle::end_adding() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  adding_--;
+  left_.notify_all();
+}
+
+void Handle::wait_for_adapters() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  left_.wait(lock, [&] { return adding_ == 0; });
+}
+
 void forget_bytes(napi_env env, Handle &handle) {
   int64_t now;
   napi_adjust_external_memory(env, -handle.bytes.exchange(0), &now);

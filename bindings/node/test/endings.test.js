@@ -191,7 +191,7 @@ behaviour('close_while_running', async () => {
   await other.close();
   assert.equal((await collect(slow)).at(-1).finishReason, 'cancelled');
 
-  // So are calls that have just begun: the threads of most of them come later than the close.
+  // So are calls that have just begun: the threads of some get to the library after the close.
   for (let round = 0; round < 4; round++) {
     const model = await demo(room);
     const calls = Array.from({ length: 60 }, () => model.textCompletion(['Once', 'Twice'], { ...long, numReturnSequences: 2 }));

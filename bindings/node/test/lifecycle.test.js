@@ -60,7 +60,15 @@ test('streams that were dropped leave nothing on a signal that lives on', async 
       await held.next();
       const lose = async () => void (await model.stream('Once', { ...${endless}, signal }).next());
       for (let i = 0; i < 10; i++) await lose();
-      await s.until(() => (gc(), threads() <= before + 1 && listeners() === 1), 'only one is left', 60_000);
+      // So are those whose own signal holds them.
+      const loseBoth = async () => {
+        const own = new AbortController();
+        const stream = model.stream('Once', { ...${endless}, signal: own.signal });
+        own.signal.addEventListener('abort', () => stream.return());
+        await stream.next();
+      };
+      for (let i = 0; i < 3; i++) await loseBoth();
+      await s.until(() => (gc(), threads() <= before + 1 && listeners() === 1), 'only one is left');
       // The one that is held still hears the signal, however often the collector has run.
       app.abort();
       s.assert.equal((await s.collect(held)).at(-1).finishReason, 'cancelled');

@@ -68,20 +68,25 @@ impl Moment {
                 out.push('%');
                 break;
             };
-            // E and O ask for another calendar or other digits, which this locale has not.
-            let plain = match code {
-                'E' | 'O' => chars.next().unwrap_or(code),
-                code => code,
+            // They ask for another calendar or other digits, which this locale has not.
+            let (modifier, code) = match code {
+                'E' | 'O' => (Some(code), chars.next()),
+                code => (None, Some(code)),
             };
-            if matches!(plain, '^' | '#' | '+' | 's' | '1'..='9') {
-                return unsupported(format!("strftime_now does not know `%{plain}`"));
+            if let Some('^' | '#' | '+' | 's' | '1'..='9') = code {
+                let code = code.unwrap_or_default();
+                return unsupported(format!("strftime_now does not know `%{code}`"));
             }
-            if !self.one(&mut out, plain, pad) {
+            let takes = |code: &char| match modifier {
+                Some('E') => "cnprtuxyzCPRTXYZ%".contains(*code),
+                Some(_) => "bdeghjklmnprtuwyzBCGHIMPRSTUVWZ%".contains(*code),
+                None => true,
+            };
+            let known = code.filter(takes);
+            if !known.is_some_and(|code| self.one(&mut out, code, pad)) {
                 // glibc writes what it does not know as it is.
                 out.push('%');
-                out.extend(pad);
-                out.extend((plain != code).then_some(code));
-                out.push(plain);
+                out.extend(pad.into_iter().chain(modifier).chain(code));
             }
         }
         Ok(out)

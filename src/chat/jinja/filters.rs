@@ -348,7 +348,8 @@ fn parse_int(text: &str, base: i128) -> Result<Option<i128>> {
     };
     let prefixed = |mark: &str| {
         let lower = digits.get(..2)?.to_ascii_lowercase();
-        (lower == mark).then(|| &digits[2..])
+        let rest = (lower == mark).then(|| &digits[2..])?;
+        Some(rest.strip_prefix('_').unwrap_or(rest))
     };
     let (base, digits) = match base {
         16 => (16, prefixed("0x").unwrap_or(digits)),
@@ -436,11 +437,10 @@ fn round(value: &Value, args: Arguments) -> Result<Value> {
         }
         ("common", Number::Float(f)) => {
             let unit = scale(-digits);
-            let rounded = (f / unit).round_ties_even() * unit;
-            Ok(Value::Float(if unit.is_finite() {
-                rounded
-            } else {
-                0.0 * f
+            Ok(Value::Float(match (f.is_finite(), unit.is_finite()) {
+                (false, _) => f,
+                (true, false) => 0.0 * f,
+                (true, true) => (f / unit).round_ties_even() * unit,
             }))
         }
         ("ceil" | "floor", value) => {

@@ -7,8 +7,9 @@ use crate::engine::request::Contrast;
 
 impl Sampler {
     /// Contrasts the loaded row with `amateur`, another model's raw logits of the same row: what is
-    /// drawn from is `(1 + beta) * logit - beta * amateur`, each operation in float32; what
-    /// overflows stays the largest number. What is reported stays that of the loaded row.
+    /// drawn from is `(1 + beta) * logit - beta * amateur`, each operation in float32. What
+    /// overflows stays the largest number; a token is impossible where both products do, and where
+    /// one of the logits is not finite. What is reported stays that of the loaded row.
     pub fn contrast(&mut self, amateur: &[f32], contrast: &Contrast) {
         let Self {
             logits, contrasted, ..
@@ -16,7 +17,7 @@ impl Sampler {
         contrasted.clear();
         contrasted.extend(logits.iter().zip(amateur).map(|(expert, amateur)| {
             let value = (1.0 + contrast.beta) * expert - contrast.beta * amateur;
-            match *expert > f32::NEG_INFINITY && !value.is_nan() {
+            match expert.is_finite() && amateur.is_finite() && !value.is_nan() {
                 true => value.clamp(f32::MIN, f32::MAX) + 0.0,
                 false => f32::NEG_INFINITY,
             }

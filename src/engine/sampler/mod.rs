@@ -160,6 +160,7 @@ impl Sampler {
         let what = "the sampler (the vocabulary)";
         for v in [
             &mut self.logits,
+            &mut self.contrasted,
             &mut self.changed,
             &mut self.shares,
             &mut self.select,

@@ -236,7 +236,8 @@ impl Scheduler {
                     && span.position == computed
                     && span.rows.len() >= size
                     && self.running.iter().find(|s| s.id == *id).is_some_and(|s| {
-                        s.branch.known.text == known.text
+                        s.call().options.publishes
+                            && s.branch.known.text == known.text
                             && s.branch.tokens[computed..computed + size] == *page
                     })
             })

@@ -215,9 +215,15 @@ impl Build<'_> {
         let mut found = vec![share.found(self.ckpt_dir, &name)];
         let names: Vec<String> = (0..n).map(|rank| shared.link().name(rank)).collect();
         for (rank, name) in names.iter().enumerate().skip(1) {
-            let message = shared
-                .link()
-                .await_kind(rank, Message::Plan, &mut |_| Ok(()))?;
+            // The others must not think that rank 0 is gone because one of them is slow.
+            let mut beat = |link: &mut Link| {
+                let every = link.patience();
+                match link.is_time(every) {
+                    true => link.tell_all(Message::Progress, |m| m.f32(0.0)),
+                    false => Ok(()),
+                }
+            };
+            let message = shared.link().await_kind(rank, Message::Plan, &mut beat)?;
             let theirs = Found::read(&message)?;
             theirs.check_same(&found[0], name)?;
             found.push(theirs);
@@ -235,7 +241,6 @@ impl Build<'_> {
         let (runner, carrier) = share.load(backend, options, shared, &mut said)?;
         let mut pages = Vec::with_capacity(n);
         for rank in 1..n {
-            // The others must not think that rank 0 is gone because one of them is slow.
             let mut beat = |link: &mut Link| {
                 if !said.say(link.progress()) {
                     return Err(Error::Cancelled);

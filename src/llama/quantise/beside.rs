@@ -12,12 +12,15 @@ use std::path::{Path, PathBuf};
 const COPIED: [&str; 3] = [
     "generation_config.json",
     "chat_template.jinja",
-    "chat_template.json",
+    TEMPLATE_ALONE,
 ];
 
 /// Where both a tokenizer and a chat template may be, and the key of the latter.
 const BOTH: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template";
+
+/// Where a chat template may be alone. It is read after [`BOTH`].
+const TEMPLATE_ALONE: &str = "chat_template.json";
 
 /// Largest configuration file that is read; [`BOTH`] may list every added token.
 const MAX_CONFIG: u64 = 16 << 20;
@@ -55,26 +58,33 @@ pub(super) fn write(
         }
     }
     match tokenizer {
-        Some(_) => keep_template(partial, &dir.join(BOTH), &sources),
+        Some(_) => keep_template(partial, dir, &sources),
         None => Ok(()),
     }
 }
 
 /// Puts the checkpoint's chat template into what lies beside another tokenizer, because a template
-/// belongs to the model.
-fn keep_template(partial: &Partial, own: &Path, sources: &[(&str, PathBuf)]) -> Result<()> {
-    if own.symlink_metadata().is_err() {
-        return Ok(());
-    }
-    let Some(template) = read_keys(own)?.remove(TEMPLATE) else {
-        return Ok(());
+/// belongs to the model: where it is read first, there is none of another model.
+fn keep_template(partial: &Partial, dir: &Path, sources: &[(&str, PathBuf)]) -> Result<()> {
+    let is_there = |name: &str| dir.join(name).symlink_metadata().is_ok();
+    let own = match is_there(BOTH) {
+        true => read_keys(&dir.join(BOTH))?.remove(TEMPLATE),
+        false => None,
     };
-    let mut keys = match sources.iter().find(|(name, _)| *name == BOTH) {
+    let beside = sources.iter().find(|(name, _)| *name == BOTH);
+    let beside = beside.filter(|(_, path)| path.symlink_metadata().is_ok());
+    let mut keys = match beside {
         Some((_, path)) => read_keys(path)?,
         None => Map::new(),
     };
-    keys.insert(TEMPLATE.into(), template);
-    write_keys(partial, BOTH, own, &keys)
+    let other = keys.remove(TEMPLATE);
+    match own {
+        Some(own) => keys.insert(TEMPLATE.into(), own),
+        // A model without a template may have that of its tokenizer.
+        None if other.is_none() || !is_there(TEMPLATE_ALONE) => return Ok(()),
+        None => None,
+    };
+    write_keys(partial, BOTH, dir, &keys)
 }
 
 fn read_keys(path: &Path) -> Result<Map<String, Value>> {

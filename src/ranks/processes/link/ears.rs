@@ -30,7 +30,7 @@ pub(super) enum Stop {
     Asked,
     /// Nothing came in time; or another rank says so.
     Silent,
-    /// Rank 0 has heard nothing of a rank while there was nothing to do.
+    /// Nothing was heard of a rank for too long, outside of an exchange.
     Quiet,
     /// The host's function for exchanges failed, with its number.
     Exchange(i32),

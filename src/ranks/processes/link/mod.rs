@@ -251,8 +251,8 @@ impl Link {
             }
             Moved::GivenUp => match wait.stop {
                 Some(Stop::Silent) | None if ears.others[from].silent <= self.timeout => Ok(None),
+                Some(Stop::Silent) | None => Err(Stop::Quiet),
                 Some(stop) => Err(stop),
-                None => Err(Stop::Silent),
             },
         }
     }
