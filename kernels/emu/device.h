@@ -24,8 +24,7 @@ struct View {
     unsigned char *shared;
 };
 
-// (A thread's view stays where it is, so the compiler may ask once and keep the answer.)
-View &view() __attribute__((const));
+View &view();
 // Ends the launch with an error that names the running thread.
 [[noreturn]] void fail(int line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
