@@ -49,8 +49,8 @@ pub(crate) fn start<T: Send + 'static>(
     builder: Builder,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    // Both have a share of it, and the thread gives its own back first of all. (`get_mut` reads that
-    // with an order that ThreadSanitizer understands; it does not know the fences of `Arc::drop`.)
+    // Both have a share of it, and the thread gives its own back first of all. (`get_mut` reads
+    // that with an order that ThreadSanitizer understands, unlike the fences of `Arc::drop`.)
     let mut token = Arc::new(());
     let shared = token.clone();
     let thread = without_signals(|| {
