@@ -48,12 +48,10 @@ impl Sampler {
             strategy.penalty,
             changes,
         );
-        let both = || changed.iter().zip(logits);
-        let left = both().filter(|(changed, _)| **changed > f32::NEG_INFINITY);
-        let least = left
-            .map(|(_, logit)| *logit)
-            .fold(f32::NEG_INFINITY, f32::max)
-            + log_alpha;
+        let left = changed.iter().zip(logits);
+        let left = left.filter(|(changed, _)| **changed > f32::NEG_INFINITY);
+        let largest = left.fold(f32::NEG_INFINITY, |most, (_, logit)| most.max(*logit));
+        let least = largest + log_alpha;
         for (changed, logit) in changed.iter_mut().zip(logits) {
             if *logit < least {
                 *changed = f32::NEG_INFINITY;

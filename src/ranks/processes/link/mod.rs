@@ -310,7 +310,8 @@ impl Link {
         BEAT.min(self.timeout / BEATS).max(LOOK)
     }
 
-    /// How often a rank that waits looks whether there is something else to do.
+    /// How often a rank that waits looks for something else to do, and one that loads says how far
+    /// it is.
     pub fn patience(&self) -> Duration {
         (self.beats() / 4).max(LOOK)
     }
