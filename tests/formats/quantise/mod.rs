@@ -1,17 +1,17 @@
 //! `llamabi-quantize`: calibrated codes, jobs that were cut off, and what is refused.
 
+mod beside;
+mod program;
+
 use crate::checkpoints::collect::{Collect, Mat};
 use crate::checkpoints::{Opened, TempDir, reference, sentence};
-use llamabi::checkpoint::{self, weights::LoadControl};
+use llamabi::checkpoint::weights::LoadControl;
 use llamabi::format::gguf::Gguf;
 use llamabi::llama::quantise::{self, Calibration, Job, SAMPLE};
 use llamabi::quant::Quant;
-use llamabi::{BuildOptions, Dtype, Error, Llama, tokenizer};
+use llamabi::{BuildOptions, Dtype, Error, Llama};
 use std::collections::BTreeMap;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -39,6 +39,15 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         (name, std::fs::read(e.path()).unwrap())
     };
     entries.map(file).collect()
+}
+
+/// Copies files to a new directory.
+fn copied(files: &Path, to: PathBuf) -> PathBuf {
+    std::fs::create_dir(&to).unwrap();
+    for (name, bytes) in self::files(files) {
+        std::fs::write(to.join(name), bytes).unwrap();
+    }
+    to
 }
 
 /// Runs a job until `progress` was called so often.
@@ -261,41 +270,6 @@ fn what_is_there_is_not_written_over() {
     );
 }
 
-/// Copies files to a new directory.
-fn copied(files: &Path, to: PathBuf) -> PathBuf {
-    std::fs::create_dir(&to).unwrap();
-    for (name, bytes) in self::files(files) {
-        std::fs::write(to.join(name), bytes).unwrap();
-    }
-    to
-}
-
-/// Whoever may read the source only may go on with what was cut off, too.
-#[test]
-fn what_is_copied_has_permissions_of_its_own() {
-    let dir = TempDir::new();
-    let from = copied(&root("demo/hf"), dir.path().join("from"));
-    let tokenizer = from.join("tokenizer.model");
-    std::fs::set_permissions(&tokenizer, Permissions::from_mode(0o444)).unwrap();
-    let to = dir.path().join("new");
-    let job = calibrated(&from, &to, 256);
-    cut_off(&job, 4);
-    let copy = dir.path().join("new.partial/tokenizer.model");
-    let mode = copy.metadata().unwrap().permissions().mode();
-    assert_eq!(mode & 0o200, 0o200, "{mode:o}");
-    // What is there is replaced, and not written through.
-    let letter = dir.file("letter", "dear");
-    std::fs::remove_file(&copy).unwrap();
-    std::os::unix::fs::symlink(&letter, &copy).unwrap();
-    job.run(&mut |_, _| true).unwrap();
-    assert!(std::fs::read(&letter).unwrap() == b"dear");
-    let [want, got] = [&tokenizer, &to.join("tokenizer.model")].map(|path| {
-        assert!(path.symlink_metadata().unwrap().is_file());
-        std::fs::read(path).unwrap()
-    });
-    assert!(want == got);
-}
-
 /// Work that is done is not done again because its name was taken meanwhile.
 #[test]
 fn a_name_that_is_taken_meanwhile_can_be_given_later() {
@@ -370,112 +344,6 @@ fn the_new_directory_has_a_name() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4);
 }
 
-/// Meta's own layout: the size of the vocabulary is the tokenizer's, which lies one directory up.
-#[test]
-fn a_tokenizer_that_lies_elsewhere_is_named_and_copied() {
-    let dir = TempDir::new();
-    let from = copied(&root("demo/meta"), dir.path().join("from"));
-    let tokenizer = dir.path().join("spiece.model");
-    std::fs::rename(from.join("tokenizer.model"), &tokenizer).unwrap();
-    let params = std::fs::read_to_string(from.join("params.json")).unwrap();
-    let params = params.replace("1024", "-1");
-    std::fs::write(from.join("params.json"), params).unwrap();
-
-    let to = dir.path().join("new");
-    let plain = |tokenizer| Job {
-        from: &from,
-        tokenizer,
-        to: &to,
-        quant: Quant::Int4,
-        calibration: None,
-    };
-    let mut without = calibrated(&from, &to, 256);
-    let missing = "from: no tokenizer.model and no tokenizer.json; --tokenizer FILE names one that \
-                   lies elsewhere";
-    for job in [&plain(None), &without] {
-        assert_eq!(sentence(job.run(&mut |_, _| true), dir.path()), missing);
-    }
-    let none = dir.path().join("none.model");
-    let error = sentence(plain(Some(&none)).run(&mut |_, _| true), dir.path());
-    assert!(error.starts_with("none.model: No such file"), "{error}");
-
-    plain(Some(&tokenizer)).run(&mut |_, _| true).unwrap();
-    let calibrated = dir.path().join("calibrated");
-    (without.to, without.tokenizer) = (&calibrated, Some(&*tokenizer));
-    without.run(&mut |_, _| true).unwrap();
-    for to in [to, calibrated] {
-        let names: Vec<String> = files(&to).into_keys().collect();
-        assert_eq!(
-            names,
-            ["model.safetensors", "params.json", "tokenizer.model"]
-        );
-        let options = BuildOptions::default();
-        Llama::build(&to, None, &options, &mut |_| true).unwrap();
-    }
-    // Another key that is wrong is not blamed on the tokenizer.
-    std::fs::write(from.join("params.json"), "{\"vocab_size\": -1}").unwrap();
-    let to = dir.path().join("other");
-    let error = sentence(quantise::write(&from, &to, Quant::Int4), dir.path());
-    assert!(error.contains("`vocab_size` is -1"), "{error}");
-}
-
-/// Of the checkpoint's own tokenizer nothing is left; its chat template is, which may be in a file
-/// of the tokenizer.
-#[test]
-fn a_tokenizer_that_is_named_takes_the_place_of_another() {
-    let dir = TempDir::new();
-    let from = copied(&root("demo/hf"), dir.path().join("from"));
-    let other = copied(&root("demo/hf"), dir.path().join("other"));
-    std::fs::write(from.join("added_tokens.json"), "{}").unwrap();
-    let config = "{\"chat_template\": \"own\", \"legacy\": true}";
-    std::fs::write(from.join("tokenizer_config.json"), config).unwrap();
-    let config = "{\"chat_template\": \"other\", \"add_bos_token\": false}";
-    std::fs::write(other.join("tokenizer_config.json"), config).unwrap();
-    let (to, tokenizer) = (dir.path().join("new"), other.join("tokenizer.model"));
-    let mut job = calibrated(&from, &to, 256);
-    job.calibration = None;
-    cut_off(&job, 4);
-    job.tokenizer = Some(&tokenizer);
-    job.run(&mut |_, _| true).unwrap();
-    let written = files(&to);
-    assert!(!written.contains_key("added_tokens.json"));
-    let config: serde_json::Value =
-        serde_json::from_slice(&written["tokenizer_config.json"]).unwrap();
-    let want = serde_json::json!({"chat_template": "own", "add_bos_token": false});
-    assert_eq!(config, want);
-    let template = checkpoint::open(&to).unwrap().chat_template().unwrap();
-    assert_eq!(template.unwrap().default, "own");
-    assert!(!tokenizer::open_in(&to).unwrap().adds_bos());
-    // The checkpoint's template may lie where it is read last.
-    std::fs::remove_file(from.join("tokenizer_config.json")).unwrap();
-    let alone = "{\"chat_template\": \"alone\"}";
-    std::fs::write(from.join("chat_template.json"), alone).unwrap();
-    let to = dir.path().join("alone");
-    let mut job = calibrated(&from, &to, 256);
-    (job.calibration, job.tokenizer) = (None, Some(&*tokenizer));
-    job.run(&mut |_, _| true).unwrap();
-    let template = checkpoint::open(&to).unwrap().chat_template().unwrap();
-    assert_eq!(template.unwrap().default, "alone");
-    assert!(!tokenizer::open_in(&to).unwrap().adds_bos());
-
-    // One that does not fit, and one for a file that has its own.
-    let refused = |from: &Path| {
-        let to = dir.path().join("refused");
-        let mut job = calibrated(from, &to, 256);
-        (job.calibration, job.tokenizer) = (None, Some(&*tokenizer));
-        let error = sentence(job.run(&mut |_, _| true), dir.path());
-        assert!(!to.exists());
-        error
-    };
-    let error = refused(&reference("mha-f32/hf"));
-    let want = "other/tokenizer.model: the tokenizer has 1024 pieces, the model's vocabulary only ";
-    assert!(error.starts_with(want), "{error}");
-    let error = refused(&root("tests/data/gguf/q8_0.gguf"));
-    let want = "the tokenizer is other/tokenizer.model, must be left out for a GGUF file, which \
-                has its own in it";
-    assert_eq!(error, want);
-}
-
 #[test]
 fn a_calibration_that_cannot_be_is_refused() {
     let (dir, from) = (TempDir::new(), root("demo/hf"));
@@ -489,80 +357,4 @@ fn a_calibration_that_cannot_be_is_refused() {
     let error = sentence(job.run(&mut |_, _| true), dir.path());
     assert!(error.contains("the text of the calibration is "), "{error}");
     assert!(files(dir.path()).is_empty());
-}
-
-fn run(args: &[&Path]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_llamabi-quantize"));
-    program.args(args).output().unwrap()
-}
-
-#[test]
-fn the_program_writes_says_and_refuses() {
-    let dir = TempDir::new();
-    let (from, to) = (root("demo/meta"), dir.path().join("new"));
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let output = run(&[&from, &to, "int8".as_ref()]);
-    let said = text(&output.stderr);
-    assert!(
-        output.status.success() && output.stdout.is_empty(),
-        "{said}"
-    );
-    assert!(said.contains(" % layer 3\n"), "{said}");
-    let output = run(&[&from, &to, "int8".as_ref()]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("exists already"), "{said}");
-    for wrong in ["int3", "--tokens", "f32"] {
-        let output = run(&[&from, &to, wrong.as_ref()]);
-        assert_eq!(output.status.code(), Some(2), "{wrong}");
-        let said = text(&output.stderr);
-        assert!(said.contains("usage: "), "{said}");
-        let named = said.contains(&format!("the format is {wrong:?}, must be"));
-        assert_eq!(named, !wrong.starts_with("--"), "{said}");
-    }
-    // Nobody shall take what it writes for calibrated.
-    let tokens: [&Path; 5] = [
-        "--tokens".as_ref(),
-        "512".as_ref(),
-        &from,
-        &dir.path().join("plain"),
-        "int4".as_ref(),
-    ];
-    let output = run(&tokens);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(said.contains("it needs --calibrate or --text"), "{said}");
-    assert!(!tokens[3].exists());
-    // Of a checkpoint without a tokenizer, and with one that is named.
-    let (tied, named) = (reference("variants/tied"), dir.path().join("named"));
-    let tokenizer = reference("mha-f32/hf/tokenizer.model");
-    let output = run(&[&tied, &dir.path().join("bare"), "int8".as_ref()]);
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("bare has no tokenizer, as "), "{said}");
-    let option: &Path = "--tokenizer".as_ref();
-    let output = run(&[option, &tokenizer, &tied, &named, "int8".as_ref()]);
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(!said.contains("has no tokenizer"), "{said}");
-    assert!(named.join("tokenizer.model").is_file());
-    let none = dir.path().join("none");
-    let output = run(&["--text".as_ref(), &none, &from, &to, "int4".as_ref()]);
-    let said = text(&output.stderr);
-    assert!(said.contains("/none: No such file"), "{said}");
-    let output = run(&["--help".as_ref()]);
-    assert!(output.status.success() && text(&output.stdout).starts_with("usage: "));
-    // Progress that cannot be said stops nothing; help that cannot be is a failure.
-    let full = || {
-        std::fs::File::options()
-            .write(true)
-            .open("/dev/full")
-            .unwrap()
-    };
-    let mut program = Command::new(env!("CARGO_BIN_EXE_llamabi-quantize"));
-    let status = program.args([&from, &dir.path().join("b"), Path::new("int4")]);
-    assert!(status.stderr(full()).status().unwrap().success());
-    let mut program = Command::new(env!("CARGO_BIN_EXE_llamabi-quantize"));
-    let status = program.arg("--help").stdout(full()).status().unwrap();
-    assert_eq!(status.code(), Some(1));
 }
