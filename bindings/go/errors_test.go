@@ -108,7 +108,7 @@ func TestLimits(t *testing.T) {
 	generate("top_k is -1099511627776, must be at least 0", llamabi.TopK(-1<<40))
 	generate("max_gen_len is -1, must be at least 0", llamabi.MaxGenLen(-1))
 	generate("top_logprobs is 1025, must be at most the vocabulary, 1024", llamabi.TopLogprobs(1025))
-	generate("top_logprobs is 1099511627776, must be at most the vocabulary", llamabi.TopLogprobs(1<<40))
+	generate("top_logprobs is 1099511627776, must be at most 4294967295", llamabi.TopLogprobs(1<<40))
 }
 
 func TestFinishReasonText(t *testing.T) {

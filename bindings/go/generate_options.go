@@ -34,69 +34,6 @@ type generateOptions struct {
 	err     error
 }
 
-// MaxGenLen sets the most tokens to generate per sequence; 0 scores the prompt. As many as
-// max_seq_len has room for.
-func MaxGenLen(n int) GenerateOption {
-	return func(o *generateOptions) {
-		o.c.max_gen_len = number[C.uint32_t](&o.err, "max_gen_len", n, 0, math.MaxUint32)
-	}
-}
-
-// Temperature divides the logits; 0 takes the most likely token. 0.6.
-func Temperature(t float32) GenerateOption {
-	return func(o *generateOptions) { o.c.temperature = C.float(t) }
-}
-
-// TopP keeps the most likely tokens until their probabilities exceed p. 0.9.
-func TopP(p float32) GenerateOption { return func(o *generateOptions) { o.c.top_p = C.float(p) } }
-
-// TopK keeps the k most likely tokens; 0: all. 0.
-func TopK(k int) GenerateOption {
-	return func(o *generateOptions) {
-		o.c.top_k = number[C.int32_t](&o.err, "top_k", k, 0, math.MaxInt32)
-	}
-}
-
-// MinP keeps tokens with at least this share of the most likely token's probability; 0: off. 0.
-func MinP(p float32) GenerateOption { return func(o *generateOptions) { o.c.min_p = C.float(p) } }
-
-// RepetitionPenalty is applied once per distinct token of prompt and output; 1: off. 1.
-func RepetitionPenalty(p float32) GenerateOption {
-	return func(o *generateOptions) { o.c.repetition_penalty = C.float(p) }
-}
-
-// Seed makes the call repeatable: same seed, same text. 0: the next draw of the model's generator.
-func Seed(seed uint64) GenerateOption {
-	return func(o *generateOptions) { o.c.seed = C.uint64_t(seed) }
-}
-
-// CacheSalt keeps prefixes apart: the call takes pages from the prefix cache only of calls with the
-// same salt. Results do not depend on it. 0: of all calls with 0.
-func CacheSalt(salt uint64) GenerateOption {
-	return func(o *generateOptions) { o.c.cache_salt = C.uint64_t(salt) }
-}
-
-// NumReturnSequences continues each prompt n times, at most max_batch_size: result i*n+j is the
-// j-th of prompt i. All share one computation of the prompt. 1.
-func NumReturnSequences(n int) GenerateOption {
-	return func(o *generateOptions) {
-		o.c.num_return_sequences = number[C.uint32_t](&o.err, "num_return_sequences", n, 1, math.MaxUint32)
-	}
-}
-
-// NumBeams above 1 searches each prompt with so many beams, at most max_batch_size; the results are
-// its best [NumReturnSequences], best first. 1.
-func NumBeams(n int) GenerateOption {
-	return func(o *generateOptions) {
-		o.c.num_beams = number[C.uint32_t](&o.err, "num_beams", n, 1, math.MaxUint32)
-	}
-}
-
-// LengthPenalty is the power of the length that a beam's sum of log probabilities is divided by. 1.
-func LengthPenalty(p float32) GenerateOption {
-	return func(o *generateOptions) { o.c.length_penalty = C.float(p) }
-}
-
 // Early says when a beam search is over that has found as many beams as it has.
 type Early int32
 
@@ -129,53 +66,6 @@ func ForceWords(groups ...[][]int32) GenerateOption {
 
 // BeamEvents reports the beams of every step of a search as [EventBeam].
 func BeamEvents() GenerateOption { return flag(C.LLAMA_GEN_BEAM_EVENTS) }
-
-// MinGenLen keeps end-of-sequence and stop tokens impossible until n tokens are generated. 0.
-func MinGenLen(n int) GenerateOption {
-	return func(o *generateOptions) {
-		o.c.min_gen_len = number[C.uint32_t](&o.err, "min_gen_len", n, 0, math.MaxUint32)
-	}
-}
-
-// NoRepeatNgramSize lets no run of n tokens be in prompt and output twice; 0: off. 0.
-func NoRepeatNgramSize(n int) GenerateOption {
-	return func(o *generateOptions) {
-		o.c.no_repeat_ngram_size = number[C.uint32_t](&o.err, "no_repeat_ngram_size", n, 0, math.MaxUint32)
-	}
-}
-
-// PresencePenalty is subtracted from the logit of every token of the output. 0.
-func PresencePenalty(p float32) GenerateOption {
-	return func(o *generateOptions) { o.c.presence_penalty = C.float(p) }
-}
-
-// FrequencyPenalty is subtracted as often as the output has the token. 0.
-func FrequencyPenalty(p float32) GenerateOption {
-	return func(o *generateOptions) { o.c.frequency_penalty = C.float(p) }
-}
-
-// TypicalP keeps the tokens whose surprise is nearest to the entropy, up to the probability p; 0:
-// off. 0.
-func TypicalP(p float32) GenerateOption {
-	return func(o *generateOptions) { o.c.typical_p = C.float(p) }
-}
-
-// EpsilonCutoff drops tokens less probable than p; 0: off. 0.
-func EpsilonCutoff(p float32) GenerateOption {
-	return func(o *generateOptions) { o.c.epsilon_cutoff = C.float(p) }
-}
-
-// EtaCutoff drops tokens less probable than p and than its square root times exp(-entropy); 0: off.
-// 0.
-func EtaCutoff(p float32) GenerateOption {
-	return func(o *generateOptions) { o.c.eta_cutoff = C.float(p) }
-}
-
-// MaxTime ends the call's sequences with [FinishTime] so long after the call, to a millisecond. 0:
-// never.
-func MaxTime(d time.Duration) GenerateOption {
-	return func(o *generateOptions) { o.c.max_time_ms = milliseconds32(&o.err, "max_time_ms", d) }
-}
 
 // LogitBias adds to the logits of tokens; minus infinity makes one impossible.
 func LogitBias(biases map[int32]float32) GenerateOption {
@@ -226,13 +116,6 @@ const (
 // Speculate has tokens guessed at. [SpecOff].
 func Speculate(s Speculation) GenerateOption {
 	return func(o *generateOptions) { o.c.speculation = C.int32_t(s) }
-}
-
-// DraftLen is how many tokens are guessed at in a step, at most 16; 0: as many as pay. 0.
-func DraftLen(n int) GenerateOption {
-	return func(o *generateOptions) {
-		o.c.draft_len = number[C.uint32_t](&o.err, "draft_len", n, 0, math.MaxUint32)
-	}
 }
 
 // Predicted is a text that the output may repeat in parts, as an edited file repeats the old one.
@@ -288,16 +171,6 @@ func WithStopFunc(ends func(index int, tokens []int32, nPrompt int) bool) Genera
 // WithStopper has s end sequences of a stream. One Stopper is for one stream at a time.
 func WithStopper(s *Stopper) GenerateOption { return func(o *generateOptions) { o.stopper = s } }
 
-// TopLogprobs reports the n most likely tokens at each position.
-func TopLogprobs(n int) GenerateOption {
-	return func(o *generateOptions) {
-		if n > math.MaxUint32 && o.err == nil {
-			o.err = invalid("top_logprobs is %d, must be at most the vocabulary", n)
-		}
-		o.c.top_logprobs = number[C.uint32_t](&o.err, "top_logprobs", n, 0, math.MaxUint32)
-	}
-}
-
 // cGenerateOptions makes the struct for C, alone in its allocation, for cgo checks the whole of it.
 // What it points to is pinned by pin.
 func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runtime.Pinner) (*C.llama_generate_options, *generateOptions, error) {
@@ -332,3 +205,189 @@ func cGenerateOptions(opts []GenerateOption, cancel *C.llama_cancel_t, pin *runt
 	c := o.c
 	return &c, &o, nil
 }
+
+// Numbers of llamabi.h, with its documentation (`make header`).
+
+// MaxGenLen sets max_gen_len of the C API. The most tokens to generate for each sequence. 0
+// generates none and scores the prompt. Default: as many as there is room for.
+func MaxGenLen(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.max_gen_len = number[C.uint32_t](&o.err, "max_gen_len", n, 0, math.MaxUint32)
+	}
+}
+
+// Temperature sets temperature of the C API. Temperature: finite and >= 0. 0 takes the most likely
+// token. Default: 0.6.
+func Temperature(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.temperature = C.float(x)
+	}
+}
+
+// TopP sets top_p of the C API. Nucleus sampling keeps the most likely tokens until their
+// probabilities exceed this; 0 to 1. Default: 0.9.
+func TopP(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.top_p = C.float(x)
+	}
+}
+
+// TopK sets top_k of the C API. Keep so many of the most likely tokens. 0: off.
+func TopK(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.top_k = number[C.int32_t](&o.err, "top_k", n, 0, math.MaxInt32)
+	}
+}
+
+// MinP sets min_p of the C API. Keep tokens with at least this share of the most likely token's
+// probability, 0 to 1. 0: off.
+func MinP(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.min_p = C.float(x)
+	}
+}
+
+// RepetitionPenalty sets repetition_penalty of the C API. A finite number > 0. It is applied once
+// for each distinct token of prompt and output. 1: off.
+func RepetitionPenalty(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.repetition_penalty = C.float(x)
+	}
+}
+
+// Seed sets seed of the C API. The same seed gives the same text. 0 means the next number of the
+// handle's generator.
+func Seed(n uint64) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.seed = C.uint64_t(n)
+	}
+}
+
+// TopLogprobs sets top_logprobs of the C API. How many of the most likely tokens to report for each
+// token, up to the vocabulary. 0: none.
+func TopLogprobs(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.top_logprobs = number[C.uint32_t](&o.err, "top_logprobs", n, 0, math.MaxUint32)
+	}
+}
+
+// CacheSalt sets cache_salt of the C API. A prompt takes pages from the prefix cache only if they
+// are of calls with the same salt. So neither cached_tokens nor the time to the first token tells
+// what callers with another salt have sent. Any number will do, and results do not depend on it.
+// All callers that give 0 share their pages.
+func CacheSalt(n uint64) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.cache_salt = C.uint64_t(n)
+	}
+}
+
+// NumReturnSequences sets num_return_sequences of the C API. Sequences that continue each prompt, 1
+// to max_batch_size; 0 means 1. Sequence i * num_return_sequences + j is the j-th of prompt i, in
+// results, events and random draws. The outcome is, to the bit, that of a call that has each prompt
+// so many times in a row. But the prompt is computed once, and all of its sequences begin together
+// if there are slots for all.
+func NumReturnSequences(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.num_return_sequences = number[C.uint32_t](&o.err, "num_return_sequences", n, 0, math.MaxUint32)
+	}
+}
+
+// NumBeams sets num_beams of the C API. A number above 1 asks for a beam search with so many beams
+// for each prompt, up to max_batch_size; 0 and 1 ask for none. The sequences of a prompt are then
+// its best num_return_sequences results, best first; there are at most num_beams. A search takes
+// the likeliest continuations by their sums of log probabilities, after penalties, biases, bans and
+// grammar. Temperature and the filters of draws have no effect. Its TOKEN events come at its end,
+// and top_logprobs is at most 128.
+func NumBeams(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.num_beams = number[C.uint32_t](&o.err, "num_beams", n, 0, math.MaxUint32)
+	}
+}
+
+// MinGenLen sets min_gen_len of the C API. So many tokens are generated before an end-of-sequence
+// token or one of [StopTokens] is possible; at most max_gen_len. A stop string ends a sequence at
+// any length. Default: 0.
+func MinGenLen(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.min_gen_len = number[C.uint32_t](&o.err, "min_gen_len", n, 0, math.MaxUint32)
+	}
+}
+
+// NoRepeatNgramSize sets no_repeat_ngram_size of the C API. Prompt and output together have no run
+// of so many tokens twice: a token that would complete such a run is impossible. 0: off.
+func NoRepeatNgramSize(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.no_repeat_ngram_size = number[C.uint32_t](&o.err, "no_repeat_ngram_size", n, 0, math.MaxUint32)
+	}
+}
+
+// PresencePenalty sets presence_penalty of the C API. OpenAI's presence penalty: subtracted from
+// the logit of every token that the output has. Finite. Default: 0.
+func PresencePenalty(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.presence_penalty = C.float(x)
+	}
+}
+
+// FrequencyPenalty sets frequency_penalty of the C API. OpenAI's frequency penalty: subtracted from
+// the logit of a token as often as the output has the token. Finite. Default: 0.
+func FrequencyPenalty(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.frequency_penalty = C.float(x)
+	}
+}
+
+// TypicalP sets typical_p of the C API. Typical sampling: of the tokens that the filters above
+// leave, keep those whose surprise -ln p is nearest to the entropy, until their probabilities reach
+// this; 0 to 1. 0: off.
+func TypicalP(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.typical_p = C.float(x)
+	}
+}
+
+// EpsilonCutoff sets epsilon_cutoff of the C API. After that, drop tokens less probable than this;
+// 0 to below 1. The most likely token stays. 0: off.
+func EpsilonCutoff(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.epsilon_cutoff = C.float(x)
+	}
+}
+
+// EtaCutoff sets eta_cutoff of the C API. After that, drop tokens that are less probable than this
+// and less probable than its square root times exp(-entropy); 0 to below 1. The most likely token
+// stays. 0: off.
+func EtaCutoff(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.eta_cutoff = C.float(x)
+	}
+}
+
+// MaxTime sets max_time_ms of the C API. So many milliseconds after the call, each of its sequences
+// ends with [FinishTime], when the step that is under way has ended. This includes a sequence that
+// still waits for a slot. A text that is being encoded is encoded first; that time counts. 0:
+// never.
+func MaxTime(d time.Duration) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.max_time_ms = milliseconds32(&o.err, "max_time_ms", d)
+	}
+}
+
+// LengthPenalty sets length_penalty of the C API. The score of a beam is its sum of log
+// probabilities, divided by its length to this power. Above 0, long beams gain. Finite, and only
+// with num_beams. Default: 1.
+func LengthPenalty(x float32) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.length_penalty = C.float(x)
+	}
+}
+
+// DraftLen sets draft_len of the C API. 0: as many guesses in a step as measurements say that pay,
+// often none. 1 to 16: always so many, wherever something is found and the step has room.
+func DraftLen(n int) GenerateOption {
+	return func(o *generateOptions) {
+		o.c.draft_len = number[C.uint32_t](&o.err, "draft_len", n, 0, math.MaxUint32)
+	}
+}
+
+// End of numbers.

@@ -144,36 +144,131 @@ export interface OpenOptions {
 }
 
 export interface GenerateOptions {
-  /** Most tokens to generate per sequence; 0: none (scores the prompt). As many as there is room for. */
+  // Numbers of llamabi.h, with its documentation (`make header`).
+  /**
+   * The most tokens to generate for each sequence. 0 generates none and scores the prompt. Default:
+   * as many as there is room for.
+   */
   maxGenLen?: number;
-  /** 0 takes the most likely token. 0.6. */
+  /** Temperature: finite and >= 0. 0 takes the most likely token. Default: 0.6. */
   temperature?: number;
-  /** Keep the most likely tokens until their probabilities exceed this. 0.9. */
+  /**
+   * Nucleus sampling keeps the most likely tokens until their probabilities exceed this; 0 to 1.
+   * Default: 0.9.
+   */
   topP?: number;
-  /** Keep this many of the most likely tokens; 0: off. */
+  /** Keep so many of the most likely tokens. 0: off. */
   topK?: number;
-  /** Keep tokens with at least this share of the most likely one's probability; 0: off. */
+  /**
+   * Keep tokens with at least this share of the most likely token's probability, 0 to 1. 0: off.
+   */
   minP?: number;
-  /** 1: off. */
+  /**
+   * A finite number > 0. It is applied once for each distinct token of prompt and output. 1: off.
+   */
   repetitionPenalty?: number;
-  /** Same seed, same text. 0: the next draw of the model's generator. */
+  /** The same seed gives the same text. 0 means the next number of the handle's generator. */
   seed?: number | bigint;
+  /**
+   * How many of the most likely tokens to report for each token, up to the vocabulary. 0: none.
+   */
+  topLogprobs?: number;
+  /**
+   * A prompt takes pages from the prefix cache only if they are of calls with the same salt. So
+   * neither `cachedTokens` nor the time to the first token tells what callers with another salt
+   * have sent. Any number will do, and results do not depend on it. All callers that give 0 share
+   * their pages.
+   */
+  cacheSalt?: number | bigint;
+  /**
+   * Sequences that continue each prompt, 1 to maxBatchSize; 0 means 1. Sequence `i *
+   * numReturnSequences + j` is the j-th of prompt i, in results, events and random draws. The
+   * outcome is, to the bit, that of a call that has each prompt so many times in a row. But the
+   * prompt is computed once, and all of its sequences begin together if there are slots for all.
+   */
+  numReturnSequences?: number;
+  /**
+   * A number above 1 asks for a beam search with so many beams for each prompt, up to maxBatchSize;
+   * 0 and 1 ask for none. The sequences of a prompt are then its best numReturnSequences results,
+   * best first; there are at most numBeams. A search takes the likeliest continuations by their
+   * sums of log probabilities, after penalties, biases, bans and grammar. Temperature and the
+   * filters of draws have no effect. Its TOKEN events come at its end, and topLogprobs is at most
+   * 128.
+   */
+  numBeams?: number;
+  /**
+   * So many tokens are generated before an end-of-sequence token or one of `stopTokens` is
+   * possible; at most `maxGenLen`. A stop string ends a sequence at any length. Default: 0.
+   */
+  minGenLen?: number;
+  /**
+   * Prompt and output together have no run of so many tokens twice: a token that would complete
+   * such a run is impossible. 0: off.
+   */
+  noRepeatNgramSize?: number;
+  /**
+   * OpenAI's presence penalty: subtracted from the logit of every token that the output has.
+   * Finite. Default: 0.
+   */
+  presencePenalty?: number;
+  /**
+   * OpenAI's frequency penalty: subtracted from the logit of a token as often as the output has the
+   * token. Finite. Default: 0.
+   */
+  frequencyPenalty?: number;
+  /**
+   * Typical sampling: of the tokens that the filters above leave, keep those whose surprise -ln p
+   * is nearest to the entropy, until their probabilities reach this; 0 to 1. 0: off.
+   */
+  typicalP?: number;
+  /**
+   * After that, drop tokens less probable than this; 0 to below 1. The most likely token stays. 0:
+   * off.
+   */
+  epsilonCutoff?: number;
+  /**
+   * After that, drop tokens that are less probable than this and less probable than its square root
+   * times exp(-entropy); 0 to below 1. The most likely token stays. 0: off.
+   */
+  etaCutoff?: number;
+  /**
+   * So many milliseconds after the call, each of its sequences ends with `'time'`, when the step
+   * that is under way has ended. This includes a sequence that still waits for a slot. A text that
+   * is being encoded is encoded first; that time counts. 0: never.
+   */
+  maxTimeMs?: number;
+  /** The LoRA adapter with which the sequences are computed: an id of `addAdapter`. 0: none. */
+  adapter?: number;
+  /**
+   * The score of a beam is its sum of log probabilities, divided by its length to this power. Above
+   * 0, long beams gain. Finite, and only with numBeams. Default: 1.
+   */
+  lengthPenalty?: number;
+  /**
+   * 0: as many guesses in a step as measurements say that pay, often none. 1 to 16: always so many,
+   * wherever something is found and the step has room.
+   */
+  draftLen?: number;
+  /**
+   * Contrastive decoding with the draft model (`draftDir`): a token is chosen from `(1 +
+   * contrastBeta) * logit - contrastBeta * logit of the draft model`, in float32, before penalties,
+   * filters and draw. So what both models say counts less, and what only the larger one knows
+   * counts more; 0.5 is usual. Log probabilities stay the model's. The draft model drafts nothing
+   * then. Finite, at least 0, and 0 with beams. Default: 0, off.
+   */
+  contrastBeta?: number;
+  /**
+   * Only tokens count that have, in the model, at least this share of the probability of the most
+   * likely token that nothing forbids: 0 to 1; 0 means 0.1. Only with contrastBeta.
+   */
+  contrastAlpha?: number;
+  // End of numbers.
   /** Texts that end a sequence and are cut off. */
   stop?: string | string[];
   /** Put the prompt's tokens in front. */
   echo?: boolean;
   /** Report the log probability of each token. */
   logprobs?: boolean;
-  /** Most likely tokens to report per token; 0: none. */
-  topLogprobs?: number;
-  /** The prompt takes pages from the prefix cache only of calls with the same salt; results do not depend on it. 0: of all with 0. */
-  cacheSalt?: number | bigint;
-  /** Completions of each prompt, at most maxBatchSize, which share its computation; for calls with a list of prompts: result i * n + j is the j-th of prompt i. 1. */
-  numReturnSequences?: number;
-  /** Above 1: a beam search of so many beams for each prompt, at most maxBatchSize; the results are its best numReturnSequences, best first. 1. */
-  numBeams?: number;
-  /** The power of the length that a beam's sum of log probabilities is divided by. 1. */
-  lengthPenalty?: number;
   /**
    * When a beam search is over that has found numBeams: false: when the best running beam, ending
    * here, would not be among them; true: at once; 'never': when no running beam can get among them
@@ -186,43 +281,16 @@ export interface GenerateOptions {
   beamEvents?: boolean;
   /** The text is of this language. Given inline, it is compiled once for as long as it is among the last 64. */
   grammar?: Grammar | GrammarSource;
-  /** So many tokens before an end-of-sequence token or one of stopTokens is possible. 0. */
-  minGenLen?: number;
-  /** No run of so many tokens is in prompt and output twice; 0: off. */
-  noRepeatNgramSize?: number;
-  /** Subtracted from the logit of every token of the output. 0. */
-  presencePenalty?: number;
-  /** Subtracted as often as the output has the token. 0. */
-  frequencyPenalty?: number;
-  /** Typical sampling, up to this probability; 0: off. */
-  typicalP?: number;
-  /** Drop tokens less probable than this; 0: off. */
-  epsilonCutoff?: number;
-  /** Drop tokens less probable than this and than its square root times exp(-entropy); 0: off. */
-  etaCutoff?: number;
-  /** Sequences end as 'time' so many milliseconds after the call; 0: never. */
-  maxTimeMs?: number;
   /** Added to the logits of tokens; -Infinity makes one impossible. */
   logitBias?: readonly (readonly [token: number, bias: number])[];
   /** End a sequence as an end-of-sequence token does, with ignoreEos too. */
   stopTokens?: Tokens;
   /** Sequences of tokens that are not completed. */
   badWords?: readonly Tokens[];
-  /** An id of `addAdapter`: the LoRA adapter to run with. 0: none. */
-  adapter?: number;
   /** Guess at the tokens that come, so that one step computes several: results do not depend on it, the time does. 'ngram': what followed the last tokens before; 'draft': what the draft model would choose; 'medusa': what Medusa heads would choose; 'auto': whatever there is. 'off'. */
   speculation?: 'off' | 'auto' | 'ngram' | 'draft' | 'medusa';
-  /** How many tokens are guessed at in a step, at most 16; 0: as many as pay. */
-  draftLen?: number;
   /** A text that the output may repeat in parts, as an edited file repeats the old one. */
   predicted?: Tokens;
-  /**
-   * Contrastive decoding with the draft model: a token is chosen from (1 + contrastBeta) times its
-   * logit minus contrastBeta times the draft model's. 0: off.
-   */
-  contrastBeta?: number;
-  /** Only tokens with at least this share of the probability of the most likely one that nothing forbids count then; 0: 0.1. */
-  contrastAlpha?: number;
   /** Fail with LLAMA_E_BUSY rather than wait for a free slot. */
   noWait?: boolean;
   /** Go on after an end-of-sequence token. */

@@ -103,6 +103,11 @@ const CPP_END: &str = "
 #endif
 ";
 
+/// Whether what is made from other files shall be written rather than compared.
+pub fn updating() -> bool {
+    std::env::var_os("LLAMABI_UPDATE_HEADER").is_some()
+}
+
 /// The header as it lies in the repository.
 pub fn committed() -> String {
     fs::read_to_string(root().join("include/llamabi.h")).unwrap_or_default()
@@ -112,7 +117,7 @@ pub fn committed() -> String {
 fn header_is_up_to_date() {
     let path = root().join("include/llamabi.h");
     let generated = generate();
-    if std::env::var_os("LLAMABI_UPDATE_HEADER").is_some() {
+    if updating() {
         fs::write(&path, &generated).unwrap();
     }
     let committed = committed();

@@ -2,6 +2,7 @@
 
 mod docs;
 mod header;
+mod numbers;
 mod sections;
 mod since;
 mod third_party;

@@ -91,6 +91,7 @@ public:
     c_.flags = (o.echo ? LLAMA_GEN_ECHO : 0U) | (o.logprobs ? LLAMA_GEN_LOGPROBS : 0U) |
                (o.no_wait ? LLAMA_GEN_NO_WAIT : 0U) | (o.ignore_eos ? LLAMA_GEN_IGNORE_EOS : 0U) |
                (o.special ? LLAMA_GEN_SPECIAL : 0U) | (o.beam_events ? LLAMA_GEN_BEAM_EVENTS : 0U);
+    // Numbers of llamabi.h.
     c_.max_gen_len = o.max_gen_len;
     c_.temperature = o.temperature;
     c_.top_p = o.top_p;
@@ -100,16 +101,25 @@ public:
     c_.seed = o.seed;
     c_.top_logprobs = o.top_logprobs;
     c_.cache_salt = o.cache_salt;
-    c_.adapter = o.adapter;
-    c_.speculation = o.speculation;
-    c_.draft_len = o.draft_len;
-    c_.predicted = o.predicted.data();
-    c_.n_predicted = o.predicted.size();
-    c_.contrast_beta = o.contrast_beta;
-    c_.contrast_alpha = o.contrast_alpha;
     c_.num_return_sequences = o.num_return_sequences;
     c_.num_beams = o.num_beams;
+    c_.min_gen_len = o.min_gen_len;
+    c_.no_repeat_ngram_size = o.no_repeat_ngram_size;
+    c_.presence_penalty = o.presence_penalty;
+    c_.frequency_penalty = o.frequency_penalty;
+    c_.typical_p = o.typical_p;
+    c_.epsilon_cutoff = o.epsilon_cutoff;
+    c_.eta_cutoff = o.eta_cutoff;
+    c_.max_time_ms = o.max_time_ms;
+    c_.adapter = o.adapter;
     c_.length_penalty = o.length_penalty;
+    c_.draft_len = o.draft_len;
+    c_.contrast_beta = o.contrast_beta;
+    c_.contrast_alpha = o.contrast_alpha;
+    // End of numbers.
+    c_.speculation = o.speculation;
+    c_.predicted = o.predicted.data();
+    c_.n_predicted = o.predicted.size();
     c_.early_stopping = o.early_stopping;
     for (const auto &group : o.force_words) {
       for (const std::vector<Token> &word : group) {
@@ -123,14 +133,6 @@ public:
     c_.force_group_lens = force_group_lens_.data();
     c_.n_force_groups = force_group_lens_.size();
     if (o.grammar) c_.grammar = o.grammar->get();
-    c_.min_gen_len = o.min_gen_len;
-    c_.no_repeat_ngram_size = o.no_repeat_ngram_size;
-    c_.presence_penalty = o.presence_penalty;
-    c_.frequency_penalty = o.frequency_penalty;
-    c_.typical_p = o.typical_p;
-    c_.epsilon_cutoff = o.epsilon_cutoff;
-    c_.eta_cutoff = o.eta_cutoff;
-    c_.max_time_ms = o.max_time_ms;
     c_.logit_bias = o.logit_bias.data();
     c_.n_logit_bias = o.logit_bias.size();
     c_.stop_tokens = o.stop_tokens.data();

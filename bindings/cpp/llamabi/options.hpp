@@ -133,6 +133,7 @@ struct CompressOptions {
 
 /// How to generate; see `llama_generate_options`. Defaults are the library's.
 struct GenerateOptions {
+  // Numbers of llamabi.h, which has their documentation (`make header`).
   std::uint32_t max_gen_len = detail::generate_defaults().max_gen_len;
   float temperature = detail::generate_defaults().temperature;
   float top_p = detail::generate_defaults().top_p;
@@ -140,20 +141,10 @@ struct GenerateOptions {
   float min_p = detail::generate_defaults().min_p;
   float repetition_penalty = detail::generate_defaults().repetition_penalty;
   std::uint64_t seed = detail::generate_defaults().seed;
-  std::vector<std::string> stop{};
   std::uint32_t top_logprobs = detail::generate_defaults().top_logprobs;
   std::uint64_t cache_salt = detail::generate_defaults().cache_salt;
-  /// Completions of each prompt, which share its computation; for calls with a list of prompts.
   std::uint32_t num_return_sequences = detail::generate_defaults().num_return_sequences;
-  /// Above 1: a beam search, whose best results come instead of samples.
   std::uint32_t num_beams = detail::generate_defaults().num_beams;
-  float length_penalty = detail::generate_defaults().length_penalty;
-  /// `LLAMA_EARLY_*`
-  std::int32_t early_stopping = detail::generate_defaults().early_stopping;
-  /// Groups of phrases, of each of which every result of a search has one.
-  std::vector<std::vector<std::vector<Token>>> force_words{};
-  /// The text is of this language; made for the model that is called.
-  std::optional<Grammar> grammar{};
   std::uint32_t min_gen_len = detail::generate_defaults().min_gen_len;
   std::uint32_t no_repeat_ngram_size = detail::generate_defaults().no_repeat_ngram_size;
   float presence_penalty = detail::generate_defaults().presence_penalty;
@@ -162,18 +153,25 @@ struct GenerateOptions {
   float epsilon_cutoff = detail::generate_defaults().epsilon_cutoff;
   float eta_cutoff = detail::generate_defaults().eta_cutoff;
   std::uint32_t max_time_ms = detail::generate_defaults().max_time_ms;
+  std::uint32_t adapter = detail::generate_defaults().adapter;
+  float length_penalty = detail::generate_defaults().length_penalty;
+  std::uint32_t draft_len = detail::generate_defaults().draft_len;
+  float contrast_beta = detail::generate_defaults().contrast_beta;
+  float contrast_alpha = detail::generate_defaults().contrast_alpha;
+  // End of numbers.
+  std::vector<std::string> stop{};
+  /// `LLAMA_EARLY_*`
+  std::int32_t early_stopping = detail::generate_defaults().early_stopping;
+  /// Groups of phrases, of each of which every result of a search has one.
+  std::vector<std::vector<std::vector<Token>>> force_words{};
+  /// The text is of this language; made for the model that is called.
+  std::optional<Grammar> grammar{};
   std::vector<Bias> logit_bias{};
   std::vector<Token> stop_tokens{};
   std::vector<std::vector<Token>> bad_words{};
-  /// An id of `Model::add_adapter`; 0: none.
-  std::uint32_t adapter = detail::generate_defaults().adapter;
   /// `LLAMA_SPEC_*`
   std::int32_t speculation = detail::generate_defaults().speculation;
-  std::uint32_t draft_len = detail::generate_defaults().draft_len;
   std::vector<Token> predicted{};
-  /// Contrastive decoding with the draft model; 0: off.
-  float contrast_beta = detail::generate_defaults().contrast_beta;
-  float contrast_alpha = detail::generate_defaults().contrast_alpha;
   /// `LLAMA_GEN_*`
   bool echo = false, logprobs = false, no_wait = false, ignore_eos = false, special = false,
        beam_events = false;

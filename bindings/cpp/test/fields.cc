@@ -52,6 +52,7 @@ int main() {
   print("llama_build_options", [&] { llamabi::Model("say", o); });
 
   llamabi::GenerateOptions g;
+  // Numbers of llamabi.h.
   g.max_gen_len = 201;
   g.temperature = 0.5F;
   g.top_p = 0.25F;
@@ -59,10 +60,10 @@ int main() {
   g.min_p = 0.125F;
   g.repetition_penalty = 1.5F;
   g.seed = 5000000203;
-  g.stop = {"a", "b"};
   g.top_logprobs = 204;
   g.cache_salt = 5000000205;
   g.num_return_sequences = 206;
+  g.num_beams = 211;
   g.min_gen_len = 207;
   g.no_repeat_ngram_size = 208;
   g.presence_penalty = 0.75F;
@@ -71,19 +72,20 @@ int main() {
   g.epsilon_cutoff = 0.375F;
   g.eta_cutoff = 0.875F;
   g.max_time_ms = 209;
+  g.adapter = 210;
+  g.length_penalty = 1.75F;
+  g.draft_len = 212;
+  g.contrast_beta = 0.15625F;
+  g.contrast_alpha = 0.1875F;
+  // End of numbers.
+  g.stop = {"a", "b"};
   g.logit_bias = {{1, 0.5F}};
   g.stop_tokens = {1, 2, 3};
   g.bad_words = {{1}, {2, 3}, {4}, {5}};
-  g.adapter = 210;
-  g.num_beams = 211;
-  g.length_penalty = 1.75F;
   g.early_stopping = LLAMA_EARLY_NEVER;
   g.on_stop = [](std::uint32_t, const llamabi::Tokens &, std::size_t) { return false; };
   g.speculation = LLAMA_SPEC_NGRAM;
-  g.draft_len = 212;
   g.predicted = {1, 2, 3, 4, 5};
-  g.contrast_beta = 0.15625F;
-  g.contrast_alpha = 0.1875F;
   g.force_words = {{{1}, {2, 3}}, {{4}}};
   g.echo = g.logprobs = g.no_wait = g.ignore_eos = g.special = g.beam_events = true;
   g.cancel.emplace();

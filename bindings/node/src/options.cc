@@ -250,6 +250,110 @@ static void to_biases(napi_env env, napi_value value, std::vector<llama_bias> &o
   }
 }
 
+// The options that are one number each. False: the name is none of theirs.
+static bool set_number(
+    napi_env env, const std::string &name, napi_value v, llama_generate_options &c) {
+  // Numbers of llamabi.h (`make header`).
+  if (name == "maxGenLen") {
+    c.max_gen_len = to_uint(env, v, "maxGenLen");
+    return true;
+  }
+  if (name == "temperature") {
+    c.temperature = to_float(env, v, "temperature");
+    return true;
+  }
+  if (name == "topP") {
+    c.top_p = to_float(env, v, "topP");
+    return true;
+  }
+  if (name == "topK") {
+    c.top_k = to_int(env, v, "topK");
+    return true;
+  }
+  if (name == "minP") {
+    c.min_p = to_float(env, v, "minP");
+    return true;
+  }
+  if (name == "repetitionPenalty") {
+    c.repetition_penalty = to_float(env, v, "repetitionPenalty");
+    return true;
+  }
+  if (name == "seed") {
+    c.seed = to_uint64(env, v, "seed");
+    return true;
+  }
+  if (name == "topLogprobs") {
+    c.top_logprobs = to_uint(env, v, "topLogprobs");
+    return true;
+  }
+  if (name == "cacheSalt") {
+    c.cache_salt = to_uint64(env, v, "cacheSalt");
+    return true;
+  }
+  if (name == "numReturnSequences") {
+    c.num_return_sequences = to_uint(env, v, "numReturnSequences");
+    return true;
+  }
+  if (name == "numBeams") {
+    c.num_beams = to_uint(env, v, "numBeams");
+    return true;
+  }
+  if (name == "minGenLen") {
+    c.min_gen_len = to_uint(env, v, "minGenLen");
+    return true;
+  }
+  if (name == "noRepeatNgramSize") {
+    c.no_repeat_ngram_size = to_uint(env, v, "noRepeatNgramSize");
+    return true;
+  }
+  if (name == "presencePenalty") {
+    c.presence_penalty = to_float(env, v, "presencePenalty");
+    return true;
+  }
+  if (name == "frequencyPenalty") {
+    c.frequency_penalty = to_float(env, v, "frequencyPenalty");
+    return true;
+  }
+  if (name == "typicalP") {
+    c.typical_p = to_float(env, v, "typicalP");
+    return true;
+  }
+  if (name == "epsilonCutoff") {
+    c.epsilon_cutoff = to_float(env, v, "epsilonCutoff");
+    return true;
+  }
+  if (name == "etaCutoff") {
+    c.eta_cutoff = to_float(env, v, "etaCutoff");
+    return true;
+  }
+  if (name == "maxTimeMs") {
+    c.max_time_ms = to_uint(env, v, "maxTimeMs");
+    return true;
+  }
+  if (name == "adapter") {
+    c.adapter = to_uint(env, v, "adapter");
+    return true;
+  }
+  if (name == "lengthPenalty") {
+    c.length_penalty = to_float(env, v, "lengthPenalty");
+    return true;
+  }
+  if (name == "draftLen") {
+    c.draft_len = to_uint(env, v, "draftLen");
+    return true;
+  }
+  if (name == "contrastBeta") {
+    c.contrast_beta = to_float(env, v, "contrastBeta");
+    return true;
+  }
+  if (name == "contrastAlpha") {
+    c.contrast_alpha = to_float(env, v, "contrastAlpha");
+    return true;
+  }
+  // End of numbers.
+  return false;
+}
+
 GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
   llama_generate_options_init(&c, sizeof c);
   const auto flag = [&](napi_value v, const char *name, uint32_t bit) {
@@ -257,33 +361,8 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
   };
   const char *const phrases = "an array of groups, arrays of arrays of tokens";
   each_option(env, options, [&](const std::string &name, napi_value v) {
-    if (name == "maxGenLen")
-      c.max_gen_len = to_uint(env, v, "maxGenLen");
-    else if (name == "temperature")
-      c.temperature = to_float(env, v, "temperature");
-    else if (name == "topP")
-      c.top_p = to_float(env, v, "topP");
-    else if (name == "topK")
-      c.top_k = to_int(env, v, "topK");
-    else if (name == "minP")
-      c.min_p = to_float(env, v, "minP");
-    else if (name == "repetitionPenalty")
-      c.repetition_penalty = to_float(env, v, "repetitionPenalty");
-    else if (name == "seed")
-      c.seed = to_uint64(env, v, "seed");
-    else if (name == "topLogprobs")
-      c.top_logprobs = to_uint(env, v, "topLogprobs");
-    else if (name == "cacheSalt")
-      c.cache_salt = to_uint64(env, v, "cacheSalt");
-    else if (name == "adapter")
-      c.adapter = to_uint(env, v, "adapter");
-    else if (name == "numReturnSequences")
-      c.num_return_sequences = to_uint(env, v, "numReturnSequences");
-    else if (name == "numBeams")
-      c.num_beams = to_uint(env, v, "numBeams", 1);
-    else if (name == "lengthPenalty")
-      c.length_penalty = to_float(env, v, "lengthPenalty");
-    else if (name == "earlyStopping")
+    if (set_number(env, name, v, c)) return true;
+    if (name == "earlyStopping")
       c.early_stopping = to_early(env, v);
     else if (name == "forceWords")
       for (napi_value group : to_elements(env, v, "forceWords", phrases)) {
@@ -293,22 +372,6 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       }
     else if (name == "beamEvents")
       flag(v, "beamEvents", LLAMA_GEN_BEAM_EVENTS);
-    else if (name == "minGenLen")
-      c.min_gen_len = to_uint(env, v, "minGenLen");
-    else if (name == "noRepeatNgramSize")
-      c.no_repeat_ngram_size = to_uint(env, v, "noRepeatNgramSize");
-    else if (name == "presencePenalty")
-      c.presence_penalty = to_float(env, v, "presencePenalty");
-    else if (name == "frequencyPenalty")
-      c.frequency_penalty = to_float(env, v, "frequencyPenalty");
-    else if (name == "typicalP")
-      c.typical_p = to_float(env, v, "typicalP");
-    else if (name == "epsilonCutoff")
-      c.epsilon_cutoff = to_float(env, v, "epsilonCutoff");
-    else if (name == "etaCutoff")
-      c.eta_cutoff = to_float(env, v, "etaCutoff");
-    else if (name == "maxTimeMs")
-      c.max_time_ms = to_uint(env, v, "maxTimeMs");
     else if (name == "logitBias")
       to_biases(env, v, logit_bias);
     else if (name == "stopTokens")
@@ -320,14 +383,8 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       c.speculation = to_number(env, v, "speculation",
           {{"off", LLAMA_SPEC_OFF}, {"auto", LLAMA_SPEC_AUTO}, {"ngram", LLAMA_SPEC_NGRAM},
               {"draft", LLAMA_SPEC_DRAFT}, {"medusa", LLAMA_SPEC_MEDUSA}});
-    else if (name == "draftLen")
-      c.draft_len = to_uint(env, v, "draftLen");
     else if (name == "predicted")
       to_tokens(env, v, predicted);
-    else if (name == "contrastBeta")
-      c.contrast_beta = to_float(env, v, "contrastBeta");
-    else if (name == "contrastAlpha")
-      c.contrast_alpha = to_float(env, v, "contrastAlpha");
     else if (name == "echo")
       flag(v, "echo", LLAMA_GEN_ECHO);
     else if (name == "logprobs")

@@ -65,11 +65,35 @@ behaviour('every_field', async () => {
         stallMemoryBytes: 5000000111n, chatTemplate: 'a', chatNow: 5000000112,
         adapters: ['a', { dir: 'b', scale: 0.5 }] }).catch(say('llama_build_options'));
       const model = await Model.open('a model');
-      await model.textCompletion('a', { maxGenLen: 201, temperature: 0.5, topP: 0.25, topK: 202, minP: 0.125,
-        repetitionPenalty: 1.5, seed: 5000000203, stop: ['a', 'b'], topLogprobs: 204, cacheSalt: 5000000205n, numReturnSequences: 206,
-        minGenLen: 207, noRepeatNgramSize: 208, presencePenalty: 0.75, frequencyPenalty: -0.75, typicalP: 0.625, epsilonCutoff: 0.375,
-        etaCutoff: 0.875, maxTimeMs: 209, logitBias: [[1, 0.5]], stopTokens: [1, 2, 3], badWords: [[1], [2, 3], [4], [5]], grammar: { json: true }, adapter: 210,
-        speculation: 'ngram', draftLen: 212, predicted: [1, 2, 3, 4, 5], contrastBeta: 0.15625, contrastAlpha: 0.1875, numBeams: 211, lengthPenalty: 1.75, earlyStopping: 'never', beamEvents: true, forceWords: [[[1], [2, 3]], [[4]]], shouldStop: () => false, echo: true, logprobs: true, noWait: true,
+      await model.textCompletion('a', {
+        // Numbers of llamabi.h.
+        maxGenLen: 201,
+        temperature: 0.5,
+        topP: 0.25,
+        topK: 202,
+        minP: 0.125,
+        repetitionPenalty: 1.5,
+        seed: 5000000203n,
+        topLogprobs: 204,
+        cacheSalt: 5000000205n,
+        numReturnSequences: 206,
+        numBeams: 211,
+        minGenLen: 207,
+        noRepeatNgramSize: 208,
+        presencePenalty: 0.75,
+        frequencyPenalty: -0.75,
+        typicalP: 0.625,
+        epsilonCutoff: 0.375,
+        etaCutoff: 0.875,
+        maxTimeMs: 209,
+        adapter: 210,
+        lengthPenalty: 1.75,
+        draftLen: 212,
+        contrastBeta: 0.15625,
+        contrastAlpha: 0.1875,
+        // End of numbers.
+        stop: ['a', 'b'], logitBias: [[1, 0.5]], stopTokens: [1, 2, 3], badWords: [[1], [2, 3], [4], [5]], grammar: { json: true },
+        speculation: 'ngram', predicted: [1, 2, 3, 4, 5], earlyStopping: 'never', beamEvents: true, forceWords: [[[1], [2, 3]], [[4]]], shouldStop: () => false, echo: true, logprobs: true, noWait: true,
         ignoreEos: true, special: true, signal }).catch(say('llama_generate_options'));
       console.log('llama_info', JSON.stringify(model.info()));
       console.log('llama_timings', JSON.stringify(model.timings()));

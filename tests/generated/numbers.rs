@@ -1,0 +1,306 @@
+//! The options of a generation that are one number each, in every binding, as the header has them.
+//!
+//! A line that says `Numbers of llamabi.h` and one that says `End of numbers` stand around what is
+//! made here: a field, a function or a property with the header's documentation, and the value that
+//! a test gives it (`tests/bindings/fields.txt`). `make header` rewrites these parts. Options with a
+//! pointer or with names for their values are written by hand, in every binding.
+
+use super::header::{committed, updating};
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+/// What the documentation of these options calls by a name of C, and how Go and Node say it. Other
+/// names of options Node has in camel case, and Go as they are.
+const NAMES: [(&str, &str, &str); 4] = [
+    (
+        "`LLAMABI_MAX_GEN_LEN_DEFAULT`",
+        "as many as there is room for",
+        "as many as there is room for",
+    ),
+    ("`LLAMA_FINISH_TIME`", "[FinishTime]", "`'time'`"),
+    ("`llama_adapter_add`", "[Model.AddAdapter]", "`addAdapter`"),
+    ("`stop_tokens`", "[StopTokens]", "`stopTokens`"),
+];
+
+/// Written by hand in Go: an id has its type there, and two belong together in one function.
+const NOT_IN_GO: [&str; 3] = ["adapter", "contrast_beta", "contrast_alpha"];
+
+struct Number {
+    /// `float` or an integer type of stdint.h.
+    c_type: String,
+    name: String,
+    doc: String,
+    /// What the bindings' tests set it to.
+    value: String,
+}
+
+impl Number {
+    /// `maxTimeMs` of `max_time_ms`.
+    fn camel(&self) -> String {
+        camel(&self.name)
+    }
+}
+
+fn camel(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or("").to_owned();
+    words.fold(first, |name, word| name + &capital(word))
+}
+
+fn capital(word: &str) -> String {
+    let (first, rest) = word.split_at(1);
+    first.to_uppercase() + rest
+}
+
+/// The numbers of `llama_generate_options`. A field whose documentation names a set of constants
+/// (`LLAMA_SPEC_*`) has words for its values, and a count belongs to its pointer.
+fn numbers(header: &str, values: &str) -> Vec<Number> {
+    let body = header
+        .split_once("typedef struct llama_generate_options {")
+        .and_then(|(_, rest)| rest.split_once("} llama_generate_options;"))
+        .expect("llama_generate_options")
+        .0;
+    let mut doc = String::new();
+    let mut all = Vec::new();
+    for line in body.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("///") {
+            doc = format!("{doc} {}", text.trim()).trim().to_owned();
+            continue;
+        }
+        let doc = std::mem::take(&mut doc);
+        let Some((c_type, name)) = line.trim_end_matches(';').split_once(' ') else {
+            continue;
+        };
+        let number = matches!(c_type, "float" | "int32_t" | "uint32_t" | "uint64_t");
+        if number && name != "struct_size" && !name.starts_with("reserved") && !doc.contains("_*`")
+        {
+            let value = values
+                .lines()
+                .find_map(|l| l.strip_prefix(&format!("llama_generate_options {name} ")))
+                .unwrap_or_else(|| panic!("tests/bindings/fields.txt has no value for {name}"));
+            all.push(Number {
+                c_type: c_type.to_owned(),
+                name: name.to_owned(),
+                doc,
+                value: value.to_owned(),
+            });
+        }
+    }
+    all
+}
+
+/// Documentation in the words of Go (`go`) or of Node.
+fn said(doc: &str, go: bool) -> String {
+    let doc = NAMES.iter().fold(doc.to_owned(), |doc, (c, in_go, node)| {
+        doc.replace(c, if go { in_go } else { node })
+    });
+    let lower = doc.to_lowercase();
+    assert!(
+        !lower.contains("llama_") && !lower.contains("llamabi_"),
+        "tests/generated/numbers.rs has no name of Go and Node for what this says: {doc}"
+    );
+    if go {
+        return doc.replace('`', "");
+    }
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = doc.split_inclusive(|c| !is_name(c));
+    words
+        .map(|w| {
+            if w.starts_with(|c: char| c.is_ascii_lowercase()) {
+                camel(w)
+            } else {
+                w.to_owned()
+            }
+        })
+        .collect()
+}
+
+/// Lines of at most 100 columns, each behind `prefix`.
+fn wrapped(text: &str, prefix: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().unwrap();
+        if last.is_empty() {
+            *last = word.to_owned();
+        } else if prefix.len() + last.len() + 1 + word.len() <= 100 {
+            *last += &format!(" {word}");
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.iter().map(|l| format!("{prefix}{l}\n")).collect()
+}
+
+fn cpp_field(n: &Number) -> String {
+    let std = if n.c_type == "float" { "" } else { "std::" };
+    let (t, name) = (&n.c_type, &n.name);
+    format!("  {std}{t} {name} = detail::generate_defaults().{name};\n")
+}
+
+fn cpp_argument(n: &Number) -> String {
+    format!("    c_.{0} = o.{0};\n", n.name)
+}
+
+fn cpp_test(n: &Number) -> String {
+    let suffix = if n.c_type == "float" { "F" } else { "" };
+    format!("  g.{} = {}{suffix};\n", n.name, n.value)
+}
+
+/// The name of a Go option; of a time, which is a `time.Duration`, without its unit.
+fn go_name(n: &Number) -> String {
+    capital(&camel(n.name.strip_suffix("_ms").unwrap_or(&n.name)))
+}
+
+fn go_option(n: &Number) -> String {
+    if NOT_IN_GO.contains(&n.name.as_str()) {
+        return String::new();
+    }
+    let (t, name) = (&n.c_type, &n.name);
+    let (given, value) = if name.ends_with("_ms") {
+        let call = format!("milliseconds32(&o.err, \"{name}\", d)");
+        ("d time.Duration", call)
+    } else if t == "float" {
+        ("x float32", "C.float(x)".to_owned())
+    } else if t == "uint64_t" {
+        ("n uint64", "C.uint64_t(n)".to_owned())
+    } else {
+        let most = if t == "int32_t" {
+            "math.MaxInt32"
+        } else {
+            "math.MaxUint32"
+        };
+        let call = format!("number[C.{t}](&o.err, \"{name}\", n, 0, {most})");
+        ("n int", call)
+    };
+    let doc = wrapped(
+        &format!(
+            "{} sets {name} of the C API. {}",
+            go_name(n),
+            said(&n.doc, true)
+        ),
+        "// ",
+    );
+    format!(
+        "\n{doc}func {}({given}) GenerateOption {{\n\treturn func(o *generateOptions) {{\n\t\to.c.{name} = {value}\n\t}}\n}}\n",
+        go_name(n)
+    )
+}
+
+fn go_test(n: &Number) -> String {
+    if NOT_IN_GO.contains(&n.name.as_str()) {
+        return String::new();
+    }
+    let unit = if n.name.ends_with("_ms") {
+        "*time.Millisecond"
+    } else {
+        ""
+    };
+    format!("\t\tllamabi.{}({}{unit}),\n", go_name(n), n.value)
+}
+
+fn node_property(n: &Number) -> String {
+    let doc = said(&n.doc, false);
+    let given = match n.c_type.as_str() {
+        "uint64_t" => "number | bigint",
+        _ => "number",
+    };
+    let doc = if doc.len() <= 90 {
+        format!("  /** {doc} */\n")
+    } else {
+        format!("  /**\n{}   */\n", wrapped(&doc, "   * "))
+    };
+    format!("{doc}  {}?: {given};\n", n.camel())
+}
+
+fn node_argument(n: &Number) -> String {
+    let name = n.camel();
+    let read = match n.c_type.as_str() {
+        "float" => "to_float",
+        "int32_t" => "to_int",
+        "uint32_t" => "to_uint",
+        _ => "to_uint64",
+    };
+    format!(
+        "  if (name == \"{name}\") {{\n    c.{} = {read}(env, v, \"{name}\");\n    return true;\n  }}\n",
+        n.name
+    )
+}
+
+fn node_test(n: &Number) -> String {
+    let suffix = if n.c_type == "uint64_t" { "n" } else { "" };
+    format!("        {}: {}{suffix},\n", n.camel(), n.value)
+}
+
+/// The text of a file with `made` between its two lines, and what was there.
+fn between(text: &str, path: &str, made: &str) -> (String, String) {
+    let begins = text.find("Numbers of llamabi.h").map(|at| {
+        let line = text[at..].find('\n').expect("more lines");
+        at + line + 1
+    });
+    let ends = text
+        .find("End of numbers")
+        .map(|at| text[..at].rfind('\n').unwrap() + 1);
+    let (Some(begins), Some(ends)) = (begins, ends) else {
+        panic!("{path} has no lines \"Numbers of llamabi.h\" and \"End of numbers\"");
+    };
+    let whole = format!("{}{made}{}", &text[..begins], &text[ends..]);
+    (whole, text[begins..ends].to_owned())
+}
+
+type Maker = fn(&Number) -> String;
+
+/// A file, what it has of each number, and what gofmt wants behind the last one.
+const PLACES: [(&str, Maker, &str); 8] = [
+    ("bindings/cpp/llamabi/options.hpp", cpp_field, ""),
+    ("bindings/cpp/llamabi/arguments.hpp", cpp_argument, ""),
+    ("bindings/cpp/test/fields.cc", cpp_test, ""),
+    ("bindings/go/generate_options.go", go_option, "\n"),
+    ("bindings/go/fields_test.go", go_test, ""),
+    ("bindings/node/index.d.ts", node_property, ""),
+    ("bindings/node/src/options.cc", node_argument, ""),
+    ("bindings/node/test/library.test.js", node_test, ""),
+];
+
+#[test]
+fn every_binding_has_the_numbers_of_the_header() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    let numbers = numbers(&committed(), &read("tests/bindings/fields.txt"));
+    let mut stale = String::new();
+    for (path, make, end) in PLACES {
+        let made = numbers.iter().map(make).collect::<String>() + end;
+        let (whole, there) = between(&read(path), path, &made);
+        if there == made {
+            continue;
+        }
+        if updating() {
+            fs::write(root.join(path), whole).unwrap();
+        } else {
+            writeln!(stale, "{path} has other numbers than llamabi.h").unwrap();
+        }
+    }
+    assert!(stale.is_empty(), "{stale}`make header` rewrites them");
+}
+
+#[test]
+fn what_is_no_number_is_left_to_hands() {
+    let header = "typedef struct llama_generate_options {\n  /// Size.\n  uint32_t struct_size;\n  \
+                  /// `LLAMA_GEN_*`, or-ed.\n  uint32_t flags;\n  /// Keep so\n  /// many. 0: off.\n  \
+                  int32_t top_k;\n  /// Must be 0.\n  uint32_t reserved1;\n  /// Texts.\n  \
+                  const char *const *stop;\n  /// Number.\n  size_t n_stop;\n} llama_generate_options;\n";
+    let numbers = numbers(header, "llama_generate_options top_k 5\n");
+    let [top_k] = &numbers[..] else {
+        panic!("{}", numbers.len());
+    };
+    assert_eq!(
+        (top_k.doc.as_str(), top_k.value.as_str()),
+        ("Keep so many. 0: off.", "5")
+    );
+    assert_eq!(cpp_test(top_k), "  g.top_k = 5;\n");
+    assert_eq!(
+        node_property(top_k),
+        "  /** Keep so many. 0: off. */\n  topK?: number;\n"
+    );
+    assert!(go_option(top_k).contains("func TopK(n int) GenerateOption"));
+}
