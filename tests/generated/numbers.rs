@@ -1,9 +1,9 @@
 //! The options of a generation that are one number each, in every binding, as the header has them.
 //!
 //! A line that says `Numbers of llamabi.h` and one that says `End of numbers` stand around what is
-//! made here: a field, a function or a property with the header's documentation, and the value that
-//! a test gives it (`tests/bindings/fields.txt`). `make header` rewrites these parts. Options with a
-//! pointer or with names for their values are written by hand, in every binding.
+//! made here: a field, a function or a property with the header's documentation, and the value
+//! that a test gives it (`tests/bindings/fields.txt`). `make header` rewrites these parts. Options
+//! with a pointer or with names for their values are written by hand, in every binding.
 
 use super::header::{committed, updating};
 use std::fmt::Write;
@@ -257,7 +257,7 @@ const PLACES: [(&str, Maker, &str); 8] = [
     ("bindings/cpp/test/fields.cc", cpp_test, ""),
     ("bindings/go/generate_options.go", go_option, "\n"),
     ("bindings/go/fields_test.go", go_test, ""),
-    ("bindings/node/index.d.ts", node_property, ""),
+    ("bindings/node/options.d.ts", node_property, ""),
     ("bindings/node/src/options.cc", node_argument, ""),
     ("bindings/node/test/library.test.js", node_test, ""),
 ];

@@ -108,10 +108,11 @@ behaviour('every_field', async () => {
   assert.equal(checked.status, 0, checked.stderr);
   // All of it in TypeScript's types too: options as the program gives them, figures and reasons as
   // it printed them.
-  const types = readFileSync(join(dirname(require.resolve('llamabi/package.json')), 'index.d.ts'), 'utf8').replace(/\/\*[^]*?\*\//g, '');
+  const typesIn = (name) => readFileSync(join(dirname(require.resolve('llamabi/package.json')), name), 'utf8');
+  const types = (typesIn('index.d.ts') + typesIn('options.d.ts')).replace(/\/\*[^]*?\*\//g, '');
   const [, reasons] = /^llama_finish (.*)$/m.exec(said.stdout);
   const told = [...program.match(/[a-zA-Z]+(?=: )/g), ...reasons.split(' '), ...said.stdout.match(/(?<=")[a-zA-Z]+(?=":)/g)];
-  for (const name of told) assert(new RegExp(`\\b${name}\\b`).test(types), `index.d.ts does not have ${name}`);
+  for (const name of told) assert(new RegExp(`\\b${name}\\b`).test(types), `the types do not have ${name}`);
   rmSync(dir, { recursive: true });
 });
 
