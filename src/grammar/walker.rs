@@ -10,7 +10,9 @@
 //! What the rules say to the end of a lexeme hangs on them, on which lexemes it may be, which the
 //! state knows, and on the byte behind it, if that was needed to see the end. The bytes of the
 //! lexeme do not count. So the rules are asked once for all tokens that come to such an end; and
-//! where they allow it, the parser is behind all of these in the same place: [`End`].
+//! where they allow it, the parser is behind all of these in the same place: [`End`]. That byte must
+//! show the end in the place where the rules are asked, too: behind five digits of `[0-9]{1,5}` a
+//! sixth one does, and behind two it is the third.
 //!
 //! In a program, behind `total`, that is: 34,000 tokens are allowed that go on with the name; the
 //! rules are asked about some 40 bytes behind names; behind a `(`, if they allow it, 30,000 tokens
@@ -77,7 +79,8 @@ struct Learnt {
 
 /// The end of certain lexemes.
 struct End {
-    /// The bytes down to the first place where they end.
+    /// The bytes down to the first place where they end. Where they end with a byte that is not
+    /// theirs, none of the bytes of `next` goes on with a lexeme there, either.
     way: Vec<u8>,
     /// By the bytes behind them; or, where they end with a byte that cannot be followed by another
     /// one of theirs, by one such byte.
@@ -247,7 +250,8 @@ impl Walker {
         }
         let lexer = recognizer.lexer_mut();
         let (mut at, last, base) = self.below(node);
-        let (mut inside, mut ends) = (Vec::new(), Vec::<End>::new());
+        // With the lexer's state behind the way of each end.
+        let (mut inside, mut ends) = (Vec::new(), Vec::<(StateID, End)>::new());
         let mut places = HashMap::new();
         // The states behind the bytes of a path, and its nodes.
         let (mut states, mut path): (_, Vec<usize>) = (vec![state], Vec::new());
@@ -279,21 +283,28 @@ impl Walker {
             {
                 return None;
             }
-            let mut possible = lexer.possible_lexemes(state).iter();
-            let which = match (possible.next(), possible.next()) {
-                (Some(one), None) => Which::One(one.as_usize()),
-                _ => Which::Of(state),
+            let mut which = {
+                let mut possible = lexer.possible_lexemes(state).iter();
+                match (possible.next(), possible.next()) {
+                    (Some(one), None) => Which::One(one.as_usize()),
+                    _ => Which::Of(state),
+                }
             };
             let next = ends_before.then_some(node.byte);
             let new = ends.len();
-            let end = *places.entry((which, ends_before, None)).or_insert(new);
-            if end == new {
-                ends.push(End {
-                    way: path.iter().map(|node| nodes[*node].byte).collect(),
-                    next: Vec::new(),
-                });
+            let mut end = *places.entry((which, ends_before, None)).or_insert(new);
+            // A byte that ends a lexeme of limited length may go on with it where it is shorter.
+            let mut goes_on = |from| !lexer.transition_start_state(from, next, &None).is_dead();
+            if ends_before && end != new && goes_on(ends[end].0) {
+                which = Which::Of(from);
+                end = *places.entry((which, ends_before, None)).or_insert(new);
             }
-            let End { next: all, .. } = &mut ends[end];
+            if end == new {
+                let way = path.iter().map(|node| nodes[*node].byte).collect();
+                let next = Vec::new();
+                ends.push((from, End { way, next }));
+            }
+            let (_, End { next: all, .. }) = &mut ends[end];
             let new = all.len();
             let at_next = *places
                 .entry((which, ends_before, Some(next)))
@@ -312,6 +323,7 @@ impl Walker {
                 all[at_next].nodes.push(here as u32);
             }
         }
+        let mut ends: Vec<End> = ends.into_iter().map(|(_, end)| end).collect();
         for End { next, .. } in &mut ends {
             next.shrink_to_fit();
             for Next { tokens, nodes, .. } in next {

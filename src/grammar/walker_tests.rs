@@ -1,7 +1,7 @@
 use super::super::{Cursor, Grammars, Source};
 use super::*;
 use crate::Token;
-use crate::tokenizer;
+use crate::tokenizer::{self, Bound, Encoded, Joining, Piece, Run, Tokenizer};
 use std::path::Path;
 
 const LANGUAGES: [Source<'static>; 10] = [
@@ -38,23 +38,101 @@ fn ends_late(source: Source<'_>) -> bool {
     matches!(source, Source::Lark(text) if text.contains("[stop="))
 }
 
+/// Lexemes that reach their greatest length within a token, so that what may be behind a byte hangs
+/// on how long they are already.
+const BOUNDED: [Source<'static>; 9] = [
+    Source::Regex("[0-9]{1,5}( [a-z]+)?"),
+    Source::Regex("[0-9]{1,5}(\\.[0-9]*)?"),
+    Source::Regex("[0-9]{1,5}(, [0-9]{1,5})*"),
+    Source::Regex("[a-j]{1,5}[0-9]*"),
+    Source::Regex("[a-j]{1,5}( [a-j]{1,5})*"),
+    Source::Regex("(#[a-j]{2,7} ?){1,5}"),
+    Source::Regex("[0-9a-j]{1,4}(\\.[0-9]{1,2}|-[a-j]{1,7})*"),
+    Source::JsonSchema(r#"{"type":"array","items":{"type":"number","minimum":0,"maximum":10000}}"#),
+    Source::JsonSchema(r#"{"type":"number","minimum":-180,"maximum":180,"multipleOf":0.01}"#),
+];
+
+/// All texts of one, two and three digits, and of as many of ten letters, as the vocabularies of
+/// large models have them. Token 0 ends a text.
+struct Runs(Vec<Vec<u8>>);
+
+impl Runs {
+    fn new() -> Self {
+        let mut tokens: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+        for alphabet in [&b"0123456789"[..], b"abcdefghij"] {
+            let mut last = vec![vec![]];
+            for _ in 0..3 {
+                let longer = |text: &Vec<u8>| -> Vec<Vec<u8>> {
+                    alphabet
+                        .iter()
+                        .map(|c| [text, &[*c][..]].concat())
+                        .collect()
+                };
+                last = last.iter().flat_map(longer).collect();
+                if last[0].len() > 1 {
+                    tokens.extend(last.clone());
+                }
+                tokens.extend(last.iter().map(|text| [b" ", &text[..]].concat()));
+            }
+        }
+        tokens.iter_mut().for_each(|bytes| bytes.push(0));
+        Self(tokens)
+    }
+}
+
+impl Tokenizer for Runs {
+    fn vocab_size(&self) -> usize {
+        self.0.len()
+    }
+    fn bos_id(&self) -> Token {
+        -1
+    }
+    fn eos_id(&self) -> Token {
+        0
+    }
+    fn pad_id(&self) -> Token {
+        -1
+    }
+    fn encode_runs(
+        &self,
+        _: &str,
+        _: &[Run],
+        _: &mut Vec<Token>,
+        _: Bound<'_>,
+    ) -> crate::Result<Encoded> {
+        Ok(Encoded::Whole)
+    }
+    fn piece(&self, token: Token) -> Piece<'_> {
+        match token {
+            0 => Piece::Control,
+            _ => Piece::Bytes(self.token_bytes(token)),
+        }
+    }
+    fn joining(&self) -> Joining {
+        Joining::ByteLevel
+    }
+    fn token_bytes_with_nul(&self, token: Token) -> &[u8] {
+        &self.0[token as usize]
+    }
+    fn strips_leading_space(&self) -> bool {
+        false
+    }
+}
+
 /// Texts of tokens that are drawn from the masks, in parsers that learn, against parsers that
-/// have just begun, and against what these take.
-#[test]
-fn what_is_learnt_changes_no_mask() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = root.join("tests/data/tokenizer/tokenizer.model");
-    let tokenizer = tokenizer::open(&path).unwrap();
+/// have just begun, and against what these take. Returns how many bytes were learnt, and how many
+/// tokens were refused and taken.
+fn compare(tokenizer: &dyn Tokenizer, languages: &[Source<'_>], rounds: usize) -> [usize; 3] {
     let n = tokenizer.vocab_size();
     let grammars = Grammars::new(n, vec![tokenizer.eos_id()]);
     let mut random = 1_u64;
     let (mut learnt, mut taken) = (0, [0, 0]);
-    for source in LANGUAGES {
-        let compile = || Arc::new(grammars.compile(&*tokenizer, source).unwrap());
+    for &source in languages {
+        let compile = || Arc::new(grammars.compile(tokenizer, source).unwrap());
         let grammar = compile();
         let (mut mask, mut want) = (vec![0; n.div_ceil(32)], vec![0; n.div_ceil(32)]);
         let _kept = Cursor::new(&grammar).unwrap();
-        for _ in 0..3 {
+        for _ in 0..rounds {
             let (mut cursor, mut text) = (Cursor::new(&grammar).unwrap(), Vec::new());
             for step in 0..24 {
                 let got = cursor.mask(&mut mask);
@@ -100,8 +178,20 @@ fn what_is_learnt_changes_no_mask() {
         }
         learnt += grammar.learnt_bytes();
     }
-    assert!(
-        learnt > 10_000 && taken[0] > 10_000 && taken[1] > 10_000,
-        "{learnt} {taken:?}"
-    );
+    [learnt, taken[0], taken[1]]
+}
+
+#[test]
+fn what_is_learnt_changes_no_mask() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = root.join("tests/data/tokenizer/tokenizer.model");
+    let tokenizer = tokenizer::open(&path).unwrap();
+    let counted = compare(&*tokenizer, &LANGUAGES, 3);
+    assert!(counted.iter().all(|n| *n > 10_000), "{counted:?}");
+}
+
+#[test]
+fn what_is_learnt_of_lexemes_of_limited_length_changes_no_mask() {
+    let counted = compare(&Runs::new(), &BOUNDED, 4);
+    assert!(counted.iter().all(|n| *n > 10_000), "{counted:?}");
 }
