@@ -2,7 +2,6 @@
 //! (Jiang et al. 2023, <https://arxiv.org/abs/2310.05736>) with exact numbers of tokens.
 
 use crate::{Result, Token, reserve};
-use std::cmp::Reverse;
 
 const WHAT: &str = "the tokens of a compressed prompt";
 
@@ -224,9 +223,11 @@ struct Window {
     stay: usize,
 }
 
-/// How many tokens each window keeps, which is `free` together: in proportion to its tokens, by the
-/// largest remainders, the earlier first. Tokens that are to stay do so wherever that is possible,
-/// and only what they leave is shared out.
+/// How many tokens each window keeps, which is `free` together: in proportion to its tokens. The
+/// windows up to any one keep together what is their share, rounded, so that what rounding takes or
+/// gives is spread over the text. (By the largest remainders, of windows of one size the first ones
+/// got it all.) Tokens that are to stay do so wherever that is possible, and only what they leave is
+/// shared out.
 fn quotas(parts: &[Part], cut: &[usize], free: usize, window: usize) -> Result<Vec<usize>> {
     let mut windows: Vec<Window> =
         reserve::room(WHAT, cut.iter().map(|n| n.div_ceil(window)).sum())?;
@@ -246,15 +247,15 @@ fn quotas(parts: &[Part], cut: &[usize], free: usize, window: usize) -> Result<V
         false => (free, |w| w.stay),
     };
     let total = windows.iter().map(weigh).sum::<usize>().max(1) as u128;
-    let product = |w: &Window| share as u128 * weigh(w) as u128;
     let mut given = reserve::room(WHAT, windows.len())?;
-    given.extend(windows.iter().map(|w| (product(w) / total) as usize));
-    let mut order = reserve::room(WHAT, windows.len())?;
-    order.extend(0..windows.len());
-    order.sort_unstable_by_key(|i| (Reverse(product(&windows[*i]) % total), *i));
-    // As many have a remainder at least, because what is shared out is not more than there is.
-    let missing = share - given.iter().sum::<usize>();
-    order[..missing].iter().for_each(|i| given[*i] += 1);
+    let (mut weight, mut before) = (0, 0);
+    for window in &windows {
+        weight += weigh(window) as u128;
+        let up_to = (2 * weight * share as u128 + total) / (2 * total);
+        // No more than the window has, as what is shared out is not more than there is.
+        given.push((up_to - before) as usize);
+        before = up_to;
+    }
     if staying <= free {
         for (window, given) in windows.iter().zip(&mut given) {
             *given += window.stay;

@@ -121,6 +121,20 @@ fn a_window_that_stays_as_a_whole_is_not_scored() {
     assert_eq!(asked.len(), 2, "by the first pass");
 }
 
+/// Windows that are equally long keep equally much in every stretch of a text.
+#[test]
+fn no_end_of_a_text_is_preferred() {
+    let parts = [part(Compress, &[5; 16])];
+    for (target, window, places) in [
+        (8, 1, &[0, 2, 4, 6, 8, 10, 12, 14][..]),
+        (2, 2, &[2, 10]),
+        (5, 4, &[0, 4, 5, 8, 12]),
+    ] {
+        let (lefts, _) = run(&parts, &budget(target, window));
+        assert_eq!(lefts[0].places, places, "{target} of 16");
+    }
+}
+
 #[test]
 fn a_single_part_is_not_cut() {
     let parts = [part(Compress, &[1, 2, 3, 4, 5, 6, 7, 8])];
