@@ -9,6 +9,9 @@ pub const MAX_JSON: usize = 16 << 20;
 /// What transformers puts behind the last content, to find it again in what is rendered.
 pub(super) const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
+/// What a message's reasoning is called, by one program or another.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
 /// One message of a dialog in any template's roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn<'a> {
@@ -80,20 +83,23 @@ fn one(meter: &mut Meter<'_>, i: usize, message: &Value, tag: bool) -> Result<Va
             return Err(Error::invalid(name, "a string", "missing"));
         }
     }
-    let reasoning = ["reasoning_content", "thinking", "reasoning"]
+    let reasoning = REASONING
         .iter()
         .find_map(|name| keys.get_text(name).filter(|v| !matches!(v, Value::None)));
-    let mut pairs = meter.list(keys.entries().len() + 2).map_err(fault)?;
+    let mut pairs = meter
+        .list(keys.entries().len() + REASONING.len())
+        .map_err(fault)?;
     let key = |meter: &mut Meter<'_>, name: &str| {
         Text::copy(meter, name, false)
             .map(Value::Text)
             .map_err(fault)
     };
-    if let Some(reasoning) = reasoning {
-        pairs.push((key(meter, "thinking")?, reasoning.clone()));
-    }
     for (name, value) in keys.entries() {
         let value = match name {
+            Value::Text(name) if REASONING.contains(&name.as_str()) => match (value, reasoning) {
+                (Value::None, Some(reasoning)) => reasoning.clone(),
+                _ => value.clone(),
+            },
             Value::Text(name) if name.as_str() == "content" => content(meter, i, value, tag)?,
             Value::Text(name) if name.as_str() == "tool_calls" => calls(meter, i, value)?,
             _ => value.clone(),
@@ -110,7 +116,11 @@ fn one(meter: &mut Meter<'_>, i: usize, message: &Value, tag: bool) -> Result<Va
         return Err(Error::invalid(name, "a text to be continued", "none"));
     }
     if let Some(reasoning) = reasoning {
-        pairs.push((key(meter, "reasoning_content")?, reasoning.clone()));
+        for name in REASONING {
+            if keys.get_text(name).is_none() {
+                pairs.push((key(meter, name)?, reasoning.clone()));
+            }
+        }
     }
     Value::dict(meter, pairs).map_err(fault)
 }

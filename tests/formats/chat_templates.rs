@@ -209,7 +209,15 @@ fn messages_are_in_openais_shape() {
         ),
         (
             r#"[{"role":"assistant","content":"x","reasoning":"why"}]"#,
-            r#"{"thinking": "why", "role": "assistant", "content": "x", "reasoning": "why", "reasoning_content": "why"}"#,
+            r#"{"role": "assistant", "content": "x", "reasoning": "why", "reasoning_content": "why", "thinking": "why"}"#,
+        ),
+        (
+            r#"[{"role":"assistant","thinking":null,"reasoning_content":"why","content":"x"}]"#,
+            r#"{"role": "assistant", "thinking": "why", "reasoning_content": "why", "content": "x", "reasoning": "why"}"#,
+        ),
+        (
+            r#"[{"role":"assistant","reasoning":null,"content":"x"}]"#,
+            r#"{"role": "assistant", "reasoning": null, "content": "x"}"#,
         ),
     ];
     for (messages, expected) in good {
