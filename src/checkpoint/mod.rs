@@ -24,6 +24,7 @@
 //! | `columns` | some columns of whole rows |
 //! | `slabs` | the slabs: how they are read |
 //! | `finite` | refuses weights that are not finite |
+//! | [`unfinished`] | refuses what `llamabi-quantize` has not finished |
 //! | [`fingerprint()`] | whether two processes have opened the same checkpoint |
 
 pub mod adapter;
@@ -47,6 +48,7 @@ pub mod quantised;
 mod sizes;
 mod slabs;
 pub mod stored;
+pub mod unfinished;
 pub mod weights;
 
 pub use adapter::Adapter;
@@ -87,12 +89,14 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
     }
     let kind = std::fs::metadata(path).map_err(|e| Error::io(path, &e))?;
     if !kind.is_dir() && is_gguf_name(path) {
+        unfinished::refuse(path.parent().unwrap_or(path))?;
         return Ok(Box::new(GgufCheckpoint::open(path)?));
     }
     if !kind.is_dir() {
         let detail = "a file that is no .gguf; ckpt_dir is the directory it lies in";
         return no_checkpoint(path, detail);
     }
+    unfinished::refuse(path)?;
     if let Some(file) = gguf::alone(path)? {
         return Ok(Box::new(GgufCheckpoint::open(&file)?));
     }

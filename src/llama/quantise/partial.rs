@@ -1,6 +1,7 @@
 //! A directory that grows beside its place, and how much of it is done.
 
 use super::layout::Layout;
+use crate::checkpoint::unfinished;
 use crate::file::{open_regular, read_small};
 use crate::{Error, Result, sentence};
 use std::ffi::OsStr;
@@ -10,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The file that says which job it is and how many units are done. The result does not have it.
-const STATE: &str = "unfinished.json";
+const STATE: &str = unfinished::FILE;
 /// What it is before it is whole.
 const NEXT: &str = "unfinished.next";
 
@@ -83,7 +84,7 @@ impl Partial {
             done: done.unwrap_or(0),
         };
         if done.is_none() {
-            partial.say(0)?;
+            partial.say(0, false)?;
         }
         Ok(partial)
     }
@@ -130,19 +131,20 @@ impl Partial {
     /// `done` units are on the disk, once this has returned.
     pub fn finish(&mut self, done: usize) -> Result<()> {
         match done > self.done {
-            true => self.say(done),
+            true => self.say(done, false),
             false => Ok(()),
         }
     }
 
-    fn say(&mut self, done: usize) -> Result<()> {
+    fn say(&mut self, done: usize, whole: bool) -> Result<()> {
         self.file
             .sync_all()
             .map_err(|e| Error::io(&self.path, &e))?;
         let (next, state) = (self.dir.join(NEXT), self.dir.join(STATE));
-        let json = serde_json::json!({"job": self.mark, "units": done}).to_string();
+        let mark = &self.mark;
+        let json = serde_json::json!({"job": mark, "units": done, unfinished::WHOLE: whole});
         let write = || {
-            std::fs::write(&next, json)?;
+            std::fs::write(&next, json.to_string())?;
             File::open(&next)?.sync_all()?;
             std::fs::rename(&next, &state)
         };
@@ -152,11 +154,11 @@ impl Partial {
     }
 
     /// Gives the directory its name, once all that it has is on the disk.
-    pub fn publish(self, to: &Path) -> Result<()> {
+    pub fn publish(mut self, to: &Path) -> Result<()> {
+        self.say(self.done, true)?;
         sync_names(&self.dir)?;
         std::fs::rename(&self.dir, to).map_err(|e| Error::io(to, &e))?;
-        // Not before: where the name cannot be given, the same command tries that again. Nothing
-        // that opens a checkpoint minds this file.
+        // Not before: where the name cannot be given, the same command tries that again.
         let state = to.join(STATE);
         std::fs::remove_file(&state).map_err(|e| Error::io(&state, &e))?;
         sync_names(to)?;

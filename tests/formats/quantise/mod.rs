@@ -301,17 +301,34 @@ fn a_name_that_is_taken_meanwhile_can_be_given_later() {
     assert!(said.iter().all(|what| !what.contains(':')), "{said:?}");
 }
 
-/// What was cut off between its name and its last step is whole.
+/// What was cut off is no checkpoint, unless that was between its name and its last step.
 #[test]
-fn a_checkpoint_may_say_still_that_it_is_unfinished() {
+fn an_unfinished_checkpoint_is_not_loaded() {
+    let options = BuildOptions::default();
+    let build = |at: &Path| Llama::build(at, None, &options, &mut |_| true);
     for from in ["demo/hf", "demo/meta", "tests/data/gguf/q8_0.gguf"].map(root) {
         let dir = TempDir::new();
         let to = dir.path().join("new");
-        quantise::write(&from, &to, Quant::Int8).unwrap();
+        let mut job = calibrated(&from, &to, 256);
+        job.calibration = None;
+        cut_off(&job, 4);
+        let partial = dir.path().join("new.partial");
+        let mut inside = vec![partial.clone()];
+        let names = std::fs::read_dir(&partial).unwrap().map(Result::unwrap);
+        inside.extend(
+            names
+                .map(|e| e.path())
+                .filter(|p| p.extension() == Some("gguf".as_ref())),
+        );
+        for path in inside {
+            let error = sentence(build(&path).map(drop), dir.path());
+            let want = "new.partial/unfinished.json: says that weights are missing: ";
+            assert!(error.starts_with(want), "{error}");
+        }
+        job.run(&mut |_, _| true).unwrap();
         assert!(!to.join("unfinished.json").exists());
-        std::fs::write(to.join("unfinished.json"), "{}").unwrap();
-        let options = BuildOptions::default();
-        Llama::build(&to, None, &options, &mut |_| true).unwrap();
+        std::fs::write(to.join("unfinished.json"), "{\"whole\": true}").unwrap();
+        build(&to).unwrap();
     }
 }
 
