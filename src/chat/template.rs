@@ -4,7 +4,16 @@ use super::jinja::{Fault, Kind, Meter, Rendered, Template, Text, Value};
 use super::messages::{self, TAG, Turn};
 use super::{Encoding, Message, Role, clock, llama3, python};
 use crate::tokenizer::{Bound, Encoded, Joining, Tokenizer};
-use crate::{Cancel, Error, Result, Token, reserve};
+use crate::{Cancel, Error, Result, Token, reserve, thread};
+
+/// More stack than the deepest nesting takes that a template's limits allow: a level costs the
+/// parser 5 KiB, and the evaluator one.
+const STACK: usize = 3 << 19;
+
+/// Does what depends on how deep templates and messages are nested.
+fn deep<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::with_stack("llamabi-template", STACK, work)?
+}
 
 /// How dialogs become prompts. Numbered as `LLAMA_CHAT_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +79,6 @@ impl Chat {
         tokenizer: &dyn Tokenizer,
         now: Option<i64>,
     ) -> Chat {
-        let read = |source: &str| Template::read(source).map_err(|fault| of_template(&fault));
         let (format, default) = match &template {
             Some(Err(error)) => (Format::Template, Some(Err(error.clone()))),
             Some(Ok(template)) => (Format::Template, Some(read(&template.default))),
@@ -124,8 +132,11 @@ impl Chat {
     /// there is no template or it asks for what is not there; [`Error::Format`] where it is none or
     /// passes a limit; [`Error::Cancelled`].
     pub fn render(&self, request: &ChatRequest<'_>, cancel: Option<&Cancel>) -> Result<Rendered> {
-        let own = request.template.map(Template::read).transpose();
-        let own = own.map_err(|fault| of_template(&fault))?;
+        deep(|| self.render_here(request, cancel))
+    }
+
+    fn render_here(&self, request: &ChatRequest<'_>, cancel: Option<&Cancel>) -> Result<Rendered> {
+        let own = request.template.map(read_here).transpose()?;
         let template = match &own {
             Some(own) => own,
             None => self.model_template(request.tools.is_some())?,
@@ -239,10 +250,12 @@ impl Chat {
             && !request.no_generation_prompt
             && !request.continue_final;
         if self.format == Format::Llama2 && plain {
-            let mut meter = Meter::new(request.messages.len(), bound.cancel);
-            let messages = messages::read(&mut meter, request.messages, false)?;
-            let turns = turns(&messages)?;
-            return self.encode_turns(tokenizer, &turns, bound);
+            return deep(|| {
+                let mut meter = Meter::new(request.messages.len(), bound.cancel);
+                let messages = messages::read(&mut meter, request.messages, false)?;
+                let turns = turns(&messages)?;
+                self.encode_turns(tokenizer, &turns, bound)
+            });
         }
         let rendered = self.render(request, bound.cancel)?;
         tokens(tokenizer, &rendered, request.parse_special, bound)
@@ -273,12 +286,22 @@ impl Chat {
             return super::encode_dialog(tokenizer, &dialog, bound);
         }
         let template = self.model_template(false)?;
-        let input = turns.iter().map(|t| t.role.len() + t.content.len()).sum();
-        let mut meter = Meter::new(input, bound.cancel);
-        let messages = messages::of_turns(&mut meter, turns)?;
-        let rendered = self.run(template, meter, messages, Value::None, true, Vec::new())?;
+        let rendered = deep(|| {
+            let input = turns.iter().map(|t| t.role.len() + t.content.len()).sum();
+            let mut meter = Meter::new(input, bound.cancel);
+            let messages = messages::of_turns(&mut meter, turns)?;
+            self.run(template, meter, messages, Value::None, true, Vec::new())
+        })?;
         tokens(tokenizer, &rendered, false, bound)
     }
+}
+
+fn read(source: &str) -> Result<Template> {
+    deep(|| read_here(source))
+}
+
+fn read_here(source: &str) -> Result<Template> {
+    Template::read(source).map_err(|fault| of_template(&fault))
 }
 
 fn tokens(

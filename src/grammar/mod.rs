@@ -40,7 +40,7 @@ pub use source::{MAX_LARK_LEVELS, MAX_SCHEMA_LEVELS, Source};
 pub use vocabulary::Vocabulary;
 
 use crate::error::panic_text;
-use crate::thread::without_signals;
+use crate::thread::apart;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
 use cursor::sentence;
@@ -234,18 +234,10 @@ fn on_a_large_stack<T: Send>(
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {
     let _quiet = Quiet::new();
-    std::thread::scope(|scope| {
-        let thread = without_signals(|| {
-            std::thread::Builder::new()
-                .name("llamabi-grammar".into())
-                .stack_size(stack_bytes)
-                .spawn_scoped(scope, || quietly(work))
-        });
-        let thread = thread.map_err(|e| Error::thread("a thread for a grammar", &e))?;
-        thread.join().unwrap_or_else(|panic| {
-            let why = panic_text(&*panic);
-            Err(Error::Grammar(format!("the parser failed: {why}")))
-        })
+    let done = apart("llamabi-grammar", stack_bytes, || quietly(work))?;
+    done.unwrap_or_else(|panic| {
+        let why = panic_text(&*panic);
+        Err(Error::Grammar(format!("the parser failed: {why}")))
     })
 }
 

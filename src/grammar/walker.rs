@@ -10,9 +10,9 @@
 //! What the rules say to the end of a lexeme hangs on them, on which lexemes it may be, which the
 //! state knows, and on the byte behind it, if that was needed to see the end. The bytes of the
 //! lexeme do not count. So the rules are asked once for all tokens that come to such an end; and
-//! where they allow it, the parser is behind all of these in the same place: [`End`]. That byte must
-//! show the end in the place where the rules are asked, too: behind five digits of `[0-9]{1,5}` a
-//! sixth one does, and behind two it is the third.
+//! where they allow it, the parser is behind all of these in the same place: [`End`]. That byte
+//! must show the end in the place where the rules are asked, too: behind five digits of
+//! `[0-9]{1,5}` a sixth one does, and behind two it is the third.
 //!
 //! In a program, behind `total`, that is: 34,000 tokens are allowed that go on with the name; the
 //! rules are asked about some 40 bytes behind names; behind a `(`, if they allow it, 30,000 tokens

@@ -226,8 +226,8 @@ struct Window {
 /// How many tokens each window keeps, which is `free` together: in proportion to its tokens. The
 /// windows up to any one keep together what is their share, rounded, so that what rounding takes or
 /// gives is spread over the text. (By the largest remainders, of windows of one size the first ones
-/// got it all.) Tokens that are to stay do so wherever that is possible, and only what they leave is
-/// shared out.
+/// got it all.) Tokens that are to stay do so wherever that is possible, and only what they leave
+/// is shared out.
 fn quotas(parts: &[Part], cut: &[usize], free: usize, window: usize) -> Result<Vec<usize>> {
     let mut windows: Vec<Window> =
         reserve::room(WHAT, cut.iter().map(|n| n.div_ceil(window)).sum())?;

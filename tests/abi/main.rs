@@ -194,7 +194,7 @@ macro_rules! programs {
 // order of their names: `memcheck::unread`, which takes a minute, is not to be the last one.
 programs! {
     memcheck = Valgrind: null tails dl text stream unread cancel callback threads;
-    plain = Nothing: null tails dl ranks copies text chat bounded compress grammar stream unread cancel callback decide threads fork fork_callback pcancel memory grammar_memory limits allocations quantise;
+    plain = Nothing: null tails dl ranks copies text chat bounded compress grammar stream unread cancel callback decide threads fork fork_callback pcancel memory grammar_memory limits allocations quantise stack;
     sanitizers = Sanitizers: null tails dl text chat bounded compress grammar stream unread cancel callback decide threads;
 }
 

@@ -12,7 +12,7 @@ pub const MAX_TEMPLATE: usize = 1 << 20;
 /// Most levels of brackets and statements in a template, and of macros that call each other.
 pub const MAX_NESTING: usize = 200;
 /// Most levels of expressions and statements that are being evaluated at once. A level takes less
-/// than a kilobyte of the caller's stack.
+/// than a kilobyte of stack; one of [`MAX_NESTING`] takes the parser five.
 pub const MAX_DEPTH: usize = 600;
 /// Most levels of lists in lists. Data have at most 128, which is serde_json's limit.
 pub const MAX_VALUE_DEPTH: u32 = 400;
