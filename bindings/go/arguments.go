@@ -26,11 +26,15 @@ func number[T C.uint32_t | C.int32_t](err *error, name string, v, least, most in
 	return T(v)
 }
 
-// milliseconds32 is a duration for C, rounded up: what is not 0 shall not become the default.
+// milliseconds32 is a duration for C, rounded away from 0: what is not 0 shall not become the
+// default.
 func milliseconds32(err *error, name string, d time.Duration) C.uint32_t {
 	ms := d / time.Millisecond
-	if d%time.Millisecond > 0 {
+	switch rest := d % time.Millisecond; {
+	case rest > 0:
 		ms++
+	case rest < 0:
+		ms--
 	}
 	return number[C.uint32_t](err, name, int(ms), 0, math.MaxUint32-1)
 }

@@ -95,6 +95,7 @@ func TestLimits(t *testing.T) {
 	build("device_index is -1, must be at least 0", llamabi.WithDevice(llamabi.DeviceCPU, -1))
 	build("max_waiting is -1, must be at least 0", llamabi.WithMaxWaiting(-1))
 	build("max_stall_ms is -2, must be at least 0", llamabi.WithMaxStall(-2*time.Millisecond))
+	build("max_step_ms is -1, must be at least 0", llamabi.WithMaxStep(-1))
 	build("max_unread_ms is 4294968000, must be at most 4294967294", llamabi.WithMaxUnread(4294968*time.Second))
 	open(t, demo, llamabi.WithMaxUnread(llamabi.Never), llamabi.WithMaxStall(time.Nanosecond))
 
@@ -107,6 +108,7 @@ func TestLimits(t *testing.T) {
 	generate("top_k is -3, must be at least 0", llamabi.TopK(-3))
 	generate("top_k is -1099511627776, must be at least 0", llamabi.TopK(-1<<40))
 	generate("max_gen_len is -1, must be at least 0", llamabi.MaxGenLen(-1))
+	generate("max_time_ms is -1, must be at least 0", llamabi.MaxTime(-500*time.Microsecond))
 	generate("top_logprobs is 1025, must be at most the vocabulary, 1024", llamabi.TopLogprobs(1025))
 	generate("top_logprobs is 1099511627776, must be at most 4294967295", llamabi.TopLogprobs(1<<40))
 }
