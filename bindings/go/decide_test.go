@@ -3,6 +3,7 @@ package llamabi_test
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -73,6 +74,7 @@ func TestDeciding(t *testing.T) {
 	for _, opt := range []llamabi.GenerateOption{
 		llamabi.WithStopFunc(func(int, []int32, int) bool { panic("why") }),
 		llamabi.WithLogits(func(llamabi.LogitsRow) { panic("why") }),
+		llamabi.WithLogits(func(llamabi.LogitsRow) { defer panic("why"); runtime.Goexit() }),
 	} {
 		for _, call := range []func(){
 			func() { _, _ = model.TextCompletion(t.Context(), prompts, opts(opt)...) },

@@ -159,7 +159,7 @@ func (m *Model) run(ctx context.Context, n int, opts []GenerateOption,
 	status := generate(&pin, o, &result, cerr.init())
 	runtime.KeepAlive(opts) // a grammar among them
 	defer C.llama_result_free(result)
-	own.deciders.repanic()
+	own.deciders.goOn()
 	results := resultsOf(result)
 	if status != C.LLAMA_OK {
 		err := cerr.toError(ctx, status, m.handle)

@@ -154,16 +154,16 @@ func Special() GenerateOption { return flag(C.LLAMA_GEN_SPECIAL) }
 
 func flag(bit C.uint32_t) GenerateOption { return func(o *generateOptions) { o.c.flags |= bit } }
 
-// WithLogits has change see, and perhaps change, the logits that each token is drawn from, on the
-// goroutine of the call or of the stream's loop. It must not call the model's generating methods.
+// WithLogits has change see, and perhaps change, the logits that each token is drawn from. It runs
+// within the call or the stream's loop, on its thread, and must not call the model's generating
+// methods. A panic or [runtime.Goexit] in it, as of t.FailNow, ends the call and goes on there.
 func WithLogits(change func(row LogitsRow)) GenerateOption {
 	return func(o *generateOptions) { o.logits = change }
 }
 
 // WithStopFunc ends a sequence with the token at which ends returns true, with [FinishCaller]. It
-// is asked at every token, on the goroutine of the call or of the stream's loop: tokens are the
-// prompt's, nPrompt of them, and the output's so far. Do not keep them. It must not call the
-// model's generating methods.
+// is asked at every token: tokens are the prompt's, nPrompt of them, and the output's so far. Do
+// not keep them. It runs as the function of [WithLogits] does.
 func WithStopFunc(ends func(index int, tokens []int32, nPrompt int) bool) GenerateOption {
 	return func(o *generateOptions) { o.deciders.stop = ends }
 }

@@ -109,10 +109,8 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	status := C.llamabi_go_build(ckptDir, tokenizer, &o.c, progressHandle, C.uintptr_t(m.logHandle), &m.c, cerr.init())
 	if status != C.LLAMA_OK {
 		m.handle.close()
-		m.sink.repanic()
-		if progress.panicked != nil {
-			panic(progress.panicked)
-		}
+		m.sink.goOn()
+		progress.goOn()
 		err := cerr.toError(ctx, status, nil)
 		if err.Status == ErrIO {
 			if cause := missing(dir, o.tokenizer, o.adapters); cause != nil {
@@ -123,7 +121,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	}
 	// A net for models that nobody closed; the handle does not refer to the Model.
 	m.cleanup = runtime.AddCleanup(m, (*handle).close, m.handle)
-	m.sink.repanic()
+	m.sink.goOn()
 	return m, nil
 }
 
@@ -229,7 +227,7 @@ func (m *Model) call() (end func(), err error) {
 	return func() {
 		m.leave()
 		runtime.KeepAlive(m)
-		m.sink.repanic()
+		m.sink.goOn()
 	}, nil
 }
 

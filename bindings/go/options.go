@@ -255,13 +255,15 @@ func WithDraftDtypes(weights, kv Dtype) Option {
 }
 
 // WithProgress has report hear the fraction of the checkpoint that has been read, 0 to 1. It runs
-// on the goroutine that called [Open]; false stops the loading ([ErrCancelled]).
+// within [Open], on its thread; false stops the loading ([ErrCancelled]). So do a panic and
+// [runtime.Goexit], which go on in [Open].
 func WithProgress(report func(fraction float32) bool) Option {
 	return func(o *buildOptions) { o.progress = report }
 }
 
-// WithLog has log hear the model's log lines down to level. It runs on goroutines that are inside a
-// call on the model, on several at once, and must not call the model's generating methods.
+// WithLog has log hear the model's log lines down to level. It runs within calls on the model, of
+// several at once, on their threads, and must not call the model's generating methods. If it panics
+// or calls [runtime.Goexit], that goes on in the call that returns next, whichever it is.
 func WithLog(level LogLevel, log func(level LogLevel, line string)) Option {
 	return func(o *buildOptions) {
 		o.c.log_level = C.int32_t(level)

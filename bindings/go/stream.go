@@ -178,7 +178,7 @@ func (m *Model) pull(ctx context.Context, opts []GenerateOption, open openStream
 	c := C.llama_event{struct_size: C.sizeof_llama_event}
 	for {
 		status := C.llama_stream_next(stream, &c, -1, cerr.init())
-		own.deciders.repanic()
+		own.deciders.goOn()
 		switch status {
 		case C.LLAMA_OK:
 			ev := eventOf(&c)
