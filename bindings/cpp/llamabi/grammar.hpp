@@ -10,13 +10,37 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace llamabi {
 
 class Model;
+
+namespace detail {
+
+template <class Strings> std::string json_array(const Strings &texts) {
+  std::string json = "[";
+  for (const std::string_view text : texts) {
+    json += json.size() == 1 ? "\"" : ",\"";
+    for (const char c : text) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (byte < ' ' || c == '"' || c == '\\') {
+        constexpr const char *hex = "0123456789abcdef";
+        json += {'\\', 'u', '0', '0', hex[byte >> 4], hex[byte & 15]};
+      } else {
+        json += c;
+      }
+    }
+    json += '"';
+  }
+  return json += ']';
+}
+
+} // namespace detail
 
 /// A language that generated text is kept in; see `llama_grammar_new`. For the model that it was
 /// made for, and any number of its calls at a time.
@@ -36,9 +60,16 @@ public:
   static Grammar lark(const Model &model, std::string_view grammar) {
     return Grammar(model, LLAMA_GRAMMAR_LARK, grammar);
   }
-  /// The strings of a JSON array.
-  static Grammar choice(const Model &model, std::string_view strings) {
-    return Grammar(model, LLAMA_GRAMMAR_CHOICE, strings);
+  /// One of these texts, which are distinct and none empty.
+  static Grammar choice(const Model &model, const std::vector<std::string> &texts) {
+    return Grammar(model, LLAMA_GRAMMAR_CHOICE, detail::json_array(texts));
+  }
+  static Grammar choice(const Model &model, std::initializer_list<detail::Text> texts) {
+    return Grammar(model, LLAMA_GRAMMAR_CHOICE, detail::json_array(texts));
+  }
+  /// The same, of the texts of a JSON array.
+  static Grammar choice(const Model &model, std::string_view array) {
+    return Grammar(model, LLAMA_GRAMMAR_CHOICE, array);
   }
 
   /// Which tokens may follow: bit `t % 32` of word `t / 32`; see `llama_grammar_mask`.

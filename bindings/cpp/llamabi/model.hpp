@@ -75,6 +75,10 @@ public:
     const std::size_t len = prompt.size();
     return std::move(run_tokens(prompt.data(), &len, 1, options).at(0));
   }
+  template <class T, detail::IfToken<T> = 0>
+  Completion generate(std::initializer_list<T> prompt, const GenerateOptions &options = {}) const {
+    return generate(Tokens(prompt), options);
+  }
   std::vector<Completion> generate(
       const std::vector<std::vector<Token>> &prompts, const GenerateOptions &options = {}) const {
     const detail::TokenPrompts p(prompts);
@@ -90,7 +94,7 @@ public:
     return run_texts(detail::Texts(prompts), options);
   }
   std::vector<Completion> text_completion(
-      std::initializer_list<std::string_view> prompts, const GenerateOptions &options = {}) const {
+      std::initializer_list<detail::Text> prompts, const GenerateOptions &options = {}) const {
     return run_texts(detail::Texts(prompts), options);
   }
 
@@ -116,15 +120,22 @@ public:
       const ChatOptions &chat = {}, const GenerateOptions &options = {}) const {
     return run_messages(detail::Texts(messages), chat, options);
   }
+  std::vector<Completion> chat(std::initializer_list<detail::Text> messages,
+      const ChatOptions &chat = {}, const GenerateOptions &options = {}) const {
+    return run_messages(detail::Texts(messages), chat, options);
+  }
   /// The same as events; see `llama_stream_open_messages`.
   Stream stream_chat(std::string_view messages, const ChatOptions &chat = {},
       const GenerateOptions &options = {}) const {
-    const detail::Texts p(messages);
-    const llama_chat_options c = detail::chat_options(chat);
-    return open(options, [&](auto *o, auto *out, auto *err) {
-      return llama_stream_open_messages(
-          live(), p.prompts.data(), p.lens.data(), p.lens.size(), &c, o, out, err);
-    });
+    return stream_messages(detail::Texts(messages), chat, options);
+  }
+  Stream stream_chat(const std::vector<std::string> &messages, const ChatOptions &chat = {},
+      const GenerateOptions &options = {}) const {
+    return stream_messages(detail::Texts(messages), chat, options);
+  }
+  Stream stream_chat(std::initializer_list<detail::Text> messages, const ChatOptions &chat = {},
+      const GenerateOptions &options = {}) const {
+    return stream_messages(detail::Texts(messages), chat, options);
   }
   /// The text that the template makes of messages; see `llama_render_chat`.
   std::string render_chat(std::string_view messages, const ChatOptions &chat = {}) const {
@@ -173,6 +184,10 @@ public:
     const std::size_t len = prompt.size();
     return stream_tokens(prompt.data(), &len, 1, options);
   }
+  template <class T, detail::IfToken<T> = 0>
+  Stream stream(std::initializer_list<T> prompt, const GenerateOptions &options = {}) const {
+    return stream(Tokens(prompt), options);
+  }
   Stream stream(
       const std::vector<std::vector<Token>> &prompts, const GenerateOptions &options = {}) const {
     const detail::TokenPrompts p(prompts);
@@ -182,8 +197,12 @@ public:
   Stream stream(std::string_view prompt, const GenerateOptions &options = {}) const {
     return stream_texts(detail::Texts(prompt), options);
   }
+  template <class T, detail::IfText<T> = 0>
+  Stream stream(const std::vector<T> &prompts, const GenerateOptions &options = {}) const {
+    return stream_texts(detail::Texts(prompts), options);
+  }
   Stream stream(
-      const std::vector<std::string> &prompts, const GenerateOptions &options = {}) const {
+      std::initializer_list<detail::Text> prompts, const GenerateOptions &options = {}) const {
     return stream_texts(detail::Texts(prompts), options);
   }
   /// The same on dialogs; see `llama_stream_open_chat`.
@@ -352,6 +371,14 @@ private:
     return open(options, [&](auto *o, auto *out, auto *err) {
       return llama_stream_open_text(
           live(), p.prompts.data(), p.lens.data(), p.lens.size(), o, out, err);
+    });
+  }
+  Stream stream_messages(
+      const detail::Texts &p, const ChatOptions &chat, const GenerateOptions &options) const {
+    const llama_chat_options c = detail::chat_options(chat);
+    return open(options, [&](auto *o, auto *out, auto *err) {
+      return llama_stream_open_messages(
+          live(), p.prompts.data(), p.lens.data(), p.lens.size(), &c, o, out, err);
     });
   }
   Stream stream_dialogs(const detail::Dialogs &p, const GenerateOptions &options) const {

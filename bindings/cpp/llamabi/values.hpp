@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -37,6 +38,22 @@ private:
   const Token *data_;
   std::size_t size_;
 };
+
+namespace detail {
+
+/// For overloads that a list in braces must not be turned into: T is not deduced of one.
+template <class T> using IfText = std::enable_if_t<std::is_convertible_v<T, std::string_view>, int>;
+/// For a list in braces that is one prompt: of braces in braces T is not deduced.
+template <class T> using IfToken = std::enable_if_t<std::is_same_v<T, Token>, int>;
+
+/// One of a list of texts in braces; borrowed. A std::string_view would, since C++20, take two
+/// literals in braces for the ends of one text.
+struct Text : std::string_view {
+  template <class T, IfText<const T &> = 0> Text(const T &text)
+      : std::string_view(text) {} // NOLINT(google-explicit-constructor)
+};
+
+} // namespace detail
 
 /// See `llama_bias`.
 using Bias = llama_bias;

@@ -200,7 +200,9 @@ TEST(spellings) {
   CHECK(m.generate(Ids{1, 5, 9}, o).text == want);
   CHECK(m.generate(std::array<llamabi::Token, 3>{1, 5, 9}, o).text == want);
   CHECK(m.generate(llamabi::Tokens(prompt.data(), 3), o).text == want);
+  CHECK(m.generate({1, 5, 9}, o).text == want);
   CHECK(m.generate({{1, 5, 9}, {1, 5}}, o).at(0).text == want);
+  CHECK(m.generate({{1}, {5}}, o).size() == 2);
   CHECK(
       m.text_completion(std::string("Once"), o).text == m.text_completion({"Once"}, o).at(0).text);
   CHECK(m.text_completion({"a", "b"}, o).size() == 2);
@@ -217,6 +219,25 @@ TEST(spellings) {
   std::uint32_t most = 0;
   for (auto &ev : m.stream({dialog, {{"user", "hi"}}}, o)) most = std::max(most, ev.index);
   CHECK(most == 1);
+  const std::string a = m.text_completion("a", o).text, b = m.text_completion("b", o).text;
+  const std::vector<std::string> ab = {"a", "b"};
+  const auto sequences = [&](llamabi::Stream stream) {
+    std::string texts[3];
+    for (auto &ev : stream) texts[ev.index] += ev.text;
+    return texts[0] + '|' + texts[1] + '|' + texts[2];
+  };
+  CHECK(sequences(m.stream({1, 5, 9}, o)) == want + "||");
+  CHECK(sequences(m.stream({{1, 5, 9}, {1, 5, 9}}, o)) == want + '|' + want + '|');
+  CHECK(sequences(m.stream(ab, o)) == a + '|' + b + '|');
+  CHECK(sequences(m.stream({{1}, {5, 9}}, o)) ==
+        m.generate({1}, o).text + '|' + m.generate({5, 9}, o).text + '|');
+  CHECK(sequences(m.stream({"a"}, o)) == a + "||");
+  CHECK(sequences(m.stream({"a", "b"}, o)) == a + '|' + b + '|');
+  CHECK(sequences(m.stream({"a", "b", "a"}, o)) == a + '|' + b + '|' + a);
+  CHECK(sequences(m.stream({std::string("a"), std::string("b")}, o)) == a + '|' + b + '|');
+  CHECK(
+      sequences(m.stream({std::string_view("a"), std::string_view("b")}, o)) == a + '|' + b + '|');
+  CHECK(sequences(m.stream({"a", std::string("b")}, o)) == a + '|' + b + '|');
   CHECK(m.decode(m.encode("The sun, the moon; \xc3\xa9\xe2\x9c\x93")) ==
         "The sun, the moon; \xc3\xa9\xe2\x9c\x93");
   CHECK(m.encode("a", true, true).front() == m.info().bos_id &&
@@ -236,6 +257,43 @@ TEST(spellings) {
   CHECK(m.decode(span.first(1)).empty());
   CHECK(m.generate(prompt, {.max_gen_len = 4, .temperature = 0}).text == want);
 #endif
+}
+
+/// Lists of texts in braces, which C++20 takes for the two ends of one text where it may.
+TEST(lists_of_texts) {
+  const auto m = test::demo_model();
+  const auto o = test::greedy(20);
+  llamabi::GenerateOptions chosen = o;
+  const auto choose = [&](const llamabi::Grammar &grammar) {
+    chosen.grammar = grammar;
+    return m.text_completion("Once", chosen).text;
+  };
+  using llamabi::Grammar;
+  const std::vector<std::string> colours = {"red", "green"};
+  const std::string colour = choose(Grammar::choice(m, "[\"red\", \"green\"]"));
+  CHECK(colour == "red" || colour == "green");
+  CHECK(choose(Grammar::choice(m, {"red", "green"})) == colour);
+  CHECK(choose(Grammar::choice(m, {"red", colours[1]})) == colour);
+  CHECK(choose(Grammar::choice(m, colours)) == colour);
+  const std::string hard = "\"\\/\n\t\x01\x7f \xc3\xa9";
+  CHECK(choose(Grammar::choice(m, {hard})) == hard);
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "", Grammar::choice(m, std::vector<std::string>{}));
+
+  llamabi::ChatOptions chat;
+  chat.chat_template = "{{ messages[0].content }}";
+  const std::string once = "[{\"role\": \"user\", \"content\": \"Once\"}]",
+                    anna = "[{\"role\": \"user\", \"content\": \"Anna\"}]";
+  const std::vector<std::string> both = {once, anna};
+  const std::string first = m.chat(once, chat, o).text, second = m.chat(anna, chat, o).text;
+  const auto same = [&](const std::vector<llamabi::Completion> &all) {
+    return all.size() == 2 && all[0].text == first && all[1].text == second;
+  };
+  CHECK(first != second);
+  CHECK(same(m.chat(both, chat, o)));
+  CHECK(same(m.chat({once, anna}, chat, o)));
+  CHECK(same(m.chat({once.c_str(), anna.c_str()}, chat, o)));
+  CHECK(same(test::collect(m.stream_chat(both, chat, o), 2)));
+  CHECK(same(test::collect(m.stream_chat({once.c_str(), anna.c_str()}, chat, o), 2)));
 }
 
 TEST(descriptor) {
