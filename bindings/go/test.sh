@@ -66,4 +66,21 @@ prompt 0 has 1000 tokens, max_seq_len is 512
 EOF
 diff "$work/page.expected" "$work/page.out"
 
+echo "== the fragments of docs/decoding.md compile"
+{
+  printf 'package main\n\nimport ("context"; "fmt"; "time"; "llamabi")\n\nfunc main() { fmt.Println(time.Second) }\n'
+  awk '/^```go$/ {
+      inside = 1; used = ""
+      print "func _(ctx context.Context, model *llamabi.Model, prompts []string, dir string, dot int32) error {"; next
+    }
+    /^```$/ && inside { inside = 0; print used "\treturn nil\n}"; next }
+    inside { print }
+    inside && /^[a-z]+(, [a-z]+)* := / { # what a fragment has found out is for its reader to use
+      n = split(substr($0, 1, index($0, " := ") - 1), names, ", ")
+      for (i = 1; i <= n; i++) used = used "\t_ = " names[i] "\n"
+    }' "$root/docs/decoding.md"
+} >main.go
+[ "$(grep -c '^func _' main.go)" -ge 9 ] || { echo "test.sh: where are the fragments?" >&2; exit 1; }
+go vet .
+
 echo "bindings/go/test.sh: everything passed"

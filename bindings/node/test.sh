@@ -77,6 +77,25 @@ for expected in 'tokens from the prefix cache' 'cancelled after' 'LLAMA_E_INVALI
 done
 say "docs/node.md's program ran"
 
+# The fragments of pages, one after another, with what they take for granted.
+for page in decoding grammars compression; do
+  {
+    cat <<'EOF'
+import { Model } from 'llamabi';
+const model = await Model.open(process.argv[2], { draftDir: process.argv[2] });
+const prompt = 'Once upon a time', file = 'Once upon a time there was a little girl.';
+const first = 'The bridge was built in 1932.', second = 'It rains.', dot = model.encode('.').at(-1);
+{
+EOF
+    block docs/$page.md js
+    echo '}'
+    echo 'await model.close();'
+  } >page.mjs
+  [ "$(wc -l <page.mjs)" -gt 7 ] && node page.mjs "$LLAMABI_SOURCE/demo/meta" >page.out 2>&1 ||
+    { cat page.out >&2; echo "node: the fragments of docs/$page.md do not run" >&2; exit 1; }
+done
+say "the fragments of docs/decoding.md, grammars.md and compression.md ran"
+
 # The same tests with the addon under AddressSanitizer and UBSan, and with a leak check at exit.
 wait "$building"
 building=
