@@ -13,6 +13,9 @@ export type Signal = typeof globalThis extends { AbortSignal: { prototype: infer
   ? S
   : { readonly aborted: boolean; addEventListener(type: 'abort', listener: () => void): void };
 
+/** Of a file or directory; as node:fs takes it, also a `file:` URL. */
+export type Path = string | { readonly href: string; readonly protocol: string };
+
 import type { CompressOptions, EncodeOptions, GenerateOptions, GrammarSource, OpenOptions } from './options';
 
 export * from './options';
@@ -203,7 +206,7 @@ export class Model {
   private constructor();
   /** Load a model, on a thread of its own. */
   static open(options: OpenOptions): Promise<Model>;
-  static open(ckptDir: string, options?: Omit<OpenOptions, 'ckptDir'>): Promise<Model>;
+  static open(ckptDir: Path, options?: Omit<OpenOptions, 'ckptDir'>): Promise<Model>;
 
   /** Continue tokens. */
   generate(tokens: Tokens, options?: GenerateOptions): Promise<Sequence>;
@@ -258,7 +261,7 @@ export class Model {
    * Loads a LoRA adapter for calls to choose (`adapter`), weighted by `scale` (1). Gives its id;
    * rejects with LLAMA_CANCELLED if the model is closed meanwhile.
    */
-  addAdapter(dir: string, scale?: number): Promise<number>;
+  addAdapter(dir: Path, scale?: number): Promise<number>;
   /** No new call may name the adapter; its memory is free when the last call that runs with it has ended. */
   dropAdapter(id: number): void;
   info(): Info;

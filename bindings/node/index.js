@@ -1,6 +1,7 @@
 'use strict';
 const { existsSync } = require('node:fs');
 const { join } = require('node:path');
+const { fileURLToPath } = require('node:url');
 
 class LlamaError extends Error {
   constructor(status, message) {
@@ -51,6 +52,11 @@ async function traced(promise) {
     throw error;
   }
 }
+
+// A path as node:fs takes it: of a file URL its path. What is neither is for the addon to refuse.
+const isURL = (value) => typeof value?.href === 'string';
+const pathOf = (value) => (isURL(value) ? fileURLToPath(value.href) : value);
+const adapterOf = (value) => (isURL(value?.dir) ? { ...value, dir: pathOf(value.dir) } : pathOf(value));
 
 // Before a call begins: one that nobody gets must not run, and its failure would be nobody's.
 function isAborted(signal) {
@@ -173,11 +179,13 @@ class Model {
   }
 
   static async open(ckptDir, options) {
-    const isObject = (value) => typeof value === 'object' && value !== null;
+    const isObject = (value) => typeof value === 'object' && value !== null && !ArrayBuffer.isView(value);
     let all = ckptDir;
-    if (typeof ckptDir === 'string') all = isObject(options ?? {}) ? { ...options, ckptDir } : options;
+    if (typeof ckptDir === 'string' || isURL(ckptDir)) all = isObject(options ?? {}) ? { ...options, ckptDir } : options;
     if (!isObject(all)) throw new TypeError('Model.open needs a checkpoint directory or options');
     const { signal, onProgress, onLog, ...rest } = all;
+    for (const name of ['ckptDir', 'tokenizerPath', 'draftDir', 'medusaDir']) rest[name] = pathOf(rest[name]);
+    if (Array.isArray(rest.adapters)) rest.adapters = rest.adapters.map(adapterOf);
     const call = native.open(rest, onProgress, onLog, isAborted(signal));
     const settled = native.promise(call);
     const off = onAbort(signal, () => native.stop(call));
@@ -312,7 +320,7 @@ class Model {
   }
 
   async addAdapter(dir, scale = 1) {
-    return traced(native.promise(native.addAdapter(this.#handle, dir, scale)));
+    return traced(native.promise(native.addAdapter(this.#handle, pathOf(dir), scale)));
   }
 
   dropAdapter(id) {

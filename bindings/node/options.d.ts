@@ -1,14 +1,14 @@
 // The options of what index.d.ts declares.
-import type { Dtype, Grammar, LogLevel, Signal, Tokens } from './index';
+import type { Dtype, Grammar, LogLevel, Path, Signal, Tokens } from './index';
 
 export interface OpenOptions {
   /**
    * Meta's directory (params.json, consolidated.NN.pth), Hugging Face's (config.json, *.safetensors
    * or pytorch_model.bin), or a GGUF file.
    */
-  ckptDir: string;
+  ckptDir: Path;
   /** The model's own. */
-  tokenizerPath?: string;
+  tokenizerPath?: Path;
   /** Most tokens of a sequence, prompt included. 512. */
   maxSeqLen?: number;
   /** Most sequences that run at the same time; more calls wait. 8. */
@@ -72,17 +72,17 @@ export interface OpenOptions {
   /** What `strftime_now` of a template sees, in seconds since 1970; 0: the clock. */
   chatNow?: number;
   /** LoRA adapters, directories, merged into the weights in this order; `scale` (1) weights one. */
-  adapters?: (string | { dir: string; scale?: number })[];
+  adapters?: (Path | { dir: Path; scale?: number })[];
   /**
    * A draft model: a smaller checkpoint with the same tokens, loaded beside the model. It guesses
    * at tokens (`speculation`), or the model is contrasted with it (`contrastBeta`).
    */
-  draftDir?: string;
+  draftDir?: Path;
   /** 'auto': as stored. */
   draftWeightsDtype?: Dtype;
   draftKvDtype?: Dtype;
   /** A directory of Medusa heads that were trained for the model. They guess at tokens (`speculation`). */
-  medusaDir?: string;
+  medusaDir?: Path;
   /** Least severe lines that `onLog` hears. 'info'. */
   logLevel?: LogLevel;
   onLog?: (level: LogLevel, message: string) => void;

@@ -76,6 +76,8 @@ behaviour('bad_arguments', async () => {
     [() => model.textCompletion(5), /a text or an array of texts/],
     [() => model.chatCompletion('hi'), /an array of \{role, content\}/],
     [() => Model.open(), /^Model\.open needs a checkpoint directory or options$/],
+    [() => Model.open(Buffer.from('x')), /^Model\.open needs a checkpoint directory or options$/],
+    [() => Model.open(new URL('http://localhost/x')), /scheme file/],
   ]) {
     assert.match((await failure(wrong)).message, sentence);
   }

@@ -63,6 +63,20 @@ test('options beside the directory', async () => {
   await model.close();
 });
 
+test('file URLs, as node:fs takes them', async () => {
+  const { pathToFileURL } = require('node:url');
+  const data = (name) => pathToFileURL(root(join('tests/data/adapters', name)));
+  const adapter = data('plain');
+  for (const adapters of [[adapter], [{ dir: adapter, scale: 2 }]]) {
+    const model = await Model.open(data('base'), { weightsDtype: 'f32', maxBatchSize: 3, adapters });
+    assert.equal(model.info().maxBatchSize, 3);
+    await model.addAdapter(adapter);
+    await model.close();
+  }
+  for (const name of ['ckptDir', 'tokenizerPath', 'draftDir', 'medusaDir'])
+    assertFails(await failure(demo({ [name]: new URL('file:///no/such%20thing') })), 'LLAMA_E_IO', '/no/such thing');
+});
+
 test('progress and log', async () => {
   const fractions = [];
   const lines = [];

@@ -5,6 +5,7 @@ import all from 'llamabi';
 export async function use(): Promise<void> {
   await using model = await Model.open({ ckptDir: 'x', maxSeqLen: 64, weightsDtype: 'bf16', onLog: (level, m) => void (level === 'warn' && m) });
   await (await Model.open('x', { maxSeqLen: 64 })).textCompletion('a', { stop: '\n' });
+  await (await Model.open(new URL('file:///x'), { adapters: ['y', { dir: new URL('file:///z') }] })).addAdapter(new URL('file:///y'));
   const one: Sequence = await model.textCompletion('a', { signal: AbortSignal.timeout(1), stop: ['\n'], seed: 1n });
   const many: Sequence[] = await model.textCompletion(['a', 'b']);
   const answer: Sequence = await model.chatCompletion([{ role: 'user', content: 'a' }]);
