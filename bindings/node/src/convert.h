@@ -38,6 +38,9 @@ napi_value undefined(napi_env env);
 napi_value null(napi_env env);
 void set(napi_env env, napi_value object, const char *name, napi_value value);
 
+// How sentences name an element: "stop[2]".
+std::string at(const std::string &name, size_t index);
+
 // A string that is text: half of a surrogate pair is LLAMA_E_UTF8, with `name` and its index.
 std::string to_text(napi_env env, napi_value value, const std::string &name);
 // As `to_text`, for what goes to C as a NUL-terminated string.
@@ -51,7 +54,8 @@ float to_float(napi_env env, napi_value value, const char *name);
 std::vector<napi_value> to_elements(
     napi_env env, napi_value value, const char *name, const char *what = "an array");
 // Appends an Int32Array's or array's elements; returns how many.
-size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out);
+size_t to_tokens(
+    napi_env env, napi_value value, const std::string &name, std::vector<int32_t> &out);
 
 struct Message {
   std::string role, content;

@@ -36,6 +36,10 @@ void check(napi_env env, llama_status status, const llama_error &err) {
   if (status < 0) throw_llama(env, status, err.message);
 }
 
+std::string at(const std::string &name, size_t index) {
+  return name + "[" + std::to_string(index) + "]";
+}
+
 // Half of a pair, which no UTF-8 has. Node-API makes U+FFFD of it; the library would continue
 // another text.
 static void refuse_lone_surrogates(napi_env env, napi_value value, const std::string &name) {
@@ -150,7 +154,9 @@ std::vector<napi_value> to_elements(
   return elements;
 }
 
-size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out) {
+size_t to_tokens(
+    napi_env env, napi_value value, const std::string &name, std::vector<int32_t> &out) {
+  const char *const what = " must be an Int32Array or an array of numbers";
   bool typed = false;
   check(env, napi_is_typedarray(env, value, &typed));
   if (typed) {
@@ -158,8 +164,7 @@ size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out) {
     size_t n;
     void *data;
     check(env, napi_get_typedarray_info(env, value, &type, &n, &data, nullptr, nullptr));
-    if (type != napi_int32_array)
-      throw_type_error(env, "tokens must be an Int32Array or an array of numbers");
+    if (type != napi_int32_array) throw_type_error(env, name + what);
     const auto *tokens = static_cast<const int32_t *>(data);
     out.insert(out.end(), tokens, tokens + n);
     return n;
@@ -167,15 +172,21 @@ size_t to_tokens(napi_env env, napi_value value, std::vector<int32_t> &out) {
   const size_t before = out.size();
   bool is_array = false;
   check(env, napi_is_array(env, value, &is_array));
-  if (!is_array) throw_type_error(env, "tokens must be an Int32Array or an array of numbers");
+  if (!is_array) throw_type_error(env, name + what);
   uint32_t n;
   check(env, napi_get_array_length(env, value, &n));
   for (uint32_t i = 0; i < n; i++) {
     // A scope each: a million handles at once are not free.
     Scope scope(env);
     napi_value element;
+    int32_t token = 0;
+    double exact = 0;
     check(env, napi_get_element(env, value, i, &element));
-    out.push_back(to_int(env, element, "token"));
+    // The first takes any number for some integer. A name is made only of what is refused.
+    if (napi_get_value_int32(env, element, &token) != napi_ok ||
+        napi_get_value_double(env, element, &exact) != napi_ok || exact != token)
+      token = to_int(env, element, at(name, i).c_str());
+    out.push_back(token);
   }
   return out.size() - before;
 }
@@ -191,7 +202,7 @@ size_t to_messages(
       throw_type_error(env, "a message must be an object with role and content");
     check(env, napi_get_named_property(env, element, "role", &role));
     check(env, napi_get_named_property(env, element, "content", &content));
-    const std::string message = name + "[" + std::to_string(i) + "].";
+    const std::string message = at(name, i) + ".";
     out.push_back(
         {to_text(env, role, message + "role"), to_text(env, content, message + "content")});
   }

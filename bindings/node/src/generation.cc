@@ -17,13 +17,13 @@ Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr
           : kind == "messages" ? kMessages
                                : kDialog;
   for (napi_value element : to_elements(env, input, "input")) {
-    const std::string i = "[" + std::to_string(lens_.size()) + "]";
+    const std::string name = at(kind_ == kDialog ? "dialogs" : "prompts", lens_.size());
     if (kind_ == kTokens)
-      lens_.push_back(to_tokens(env, element, tokens_));
+      lens_.push_back(to_tokens(env, element, name, tokens_));
     else if (kind_ == kDialog)
-      lens_.push_back(to_messages(env, element, "dialogs" + i, messages_));
+      lens_.push_back(to_messages(env, element, name, messages_));
     else {
-      texts_.push_back(to_text(env, element, "prompts" + i));
+      texts_.push_back(to_text(env, element, name));
       lens_.push_back(texts_.back().size());
     }
   }

@@ -193,7 +193,7 @@ static napi_value encode_dialog(napi_env env, const Arguments &a) {
 static napi_value decode(napi_env env, const Arguments &a) {
   const auto handle = handle_of(env, a[0]);
   std::vector<int32_t> tokens;
-  to_tokens(env, a[1], tokens);
+  to_tokens(env, a[1], "tokens", tokens);
   const auto text = filled<char>(env, [&](char *buf, size_t cap, size_t *n, llama_error *err) {
     return llama_decode_tokens(handle->llama, tokens.data(), tokens.size(), buf, cap, n, err);
   });
@@ -205,7 +205,7 @@ static napi_value grammar_mask(napi_env env, const Arguments &a) {
   const auto handle = handle_of(env, a[0]);
   const std::string source = to_text(env, a[2], "grammar");
   std::vector<int32_t> tokens;
-  to_tokens(env, a[3], tokens);
+  to_tokens(env, a[3], "tokens", tokens);
   llama_error err = new_error();
   llama_status status;
   const auto grammar = handle->grammar(to_int(env, a[1], "grammar"), source, status, err);

@@ -61,7 +61,7 @@ static int32_t to_early(napi_env env, napi_value value) {
 std::vector<Segment> to_segments(napi_env env, napi_value value) {
   std::vector<Segment> segments;
   for (napi_value element : to_elements(env, value, "segments")) {
-    const std::string i = "segments[" + std::to_string(segments.size()) + "]";
+    const std::string i = at("segments", segments.size());
     napi_valuetype type;
     check(env, napi_typeof(env, element, &type));
     if (type == napi_string) {
@@ -83,7 +83,7 @@ std::vector<Segment> to_segments(napi_env env, napi_value value) {
 
 // A directory, or an object that has it and a scale.
 void BuildOptions::adapter(napi_env env, napi_value value) {
-  const std::string name = "adapters[" + std::to_string(adapters.size()) + "]";
+  const std::string name = at("adapters", adapters.size());
   napi_valuetype type;
   check(env, napi_typeof(env, value, &type));
   if (type != napi_object) {
@@ -367,7 +367,9 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
     else if (name == "forceWords")
       for (napi_value group : to_elements(env, v, "forceWords", phrases)) {
         const auto words = to_elements(env, group, "forceWords", phrases);
-        for (napi_value word : words) force_word_lens.push_back(to_tokens(env, word, force_words));
+        const std::string name = at("forceWords", force_group_lens.size());
+        for (size_t i = 0; i < words.size(); i++)
+          force_word_lens.push_back(to_tokens(env, words[i], at(name, i), force_words));
         force_group_lens.push_back(words.size());
       }
     else if (name == "beamEvents")
@@ -375,16 +377,17 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
     else if (name == "logitBias")
       to_biases(env, v, logit_bias);
     else if (name == "stopTokens")
-      to_tokens(env, v, stop_tokens);
+      to_tokens(env, v, "stopTokens", stop_tokens);
     else if (name == "badWords")
       for (napi_value word : to_elements(env, v, "badWords", "an array of arrays of tokens"))
-        bad_word_lens.push_back(to_tokens(env, word, bad_words));
+        bad_word_lens.push_back(
+            to_tokens(env, word, at("badWords", bad_word_lens.size()), bad_words));
     else if (name == "speculation")
       c.speculation = to_number(env, v, "speculation",
           {{"off", LLAMA_SPEC_OFF}, {"auto", LLAMA_SPEC_AUTO}, {"ngram", LLAMA_SPEC_NGRAM},
               {"draft", LLAMA_SPEC_DRAFT}, {"medusa", LLAMA_SPEC_MEDUSA}});
     else if (name == "predicted")
-      to_tokens(env, v, predicted);
+      to_tokens(env, v, "predicted", predicted);
     else if (name == "echo")
       flag(v, "echo", LLAMA_GEN_ECHO);
     else if (name == "logprobs")
@@ -402,7 +405,7 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
         stop.push_back(to_c_text(env, v, "stop"));
       else
         for (napi_value element : to_elements(env, v, "stop", "a text or an array of texts"))
-          stop.push_back(to_c_text(env, element, "stop[" + std::to_string(stop.size()) + "]"));
+          stop.push_back(to_c_text(env, element, at("stop", stop.size())));
     } else if (name == "grammar") { // [kind, source], of index.js
       const auto parts = to_elements(env, v, "grammar");
       grammar_kind = to_int(env, parts.at(0), "grammar");

@@ -22,7 +22,7 @@ Tokenize::Tokenize(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr<Han
   else if (kind_ == kDialog)
     to_messages(env, input, "messages", messages_);
   else
-    to_tokens(env, input, tokens_);
+    to_tokens(env, input, "tokens", tokens_);
   err_.struct_size = sizeof err_;
   cancel_ = new_cancel(env);
 }

@@ -28,7 +28,7 @@ behaviour('bad_arguments', async () => {
   assertFails(await text({ seed: -1 }), 'LLAMA_E_INVALID_ARGUMENT', 'seed', '-1');
   assertFails(await text({ stop: ['a\0b'] }), 'LLAMA_E_INVALID_ARGUMENT', 'stop');
   assertFails(await failure(model.generate([1, 1024])), 'LLAMA_E_INVALID_ARGUMENT', '1024');
-  assertFails(await failure(model.generate([1, 2 ** 40])), 'LLAMA_E_INVALID_ARGUMENT', 'token');
+  assertFails(await failure(model.generate([1, 2 ** 40])), 'LLAMA_E_INVALID_ARGUMENT', 'prompts[0][1] is 1099511627776');
   assertFails(await failure(model.generate([])), 'LLAMA_E_INVALID_ARGUMENT');
   assertFails(await failure(model.chatCompletion([{ role: 'assistant', content: 'a' }])), 'LLAMA_E_INVALID_ARGUMENT', 'assistant');
   assertFails(await failure(() => model.encodeDialog([{ role: 'user', content: '[INST]' }])), 'LLAMA_E_INVALID_ARGUMENT');
@@ -78,6 +78,13 @@ behaviour('bad_arguments', async () => {
     [() => Model.open(), /^Model\.open needs a checkpoint directory or options$/],
     [() => Model.open(Buffer.from('x')), /^Model\.open needs a checkpoint directory or options$/],
     [() => Model.open(new URL('http://localhost/x')), /scheme file/],
+    [() => model.textCompletion('a', { badWords: ['x'] }), /^badWords\[0\] must be an Int32Array or an array of numbers$/],
+    [() => model.textCompletion('a', { badWords: [[1], [2, 'x']] }), /^badWords\[1\]\[1\] must be a number$/],
+    [() => model.textCompletion('a', { forceWords: [[[1]], [[2], [3, null]]] }), /^forceWords\[1\]\[1\]\[1\] must be a number$/],
+    [() => model.textCompletion('a', { stopTokens: 2 }), /^stopTokens must be/],
+    [() => model.textCompletion('a', { predicted: [1, 'x'] }), /^predicted\[1\] must be/],
+    [() => model.generate([[1], [2, 'x']]), /^prompts\[1\]\[1\] must be a number$/],
+    [() => model.decode(['x']), /^tokens\[0\] must be a number$/],
   ]) {
     assert.match((await failure(wrong)).message, sentence);
   }
