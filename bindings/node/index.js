@@ -1,4 +1,5 @@
 'use strict';
+const { AsyncResource } = require('node:async_hooks');
 const { existsSync } = require('node:fs');
 const { join } = require('node:path');
 const { fileURLToPath } = require('node:url');
@@ -52,6 +53,10 @@ async function traced(promise) {
     throw error;
   }
 }
+
+// A function of a call's, so that it runs in the call's context (AsyncLocalStorage). What is none is
+// for the addon to refuse.
+const inContext = (value) => (typeof value === 'function' ? AsyncResource.bind(value, 'llamabi') : value);
 
 // A path as node:fs takes it: of a file URL its path. What is neither is for the addon to refuse.
 const isURL = (value) => typeof value?.href === 'string';
@@ -186,7 +191,7 @@ class Model {
     const { signal, onProgress, onLog, ...rest } = all;
     for (const name of ['ckptDir', 'tokenizerPath', 'draftDir', 'medusaDir']) rest[name] = pathOf(rest[name]);
     if (Array.isArray(rest.adapters)) rest.adapters = rest.adapters.map(adapterOf);
-    const call = native.open(rest, onProgress, onLog, isAborted(signal));
+    const call = native.open(rest, inContext(onProgress), onLog, isAborted(signal));
     const settled = native.promise(call);
     const off = onAbort(signal, () => native.stop(call));
     try {
@@ -202,10 +207,12 @@ class Model {
   }
 
   #start(input, options, streaming) {
-    const { signal, shouldStop, ...rest } = options ?? {};
+    const { signal, shouldStop: decide, ...rest } = options ?? {};
+    const shouldStop = inContext(decide);
     if (rest.grammar !== undefined) rest.grammar = sourceOf(rest.grammar);
     const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {}, shouldStop, isAborted(signal));
-    return { call, off: streaming ? onAbortOfStream(signal, call) : onAbort(signal, () => native.stop(call)) };
+    // shouldStop: of a stream, the addon holds it weakly
+    return { call, shouldStop, off: streaming ? onAbortOfStream(signal, call) : onAbort(signal, () => native.stop(call)) };
   }
 
   async #run(kind, prompt, options) {
@@ -354,7 +361,7 @@ const STINT = 5;
 
 class Stream {
   #start;
-  #running; // { call, off } from the first `next` to the end
+  #running; // what #start gives, from the first `next` to the end
   #events = [];
   #taken = 0;
   #ended = false;

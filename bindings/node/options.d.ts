@@ -85,6 +85,7 @@ export interface OpenOptions {
   medusaDir?: Path;
   /** Least severe lines that `onLog` hears. 'info'. */
   logLevel?: LogLevel;
+  /** Runs on this thread, a little later. What it throws is an uncaught exception of the process. */
   onLog?: (level: LogLevel, message: string) => void;
   /** The fraction read, 0 to 1. Returning false stops the loading, throwing too. */
   onProgress?: (fraction: number) => boolean | void;
@@ -250,7 +251,7 @@ export interface GenerateOptions {
    * Asked at every generated token, on this thread: whether it is the last of its sequence, which
    * then ends as 'caller'. `tokens` are the prompt's, `promptTokens` of them, and the output's so
    * far. Of a stream it is asked before the token's event is read. What it throws stops the call,
-   * and the call rejects with it.
+   * and the call rejects with it; so does an answer that is no boolean, as of an async function.
    */
   shouldStop?: (tokens: Int32Array, index: number, promptTokens: number) => boolean;
   /** Stops the call. That is no error: what was generated so far is the result, its finishReason 'cancelled'. */

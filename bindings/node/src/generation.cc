@@ -116,7 +116,8 @@ bool Generation::ask(uint32_t index, const int32_t *tokens, size_t n, size_t n_p
   return question.state == Question::kStop;
 }
 
-// What the function throws stops the call and becomes its error.
+// What the function throws, as an answer that is no boolean does, stops the call and becomes its
+// error.
 void Generation::answer(napi_env env) {
   std::vector<int32_t> tokens;
   uint32_t index;
@@ -128,16 +129,16 @@ void Generation::answer(napi_env env) {
     index = question_->index;
     n_prompt = question_->n_prompt;
   }
-  napi_value function = nullptr, answer;
+  napi_value function = nullptr, answer = nullptr;
   bool stops = false;
   check(env, napi_get_reference_value(env, should_stop_, &function));
   if (function != nullptr) { // else the stream is gone, too
     napi_value args[] = {tokens_to_js(env, tokens.data(), tokens.size()), number(env, index),
         number(env, static_cast<double>(n_prompt))};
-    if (napi_call_function(env, undefined(env), function, 3, args, &answer) == napi_ok) {
-      check(env, napi_coerce_to_bool(env, answer, &answer));
-      check(env, napi_get_value_bool(env, answer, &stops));
-    } else {
+    try {
+      check(env, napi_call_function(env, undefined(env), function, 3, args, &answer));
+      stops = to_bool(env, answer, "what shouldStop returns");
+    } catch (const Pending &) {
       thrown_.keep(env);
       stop();
     }

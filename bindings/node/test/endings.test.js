@@ -123,6 +123,12 @@ behaviour('deciding', async () => {
   await thrown(model.textCompletion(prompts, { ...options, shouldStop: thrower }));
   await thrown(collect(model.stream(prompts, { ...options, shouldStop: thrower })));
   await assert.rejects(async () => model.textCompletion('a', { shouldStop: 1 }), TypeError);
+  // A promise is no answer, neither is anything else but a boolean.
+  const wrong = { name: 'TypeError', message: 'what shouldStop returns must be a boolean' };
+  for (const answer of [async () => false, () => {}, () => 1]) {
+    await assert.rejects(model.textCompletion(prompts, { ...options, shouldStop: answer }), wrong);
+    await assert.rejects(collect(model.stream(prompts, { ...options, shouldStop: answer })), wrong);
+  }
 
   // Stopped inside, and left while a question may wait.
   const abort = new AbortController();
@@ -144,6 +150,24 @@ behaviour('deciding', async () => {
   }
   assert.equal(others, 200);
   stream.stop(0);
+  await model.close();
+});
+
+test('functions run in the context of their call', async () => {
+  const { AsyncLocalStorage } = require('node:async_hooks');
+  const { setImmediate: turn } = require('node:timers/promises');
+  const context = new AsyncLocalStorage();
+  const seen = new Set();
+  const see = (answer) => (seen.add(context.getStore()), answer);
+  const model = await context.run('open', () => demo({ onProgress: () => see(undefined) }));
+  const options = { maxGenLen: 3, shouldStop: () => see(false) };
+  const run = async () => {
+    await model.textCompletion('Once', options);
+    if (globalThis.gc) globalThis.gc();
+    for await (const event of model.stream('Once', options)) await turn(event);
+  };
+  await Promise.all([context.run(1, run), context.run(2, run)]);
+  assert.deepEqual(seen, new Set(['open', 1, 2]));
   await model.close();
 });
 

@@ -26,6 +26,8 @@ export async function use(): Promise<void> {
 
   // @ts-expect-error: an option that does not exist
   await model.textCompletion('a', { temprature: 1 });
+  // @ts-expect-error: a promise, which is no answer
+  await model.textCompletion('a', { shouldStop: async () => false });
   // @ts-expect-error: a role that does not exist
   await model.chatCompletion([{ role: 'robot', content: 'a' }]);
   // @ts-expect-error: not a dtype
