@@ -769,9 +769,9 @@ typedef struct llama_generate_options {
   /// Must be 0.
   uint32_t reserved_adapter;
   /// The score of a beam is its sum of log probabilities, divided by its length to this power.
-  /// Above 0, long beams gain. Finite, and only with num_beams. Default: 1.
+  /// Above 0, long beams gain. Finite. Without num_beams it has no effect. Default: 1.
   float length_penalty;
-  /// When a beam search ends: `LLAMA_EARLY_*`, only with num_beams. Default: `LLAMA_EARLY_FALSE`.
+  /// When a beam search ends: `LLAMA_EARLY_*`. Default: `LLAMA_EARLY_FALSE`.
   int32_t early_stopping;
   /// Changes the logits of every token. NULL means that nothing does. For a stream,
   /// `llama_stream_next` calls it, until the stream is freed.
@@ -808,7 +808,8 @@ typedef struct llama_generate_options {
   /// drafts nothing then. Finite, at least 0, and 0 with beams. Default: 0, off.
   float contrast_beta;
   /// Only tokens count that have, in the model, at least this share of the probability of the
-  /// most likely token that nothing forbids: 0 to 1; 0 means 0.1. Only with contrast_beta.
+  /// most likely token that nothing forbids: 0 to 1; 0 means 0.1. It has no effect without
+  /// contrast_beta.
   float contrast_alpha;
 } llama_generate_options;
 
@@ -1026,7 +1027,7 @@ llama_status llama_stream_open_chat(llama_t *l,
 
 /// Get the next event. Set `ev->struct_size` before the first call; no more than that is written.
 ///
-/// A `timeout_ms` of -1 waits as long as it takes, 0 does not wait, and any other number is how
+/// A `timeout_ms` of -1 waits as long as it takes, 0 does not wait, and any greater number is how
 /// long to wait. Returns `LLAMA_OK` with `*ev` written, or `LLAMA_TIMEOUT`. After all events it
 /// returns `LLAMA_DONE` for ever; or `LLAMA_CANCELLED` for ever if the call was cancelled, after
 /// the events that were generated before. An error of the engine (`_DEVICE`, `_POISONED`,

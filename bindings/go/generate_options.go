@@ -374,8 +374,8 @@ func MaxTime(d time.Duration) GenerateOption {
 }
 
 // LengthPenalty sets length_penalty of the C API. The score of a beam is its sum of log
-// probabilities, divided by its length to this power. Above 0, long beams gain. Finite, and only
-// with num_beams. Default: 1.
+// probabilities, divided by its length to this power. Above 0, long beams gain. Finite. Without
+// num_beams it has no effect. Default: 1.
 func LengthPenalty(x float32) GenerateOption {
 	return func(o *generateOptions) {
 		o.c.length_penalty = C.float(x)

@@ -191,7 +191,7 @@ export interface GenerateOptions {
   adapter?: number;
   /**
    * The score of a beam is its sum of log probabilities, divided by its length to this power. Above
-   * 0, long beams gain. Finite, and only with numBeams. Default: 1.
+   * 0, long beams gain. Finite. Without numBeams it has no effect. Default: 1.
    */
   lengthPenalty?: number;
   /**
@@ -209,7 +209,7 @@ export interface GenerateOptions {
   contrastBeta?: number;
   /**
    * Only tokens count that have, in the model, at least this share of the probability of the most
-   * likely token that nothing forbids: 0 to 1; 0 means 0.1. Only with contrastBeta.
+   * likely token that nothing forbids: 0 to 1; 0 means 0.1. It has no effect without contrastBeta.
    */
   contrastAlpha?: number;
   // End of numbers.

@@ -16,12 +16,17 @@ What a checkpoint is, how it is kept and what memory it needs, or why it would b
 
 Whether this processor computes as it must: every CPU kernel beside a plain one in double precision, with
 every instruction set there is. Takes a minute.
+
+       llamabi-info --version
 ";
+
+const VERSION: &str = concat!("llamabi-info ", env!("CARGO_PKG_VERSION"), "\n");
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let (path, tokenizer) = match &args[..] {
         [help] if help == "--help" || help == "-h" => return print(USAGE, Ok(())),
+        [version] if version == "--version" => return print(VERSION, Ok(())),
         [test] if test == "--self-test" => {
             let said = match Tier::choose().map(|_| self_test(&mut std::io::stdout())) {
                 Err(error) => error.to_string(),

@@ -20,6 +20,7 @@ NEW.partial, and the same command goes on with that.
   --tokens N         how much of that text to use (16384)
   --tokenizer FILE   use and copy this tokenizer instead of SOURCE's, where SOURCE is no GGUF file
   --quiet            no progress on standard error
+  --version          which version this is
 ";
 
 /// The greatest text that is read.
@@ -34,8 +35,8 @@ struct Arguments {
     quiet: bool,
 }
 
-/// `None`: they make no sense, or ask for help.
-fn arguments() -> Option<Arguments> {
+/// What was asked for, or what is wrong with it.
+fn arguments() -> Result<Arguments, String> {
     let mut all = std::env::args_os().skip(1);
     let mut found = Arguments {
         paths: Vec::new(),
@@ -46,17 +47,29 @@ fn arguments() -> Option<Arguments> {
         quiet: false,
     };
     while let Some(argument) = all.next() {
+        let mut value = |name: &str| all.next().ok_or_else(|| format!("{name} has no value"));
         match argument.to_str() {
             Some("--calibrate") => found.calibrate = true,
-            Some("--text") => found.texts.push(all.next()?),
-            Some("--tokens") => found.tokens = Some(all.next()?.to_str()?.parse().ok()?),
-            Some("--tokenizer") => found.tokenizer = Some(all.next()?),
+            Some(option @ "--text") => found.texts.push(value(option)?),
+            Some(option @ "--tokens") => {
+                let given = value(option)?;
+                let tokens = given.to_str().and_then(|n| n.parse().ok());
+                let tokens = tokens.filter(|n| *n > 0);
+                let wrong = || format!("--tokens is {given:?}, must be a number above 0");
+                found.tokens = Some(tokens.ok_or_else(wrong)?);
+            }
+            Some(option @ "--tokenizer") => found.tokenizer = Some(value(option)?),
             Some("--quiet") => found.quiet = true,
-            Some(option) if option.starts_with("--") => return None,
+            Some(option) if option.starts_with("--") => {
+                return Err(format!("there is no option {option:?}"));
+            }
             _ => found.paths.push(argument),
         }
     }
-    (found.paths.len() == 3).then_some(found)
+    match found.paths.len() {
+        3 => Ok(found),
+        n => Err(format!("SOURCE, NEW and a format are 3 arguments, not {n}")),
+    }
 }
 
 impl Arguments {
@@ -67,10 +80,20 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    let asks = std::env::args_os().skip(1);
-    if asks.into_iter().any(|a| a == "--help" || a == "-h") {
+    let asks = |names: &[&str]| {
+        std::env::args_os()
+            .skip(1)
+            .any(|a| names.iter().any(|n| a == *n))
+    };
+    let version = concat!("llamabi-quantize ", env!("CARGO_PKG_VERSION"), "\n");
+    let told = match (asks(&["--help", "-h"]), asks(&["--version"])) {
+        (true, _) => Some(USAGE),
+        (_, true) => Some(version),
+        _ => None,
+    };
+    if let Some(told) = told {
         let mut out = std::io::stdout();
-        return match out.write_all(USAGE.as_bytes()).and_then(|()| out.flush()) {
+        return match out.write_all(told.as_bytes()).and_then(|()| out.flush()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failure(&format!("standard output: {error}")),
         };
@@ -83,8 +106,9 @@ fn main() -> ExitCode {
         say(&format!("{sentence}\n"));
         usage()
     };
-    let Some(arguments) = arguments() else {
-        return usage();
+    let arguments = match arguments() {
+        Ok(arguments) => arguments,
+        Err(sentence) => return wrong(&sentence),
     };
     let [from, to, format] = &arguments.paths[..] else {
         return usage();

@@ -35,10 +35,8 @@ pub unsafe extern "C" fn llama_adapter_add(
     guard!(err, |scope| {
         InCallback::refuse("llama_adapter_add")?;
         let handle = scope.handle(l)?;
-        args::check_pointer("dir", dir)?;
-        // SAFETY: the path is not NULL. By contract it is NUL-terminated, and `id` is NULL or
-        // writable.
-        let (dir, id) = unsafe { (building::path(dir), args::place("id", id)?) };
+        // SAFETY: by contract the path is NULL or NUL-terminated, and `id` is NULL or writable.
+        let (dir, id) = unsafe { (building::path("dir", dir)?, args::place("id", id)?) };
         id.set(handle.llama.add_adapter(dir, scale)?);
         Ok(LLAMA_OK)
     })

@@ -153,11 +153,11 @@ pub(super) unsafe fn build_options(o: &llama_build_options) -> Outcome<(LogSink,
         stall_memory_bytes: (o.stall_memory_bytes > 0).then_some(o.stall_memory_bytes),
         adapters,
         // SAFETY: by this function's contract the string is NULL or NUL-terminated.
-        draft_dir: (!o.draft_dir.is_null()).then(|| unsafe { path(o.draft_dir) }.to_owned()),
+        draft_dir: unsafe { path_or_null("draft_dir", o.draft_dir) }?.map(Path::to_owned),
         draft_weights_dtype: dtype("draft_weights_dtype", o.draft_weights_dtype)?,
         draft_kv_dtype: dtype("draft_kv_dtype", o.draft_kv_dtype)?,
         // SAFETY: as above.
-        medusa_dir: (!o.medusa_dir.is_null()).then(|| unsafe { path(o.medusa_dir) }.to_owned()),
+        medusa_dir: unsafe { path_or_null("medusa_dir", o.medusa_dir) }?.map(Path::to_owned),
         chat_template,
         chat_now: (o.chat_now != 0).then_some(o.chat_now),
         cancel: cancel::flag(o.cancel)?,
@@ -214,10 +214,8 @@ unsafe fn adapters(o: &llama_build_options) -> Outcome<Vec<(PathBuf, f32)>> {
     };
     let mut adapters = Vec::with_capacity(n);
     for (i, &dir) in dirs.iter().enumerate() {
-        args::check_pointer(format!("adapters[{i}]"), dir)?;
-        // SAFETY: the pointer is not NULL, and by this function's contract the string is
-        // NUL-terminated.
-        let dir = unsafe { path(dir) }.to_owned();
+        // SAFETY: by this function's contract.
+        let dir = unsafe { path(&format!("adapters[{i}]"), dir) }?.to_owned();
         adapters.push((dir, scales.get(i).copied().unwrap_or(1.0)));
     }
     Ok(adapters)
@@ -286,15 +284,39 @@ pub(super) fn dtype_number(dtype: Dtype) -> i32 {
 /// `p` is NULL, or NUL-terminated and stays so for `'a`.
 pub(super) unsafe fn ckpt_dir<'a>(p: *const c_char) -> Outcome<&'a Path> {
     args::check_pointer("ckpt_dir", p)?;
-    // SAFETY: by this function's contract.
-    Ok(unsafe { path(p) })
+    // SAFETY: the pointer is not NULL; else by this function's contract.
+    Ok(unsafe { any_path(p) })
 }
 
-/// Returns a caller's path.
+/// Returns a caller's path. An empty one would be the working directory's.
 ///
 /// # Safety
+/// `p` is NULL, or NUL-terminated and stays so for `'a`.
+pub(super) unsafe fn path<'a>(name: &str, p: *const c_char) -> Outcome<&'a Path> {
+    args::check_pointer(name, p)?;
+    // SAFETY: the pointer is not NULL; else by this function's contract.
+    let path = unsafe { any_path(p) };
+    match path.as_os_str().is_empty() {
+        true => Err(Failure::invalid(format!("{name} is \"\", must be a path"))),
+        false => Ok(path),
+    }
+}
+
+/// The same, where NULL means that there is none.
+///
+/// # Safety
+/// As [`path`].
+pub(super) unsafe fn path_or_null<'a>(name: &str, p: *const c_char) -> Outcome<Option<&'a Path>> {
+    match p.is_null() {
+        true => Ok(None),
+        // SAFETY: by this function's contract.
+        false => unsafe { path(name, p) }.map(Some),
+    }
+}
+
+/// # Safety
 /// `p` is NUL-terminated and stays so for `'a`.
-pub(super) unsafe fn path<'a>(p: *const c_char) -> &'a Path {
+unsafe fn any_path<'a>(p: *const c_char) -> &'a Path {
     // SAFETY: by this function's contract. A file name consists of bytes, which need not be UTF-8.
     Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(p) }.to_bytes()))
 }

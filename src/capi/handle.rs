@@ -1,7 +1,7 @@
 //! `llama_build`, `llama_free`, versions and defaults.
 #![allow(unsafe_code)]
 
-use super::building::{build_options, default_build_options, given, path, report};
+use super::building::{build_options, default_build_options, given, report};
 use super::callback::InCallback;
 use super::failure::{Outcome, status_text};
 use super::object::{Handle, LogSink};
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn llama_build(
         // the paths.
         let read = unsafe {
             build_options(&given).and_then(|options| {
-                let tokenizer = (!tokenizer_path.is_null()).then(|| path(tokenizer_path));
+                let tokenizer = building::path_or_null("tokenizer_path", tokenizer_path)?;
                 Ok((options, building::ckpt_dir(ckpt_dir)?, tokenizer))
             })
         };

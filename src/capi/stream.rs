@@ -214,7 +214,7 @@ pub unsafe extern "C" fn llama_stream_open_chat(
 
 /// Get the next event. Set `ev->struct_size` before the first call; no more than that is written.
 ///
-/// A `timeout_ms` of -1 waits as long as it takes, 0 does not wait, and any other number is how
+/// A `timeout_ms` of -1 waits as long as it takes, 0 does not wait, and any greater number is how
 /// long to wait. Returns `LLAMA_OK` with `*ev` written, or `LLAMA_TIMEOUT`. After all events it
 /// returns `LLAMA_DONE` for ever; or `LLAMA_CANCELLED` for ever if the call was cancelled, after
 /// the events that were generated before. An error of the engine (`_DEVICE`, `_POISONED`,

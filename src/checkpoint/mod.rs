@@ -66,6 +66,7 @@ use hugging_face::HuggingFace;
 use keys::Keys;
 use llamabi::Llamabi;
 use meta::Meta;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// Tells the form of the checkpoint at `path` and reads its configuration file.
@@ -100,18 +101,27 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>> {
     if let Some(file) = gguf::alone(path)? {
         return Ok(Box::new(GgufCheckpoint::open(&file)?));
     }
-    // This is not `exists()`, because a broken link should be reported as such.
-    let holds = |name: &str| path.join(name).symlink_metadata().is_ok();
-    let meta = match holds(meta::CONFIG) {
+    // This is not `exists()`, because a broken link should be reported as such. What may not be
+    // looked at need not be absent.
+    let holds = |name: &str| {
+        let path = path.join(name);
+        match path.symlink_metadata() {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(Error::io(&path, &e)),
+            Ok(_) => Ok(true),
+        }
+    };
+    let meta = match holds(meta::CONFIG)? {
         true => Some(Keys::read(&path.join(meta::CONFIG))?),
         false => None,
     };
-    let is_meta =
-        |keys: &Keys| !holds(hugging_face::CONFIG) || holds(meta::FIRST) || llamabi::is_named(keys);
+    let is_hugging_face = holds(hugging_face::CONFIG)?;
+    let has_meta_weights = holds(meta::FIRST)?;
+    let is_meta = |keys: &Keys| !is_hugging_face || has_meta_weights || llamabi::is_named(keys);
     if let Some(keys) = meta.filter(is_meta) {
         let quant = llamabi::format(&keys)?;
         Ok(quantised(Meta::new(path, keys), quant))
-    } else if holds(hugging_face::CONFIG) {
+    } else if is_hugging_face {
         let keys = Keys::read(&path.join(hugging_face::CONFIG))?;
         if let Some((options, method)) = foreign::options(path, &keys)? {
             let floats = HuggingFace::new(path, keys);

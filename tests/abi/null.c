@@ -110,7 +110,16 @@ static void build_arguments(void) {
   EXPECT(INVALID, llama_build("/nonexistent", NULL,
                       (llama_build_options *)(void *)(foreign_object() + 1), &l, err));
   EXPECT(LLAMA_E_IO, llama_build("/nonexistent", NULL, NULL, &l, err));
-  EXPECT(LLAMA_E_IO, llama_build("", "", NULL, &l, err));
+  EXPECT(LLAMA_E_IO, llama_build("", NULL, NULL, &l, err));
+  EXPECT(INVALID, llama_build("/nonexistent", "", NULL, &l, err)); /* is no working directory */
+  for (i = 0; i < 3; i++) {
+    const char *const empty[] = {""};
+    o = build_defaults();
+    if (i == 0) o.draft_dir = "";
+    if (i == 1) o.medusa_dir = "";
+    if (i == 2) o.adapters = empty, o.n_adapters = 1;
+    EXPECT(INVALID, llama_build("/nonexistent", NULL, &o, &l, err));
+  }
   EXPECT(LLAMA_E_IO, llama_build("/dev/null", NULL, NULL, &l, err));
   EXPECT(LLAMA_E_IO, llama_build("/\xff\xfe", NULL, NULL, &l, err)); /* a path is bytes */
   CHECK(l == NULL);
@@ -439,6 +448,7 @@ static void with_model(const char *dir) {
   EXPECT(INVALID, llama_get_rank(l, 0, NULL, err));
   EXPECT(LLAMA_OK, llama_health(l, err));
   EXPECT(INVALID, llama_adapter_add(l, NULL, 1, &id, err));
+  EXPECT(INVALID, llama_adapter_add(l, "", 1, &id, err));
   EXPECT(INVALID, llama_adapter_add(l, "/nonexistent", 1, NULL, err));
   EXPECT(INVALID, llama_adapter_add(l, "/nonexistent", (float)NAN, &id, err));
   EXPECT(LLAMA_E_IO, llama_adapter_add(l, "/nonexistent", 1, &id, err));

@@ -317,9 +317,9 @@ pub struct llama_generate_options {
     /// Must be 0.
     pub reserved_adapter: u32,
     /// The score of a beam is its sum of log probabilities, divided by its length to this power.
-    /// Above 0, long beams gain. Finite, and only with num_beams. Default: 1.
+    /// Above 0, long beams gain. Finite. Without num_beams it has no effect. Default: 1.
     pub length_penalty: f32,
-    /// When a beam search ends: `LLAMA_EARLY_*`, only with num_beams. Default: `LLAMA_EARLY_FALSE`.
+    /// When a beam search ends: `LLAMA_EARLY_*`. Default: `LLAMA_EARLY_FALSE`.
     pub early_stopping: i32,
     /// Changes the logits of every token. NULL means that nothing does. For a stream,
     /// `llama_stream_next` calls it, until the stream is freed.
@@ -356,6 +356,7 @@ pub struct llama_generate_options {
     /// drafts nothing then. Finite, at least 0, and 0 with beams. Default: 0, off.
     pub contrast_beta: f32,
     /// Only tokens count that have, in the model, at least this share of the probability of the
-    /// most likely token that nothing forbids: 0 to 1; 0 means 0.1. Only with contrast_beta.
+    /// most likely token that nothing forbids: 0 to 1; 0 means 0.1. It has no effect without
+    /// contrast_beta.
     pub contrast_alpha: f32,
 }

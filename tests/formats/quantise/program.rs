@@ -26,13 +26,41 @@ fn the_program_writes_says_and_refuses() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("exists already"), "{said}");
-    for wrong in ["int3", "--tokens", "f32"] {
+    let output = run(&["--version".as_ref()]);
+    let version = concat!("llamabi-quantize ", env!("CARGO_PKG_VERSION"), "\n");
+    assert!(output.status.success() && text(&output.stdout) == version);
+    for (option, sentence) in [
+        ("--fast", "there is no option \"--fast\"\n"),
+        ("--tokens=5", "there is no option \"--tokens=5\"\n"),
+        ("--tokens", "--tokens has no value\n"),
+        (
+            "--quiet",
+            "SOURCE, NEW and a format are 3 arguments, not 2\n",
+        ),
+    ] {
+        let output = run(&[&from, &to, option.as_ref()]);
+        assert_eq!(output.status.code(), Some(2));
+        let said = text(&output.stderr);
+        assert!(
+            said.starts_with(&format!("llamabi-quantize: {sentence}")),
+            "{said}"
+        );
+    }
+    for n in ["0", "-5", "many"] {
+        let output = run(&["--tokens".as_ref(), n.as_ref(), &from, &to, "int4".as_ref()]);
+        let said = text(&output.stderr);
+        let sentence = format!("--tokens is {n:?}, must be a number above 0");
+        assert!(output.status.code() == Some(2) && said.contains(&sentence));
+    }
+    for wrong in ["int3", "f32"] {
         let output = run(&[&from, &to, wrong.as_ref()]);
         assert_eq!(output.status.code(), Some(2), "{wrong}");
         let said = text(&output.stderr);
         assert!(said.contains("usage: "), "{said}");
-        let named = said.contains(&format!("the format is {wrong:?}, must be"));
-        assert_eq!(named, !wrong.starts_with("--"), "{said}");
+        assert!(
+            said.contains(&format!("the format is {wrong:?}, must be")),
+            "{said}"
+        );
     }
     // Nobody shall take what it writes for calibrated.
     let tokens: [&Path; 5] = [
