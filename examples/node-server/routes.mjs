@@ -146,6 +146,7 @@ export class Service {
     try {
       if (!res.destroyed) await run(this, job, res, abort.signal);
     } catch (error) {
+      if (error.code === 'LLAMA_CANCELLED' && abort.signal.aborted) error = abort.signal.reason;
       const param = job.constraint && isAboutGrammar(error) ? job.constraint.field : job.param;
       if (!left) throw this.apiError(error, param, job.copies);
     } finally {

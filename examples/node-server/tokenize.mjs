@@ -11,9 +11,7 @@ export function tokenize(service, body) {
 }
 
 export async function answerTokens({ model }, job, res, signal) {
-  const tokens = await model.encodeAsync(job.text, { bos: job.bos, signal }).catch((error) => {
-    throw error.code === 'LLAMA_CANCELLED' ? signal.reason : error; // or nobody is there to be told
-  });
+  const tokens = await model.encodeAsync(job.text, { bos: job.bos, signal });
   sendJson(res, 200, { tokens: job.pieces ? Array.from(tokens, (id) => ({ id, piece: pieceOf(model, id) })) : [...tokens] });
 }
 

@@ -7,6 +7,7 @@ import { spawn } from 'node:child_process';
 import { connect, createServer } from 'node:net';
 
 const [SERVER, CHECKPOINT] = process.argv.slice(2);
+process.setMaxListeners(0); // one for each service
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function until(condition, what) {
@@ -122,17 +123,51 @@ async function flags(first) {
   assert.match(quantised.log, /int8 weights.* int8 KV/);
 }
 
+// A service whose binding has been changed by a program, which sees Model, before it starts.
+function changed(program, ...flags) {
+  const all = `import { createRequire } from 'node:module';
+    const { Model } = createRequire(${JSON.stringify(SERVER)})('llamabi');
+    ${program}`;
+  return run(['--import', `data:text/javascript,${encodeURIComponent(all)}`, SERVER, '--ckpt_dir', CHECKPOINT, ...flags]);
+}
+
+// A text that is still being encoded when the request's time is over, or the service's.
+async function cancelled() {
+  const slow = `const { encodeAsync } = Model.prototype;
+    Model.prototype.encodeAsync = async function (text, options) {
+      console.error('encodes');
+      if (!options.signal.aborted) await new Promise((resolve) => options.signal.addEventListener('abort', resolve));
+      return encodeAsync.call(this, text, options);
+    };`;
+  const content = 'The sky';
+  const requests = [
+    ['/v1/chat/completions', { ...CHAT, prediction: { type: 'content', content } }],
+    ['/v1/chat/completions', { ...CHAT, messages: [...CHAT.messages, { role: 'assistant', content }] }],
+    ['/playground/next', { messages: CHAT.messages, answer: content }],
+    ['/tokenize', { content }],
+  ];
+  for (const [code, ...flags] of [['timeout', '--timeout', '2'], ['shutting_down', '--grace', '0.1']]) {
+    const service = changed(slow, '--port', '0', ...flags);
+    await until(() => (service.url = /^listening on (.*)$/m.exec(service.log)?.[1]), `it starts: ${service.log}`);
+    const answers = requests.map(([path, body]) => post(service.url, path, body));
+    await until(() => service.log.split('encodes').length > requests.length, 'all are encoded');
+    if (code === 'shutting_down') service.child.kill();
+    for (const { status, body } of await Promise.all(answers)) assert.deepEqual([status, body.error.code], [503, code], JSON.stringify(body));
+    if (code === 'timeout') service.child.kill();
+    assert.equal(await service.ended, 0, service.log);
+    assert.doesNotMatch(service.log, /internal error/);
+  }
+}
+
 // While the model, here a slow one, is being loaded.
 async function loading() {
   const probe = createServer().listen(0, '127.0.0.1');
   await new Promise((resolve) => probe.once('listening', resolve));
   const { port } = probe.address();
   await new Promise((resolve) => probe.close(resolve));
-  const slow = `import { createRequire } from 'node:module';
-    const { Model } = createRequire(${JSON.stringify(SERVER)})('llamabi');
-    const { open } = Model;
+  const slow = `const { open } = Model;
     Model.open = (...args) => new Promise((resolve) => setTimeout(resolve, 1000)).then(() => open(...args));`;
-  const service = run(['--import', `data:text/javascript,${encodeURIComponent(slow)}`, SERVER, '--ckpt_dir', CHECKPOINT, '--port', String(port)]);
+  const service = changed(slow, '--port', String(port));
   const url = `http://127.0.0.1:${port}`;
   const health = () => fetch(`${url}/healthz`).then((response) => response.status, () => 0);
   await until(health, 'it listens');
@@ -153,6 +188,7 @@ await params(service.url);
 await leaves(service);
 await flags(service);
 await loading();
+await cancelled();
 service.child.kill();
 assert.equal(await service.ended, 0, service.log);
-console.log('playground: the service: fields, params, leaves, flags, loading ok');
+console.log('playground: the service: fields, params, leaves, flags, loading, cancelled ok');
