@@ -27,7 +27,8 @@ type record struct {
 	PromptTokens    int     `json:"prompt_tokens"`
 	GeneratedTokens int     `json:"generated_tokens"`
 
-	salt uint64 // of the prefixes that it finds
+	salt     uint64    // of the prefixes that it finds
+	deadline time.Time // when the last byte must have been written; zero: whenever
 }
 
 type recordKey struct{}

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"iter"
 	"math"
 	"net/http"
@@ -104,35 +103,40 @@ const statusLeft = 499 // nginx's number; here of every request whose client has
 
 // serve runs a job and answers it, whole or as a stream.
 func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {
-	// What a request cannot have running at a time keeps nobody out: the model takes requests in turn.
-	weight := min(j.slots(), s.slots)
-	if err := s.queue.enter(weight); err != nil {
-		writeError(w, err)
-		return
-	}
-	defer s.queue.leave(weight)
+	input, copies := j.shape.input(), j.copies()
 	out := &sink{w: w, control: http.NewResponseController(w), job: j, base: answer{
 		ID: j.shape.prefix() + rand.Text(), Object: j.shape.object(j.stream), Created: time.Now().Unix(),
 		Model: j.model, SystemFingerprint: "llamabi-" + llamabi.Version(),
 	}}
 	ctx, end := s.limitTime(r)
 	defer end()
-	if s.timeout > 0 {
-		// A moment more than the request, so that its client hears of that.
-		out.deadline = time.Now().Add(s.timeout + time.Second)
-		out.control.SetWriteDeadline(out.deadline)
-	}
-	err := s.constrained(ctx, j, out, recordOf(r))
-	input := j.shape.input()
-	if j.constraint != nil && err != nil && isAboutGrammar(err.Error()) {
-		input = j.constraint.field
+	err := s.run(ctx, j, out, recordOf(r))
+	if err == nil && out.whole != nil {
+		writeBody(w, http.StatusOK, out.whole)
+		err = out.flush()
 	}
 	if err != nil && out.started && !s.left(r, ctx, err) {
-		err = out.send(s.asAPIError(causeOf(ctx, err), input, j.copies()).body())
+		err = out.send(s.asAPIError(causeOf(ctx, err), input, copies).body())
 	}
 	if err != nil {
-		s.fail(w, r, ctx, err, input, j.copies())
+		s.fail(w, r, ctx, err, input, copies)
 	}
+}
+
+// run runs a job, and streams its answer or leaves it in out. A whole answer is in nobody's way:
+// however slowly it is taken, its job has left the queue.
+func (s *server) run(ctx context.Context, j job, out *sink, rec *record) error {
+	// What a request cannot have running at a time keeps nobody out: the model takes requests in turn.
+	weight := min(j.slots(), s.slots)
+	if err := s.queue.enter(weight); err != nil {
+		return err
+	}
+	defer s.queue.leave(weight)
+	err := s.constrained(ctx, j, out, rec)
+	if err != nil && j.constraint != nil && isAboutGrammar(err.Error()) {
+		return s.asAPIError(causeOf(ctx, err), j.constraint.field, j.copies())
+	}
+	return err
 }
 
 // constrained runs a job with the grammar of its constraint, if it has one.
@@ -158,6 +162,8 @@ func (s *server) limitTime(r *http.Request) (context.Context, context.CancelFunc
 	if s.timeout == 0 {
 		return r.Context(), func() {}
 	}
+	// A moment more to write, so that the client hears of that end.
+	recordOf(r).deadline = time.Now().Add(s.timeout + time.Second)
 	return context.WithTimeoutCause(r.Context(), s.timeout, errTimedOut)
 }
 
@@ -328,149 +334,4 @@ func (u *usage) add(stats llamabi.RequestStats, first bool) {
 	}
 	u.CompletionTokens += stats.GeneratedTokens
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
-}
-
-// sink writes an answer, as a stream or whole.
-type sink struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	job     job
-	base    answer
-	started bool
-	// When the last byte must have been written; zero: whenever.
-	deadline time.Time
-}
-
-// start begins a stream, unless it has begun.
-func (o *sink) start() error {
-	if o.started {
-		return nil
-	}
-	o.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	o.w.Header().Set("Cache-Control", "no-cache")
-	o.started = true
-	for i := range o.job.sequences {
-		if start := o.job.shape.start(); start != nil {
-			if err := o.sendChoice(i, map[string]any{"delta": start, "logprobs": nil, "finish_reason": nil}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// beam streams what became of a beam.
-func (o *sink) beam(b *beam) error {
-	if err := o.start(); err != nil {
-		return err
-	}
-	chunk := o.base
-	chunk.Choices, chunk.Beam = []any{}, b
-	return o.sendChunk(chunk)
-}
-
-// chunk streams what an event brought, if that is anything.
-func (o *sink) chunk(index int, p piece) error {
-	if err := o.start(); err != nil {
-		return err
-	}
-	if p.text == "" && len(p.tokens) == 0 && len(p.calls) == 0 && p.finish == nil {
-		return nil
-	}
-	last := p.finish
-	for ; len(p.tokens) > 1; p.tokens = p.tokens[1:] { // a chunk has one token
-		if err := o.sendChoice(index, o.job.shape.delta(piece{tokens: p.tokens[:1]})); err != nil {
-			return err
-		}
-	}
-	if p.text != "" || len(p.tokens) > 0 {
-		p.finish = nil
-		if err := o.sendChoice(index, o.job.shape.delta(p)); err != nil {
-			return err
-		}
-	}
-	for _, call := range p.calls {
-		for _, delta := range call.deltas() {
-			if err := o.sendChoice(index, map[string]any{"delta": delta, "logprobs": nil, "finish_reason": nil}); err != nil {
-				return err
-			}
-		}
-	}
-	if last != nil {
-		choice := o.job.shape.delta(piece{finish: last})
-		if o.job.includeBeams {
-			choice["score"] = p.score
-		}
-		return o.sendChoice(index, choice)
-	}
-	return nil
-}
-
-func (o *sink) sendChoice(index int, choice map[string]any) error {
-	choice["index"] = index
-	chunk := o.base
-	chunk.Choices = []any{choice}
-	return o.sendChunk(chunk)
-}
-
-func (o *sink) sendChunk(chunk answer) error {
-	if o.job.includeUsage {
-		chunk.Usage = json.RawMessage("null")
-	}
-	return o.send(chunk)
-}
-
-// send writes one server-sent event. A client that takes none for half a minute has left.
-func (o *sink) send(v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return o.sendData(data)
-}
-
-func (o *sink) sendData(data []byte) error {
-	patience := time.Now().Add(30 * time.Second)
-	if !o.deadline.IsZero() && o.deadline.Before(patience) {
-		patience = o.deadline
-	}
-	o.control.SetWriteDeadline(patience)
-	fmt.Fprintf(o.w, "data: %s\n\n", data) // what fails here fails in Flush too
-	return o.flush()
-}
-
-func (o *sink) flush() error {
-	if err := o.control.Flush(); err != nil {
-		return fmt.Errorf("%w: %v", errLeft, err)
-	}
-	return nil
-}
-
-func (o *sink) end(choices []progress, total usage, first *timings) error {
-	figures, err := json.Marshal(total)
-	if err != nil {
-		return err
-	}
-	if o.job.stream {
-		if o.job.includeUsage {
-			chunk := o.base
-			chunk.Choices, chunk.Usage, chunk.Timings = []any{}, figures, first
-			if err := o.send(chunk); err != nil {
-				return err
-			}
-		}
-		return o.sendData([]byte("[DONE]"))
-	}
-	whole := o.base
-	whole.Usage, whole.Timings = figures, first
-	for i, c := range o.job.best(choices) {
-		if o.job.logprobs && c.tokens == nil { // an answer without tokens has empty lists of them
-			c.tokens = []scored{}
-		}
-		choice := o.job.shape.choice(piece{text: c.text.String(), tokens: c.tokens, calls: c.calls, finish: c.finish})
-		choice["index"] = i
-		whole.Choices = append(whole.Choices, choice)
-	}
-	writeJSON(o.w, http.StatusOK, whole)
-	return o.flush()
 }

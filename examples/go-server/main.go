@@ -10,7 +10,8 @@
 // reads requests, messages.go the messages of chats, constraint.go and forced.go the languages of
 // answers; grammars.go keeps their grammars; generate.go runs requests; spelling.go makes texts and
 // the tokens that spell them; completions.go and chat.go know the two protocols' shapes,
-// tokenize.go /tokenize and /detokenize; metrics.go and access.go count and write down.
+// tokenize.go /tokenize and /detokenize; writing.go writes answers as their clients take them;
+// metrics.go and access.go count and write down.
 package main
 
 import (

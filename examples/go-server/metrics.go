@@ -45,10 +45,13 @@ func (s *server) count(routeOf func(*http.Request) string, handle func(http.Resp
 		m.running.Add(1)
 		defer m.running.Add(-1)
 		rec, r := recorded(w, r)
-		recorder := &recorder{ResponseWriter: w, code: http.StatusOK}
+		recorder := newRecorder(w, rec, &s.unsent)
 		route := routeOf(r)
 		handle(recorder, r, route)
 		took := time.Since(begin)
+		if recorder.err != nil {
+			rec.Status = statusLeft
+		}
 		rec.Route, rec.Status, rec.Bytes = route, cmp.Or(rec.Status, recorder.code), recorder.bytes
 		if rec.Status == statusLeft {
 			m.abandoned.Add(1)
@@ -81,26 +84,6 @@ func (m *metrics) sequence(stats llamabi.RequestStats) {
 		m.firstToken.observe(stats.FirstToken)
 	}
 }
-
-type recorder struct {
-	http.ResponseWriter
-	code  int
-	bytes int64
-}
-
-func (r *recorder) Write(b []byte) (int, error) {
-	n, err := r.ResponseWriter.Write(b)
-	r.bytes += int64(n)
-	return n, err
-}
-
-func (r *recorder) WriteHeader(code int) {
-	r.code = code
-	r.ResponseWriter.WriteHeader(code)
-}
-
-// Unwrap lets http.ResponseController flush and set deadlines.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // Upper bounds of buckets, in seconds.
 var (

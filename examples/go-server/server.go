@@ -42,6 +42,7 @@ type server struct {
 	accessLog  *accessLog
 	grammars   grammars
 	queue      queue
+	unsent     unsent
 	metrics    metrics
 	loaded     atomic.Bool
 	draining   atomic.Bool // it will take no new requests soon, or takes none
@@ -52,7 +53,7 @@ type server struct {
 func newServer(set settings, log *accessLog) *server {
 	return &server{name: set.name, created: time.Now().Unix(), maxBody: int64(set.maxBody), maxAnswer: set.maxAnswer, slots: set.maxBatchSize,
 		timeout: set.timeout, access: set.access, cached: set.cachedTokens, accessLog: log,
-		queue: queue{limit: set.maxBatchSize + set.queue}, metrics: newMetrics()}
+		queue: queue{limit: set.maxBatchSize + set.queue}, unsent: unsent{most: mostUnsent}, metrics: newMetrics()}
 }
 
 // measure asks the model for its limits.
@@ -334,17 +335,26 @@ func writeError(w http.ResponseWriter, err error) {
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
-	var body bytes.Buffer // what cannot be written must not begin as a success
-	encoder := json.NewEncoder(&body)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
+	body, err := jsonOf(v) // what cannot be written must not begin as a success
+	if err != nil {
 		log.Printf("internal error: %v", err)
 		status = http.StatusInternalServerError
-		body.Reset()
-		encoder.Encode(internalError("", "The answer cannot be written as JSON.").body())
+		body, _ = jsonOf(internalError("", "The answer cannot be written as JSON.").body())
 	}
+	writeBody(w, status, body)
+}
+
+func jsonOf(v any) ([]byte, error) {
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(v)
+	return body.Bytes(), err
+}
+
+func writeBody(w http.ResponseWriter, status int, json []byte) {
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
+	w.Header().Set("Content-Length", strconv.Itoa(len(json)))
 	w.WriteHeader(status)
-	w.Write(body.Bytes()) // fails only where the client has left
+	w.Write(json) // fails only where the client has left
 }

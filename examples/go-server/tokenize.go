@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"unicode/utf8"
@@ -22,35 +23,42 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) {
 	case f.flag("parse_special"):
 		f.fail("parse_special", "'parse_special' must be false: a special token's text is a text as any other here.")
 	}
-	if f.err == nil {
-		f.err = s.queue.enter(1)
-	}
 	if f.err != nil {
 		writeError(w, f.err)
 		return
 	}
-	defer s.queue.leave(1)
 	ctx, end := s.limitTime(r)
 	defer end()
-	tokens, err := s.model.EncodeBounded(ctx, content, addSpecial, false, math.MaxInt)
+	whole, err := s.tokensOf(ctx, content, addSpecial, withPieces)
 	if err != nil {
 		s.fail(w, r, ctx, err, "content", 1)
 		return
 	}
+	writeBody(w, http.StatusOK, whole)
+}
+
+// tokensOf is the answer that has a text's tokens.
+func (s *server) tokensOf(ctx context.Context, content string, addSpecial, withPieces bool) ([]byte, error) {
+	if err := s.queue.enter(1); err != nil {
+		return nil, err
+	}
+	defer s.queue.leave(1)
+	tokens, err := s.model.EncodeBounded(ctx, content, addSpecial, false, math.MaxInt)
+	if err != nil {
+		return nil, err
+	}
 	if !withPieces {
-		writeJSON(w, http.StatusOK, map[string]any{"tokens": tokens})
-		return
+		return jsonOf(map[string]any{"tokens": tokens})
 	}
 	pieces := make([]any, len(tokens))
 	for i, token := range tokens {
 		bytes, err := s.model.TokenBytes(token)
 		if err != nil {
-			writeError(w, s.asAPIError(err, "content", 1))
-			return
+			return nil, err
 		}
 		pieces[i] = map[string]any{"id": token, "piece": pieceOf(bytes)}
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"tokens": pieces})
+	return jsonOf(map[string]any{"tokens": pieces})
 }
 
 // pieceOf is a text; for a part of a code point a list of its bytes.
@@ -74,18 +82,27 @@ func (s *server) detokenize(w http.ResponseWriter, r *http.Request) {
 	}
 	f.checkNames("tokens")
 	tokens := f.tokens("tokens", "tokens", f.body["tokens"], s.vocabSize)
-	if f.err == nil {
-		f.err = s.queue.enter(1)
-	}
 	if f.err != nil {
 		writeError(w, f.err)
 		return
 	}
-	defer s.queue.leave(1)
-	text, err := s.model.Decode(tokens)
+	whole, err := s.textOf(tokens)
 	if err != nil {
 		writeError(w, s.asAPIError(err, "tokens", 1))
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"content": text})
+	writeBody(w, http.StatusOK, whole)
+}
+
+// textOf is the answer that has the text of tokens.
+func (s *server) textOf(tokens []int32) ([]byte, error) {
+	if err := s.queue.enter(1); err != nil {
+		return nil, err
+	}
+	defer s.queue.leave(1)
+	text, err := s.model.Decode(tokens)
+	if err != nil {
+		return nil, err
+	}
+	return jsonOf(map[string]any{"content": text})
 }

@@ -1,13 +1,12 @@
-// Runs a job and answers it, whole or as server-sent events.
+// Runs a job: gives the bytes of a whole answer, or sends one as server-sent events.
 import { randomUUID } from 'node:crypto';
 import { Backlog } from './backlog.mjs';
 import { beamOf } from './beams.mjs';
 import { grammarOf } from './constraint.mjs';
-import { ApiError, badRequest, endedEarly, FINISH, sendJson } from './http.mjs';
+import { ApiError, badRequest, endedEarly, FINISH, jsonOf } from './http.mjs';
+import { PATIENCE, taken } from './sending.mjs';
 import { printable, Spelling, writable } from './spelling.mjs';
 import { AnswerReader, deltasOf } from './tools.mjs';
-
-const PATIENCE = 30_000; // a client that takes no data for so long has left
 
 const MOST_PREDICTED = 65536; // tokens
 
@@ -131,7 +130,7 @@ export async function answer(service, job, res, signal) {
 
   if (out) return out.end(usage, timings);
   const whole = best(choices, job).map((c, index) => ({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish, c.calls) }));
-  sendJson(res, 200, { ...base, choices: whole, usage, timings });
+  return jsonOf({ ...base, choices: whole, usage, timings });
 }
 
 // Finds out how good a sequence is, of which so many tokens were generated.
@@ -246,28 +245,15 @@ class EventStream {
   async #send(data) {
     const { res } = this;
     if (res.destroyed) throw new Error('the client has left');
-    if (!res.write(`data: ${data}\n\n`)) await this.#drain();
+    if (!res.write(`data: ${data}\n\n`)) await taken(res, 'drain');
     await this.#backlog.wrote(data.length);
-  }
-
-  #drain() {
-    const { res } = this;
-    return new Promise((resolve) => {
-      const patience = setTimeout(() => res.destroy(), PATIENCE);
-      const done = () => {
-        clearTimeout(patience);
-        res.off('drain', done).off('close', done);
-        resolve();
-      };
-      res.once('drain', done).once('close', done);
-    });
   }
 }
 
 // Whether the library can make a grammar of it, for the playground: an error says why not.
-export async function judgeGrammar({ model }, { constraint }, res) {
+export async function judgeGrammar({ model }, { constraint }) {
   await grammarOf(model, constraint);
-  sendJson(res, 200, {});
+  return jsonOf({});
 }
 
 // The whole distribution of the next token, for the playground: ids and log probabilities,
@@ -290,7 +276,7 @@ export async function nextToken(service, job, res, signal) {
     const lengths = { n_prompt_tokens: service.room, n_ctx: service.room };
     throw new ApiError(400, 'There is no room for another token: the text fills max_seq_len.', { param: job.param, code: 'context_length_exceeded', ...lengths });
   }
-  sendJson(res, 200, {
+  return jsonOf({
     ids: top[0].map((a) => a.token),
     logprobs: top[0].map((a) => Math.round(writable(a.logprob) * 1e5) / 1e5),
     texts: top[0].slice(0, 200).map((a) => textOf(model, a.token)),

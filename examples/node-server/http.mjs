@@ -1,4 +1,5 @@
 // Answers and errors in the protocol's form.
+import { Unsent } from './sending.mjs';
 
 export class ApiError extends Error {
   constructor(status, message, { type = 'invalid_request_error', param = null, code = null, ...more } = {}) {
@@ -40,17 +41,21 @@ export const PROBES = ['/healthz', '/readyz', '/health'];
 export function notLoaded(req, res) {
   const error = new ApiError(503, 'The model is being loaded. Try again later.', { type: 'server_error', code: 'loading' });
   res.setHeader('retry-after', '1');
-  if (PROBES.includes(req.url.split('?')[0])) send(res, 503, 'text/plain', 'the model is being loaded\n');
-  else sendJson(res, 503, error.body());
+  if (PROBES.includes(req.url.split('?')[0])) sendText(res, 503, 'text/plain', 'the model is being loaded\n');
+  else sendJson(res, 503, jsonOf(error.body()));
 }
 
-export function send(res, status, type, body) {
-  res.writeHead(status, { 'content-type': `${type}; charset=utf-8`, 'content-length': Buffer.byteLength(body) });
-  res.end(body);
+/** An answer's bytes. */
+export const jsonOf = (value) => Buffer.from(JSON.stringify(value));
+
+const unsent = new Unsent();
+
+/** Sends a whole answer. Resolves when its client has it, or has left. */
+export function send(res, status, type, bytes) {
+  res.writeHead(status, { 'content-type': type, 'content-length': bytes.length });
+  return unsent.send(res, bytes);
 }
 
-export function sendJson(res, status, value) {
-  const body = JSON.stringify(value);
-  res.writeHead(status, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) });
-  res.end(body);
-}
+export const sendText = (res, status, type, text) => send(res, status, `${type}; charset=utf-8`, Buffer.from(text));
+
+export const sendJson = (res, status, bytes) => send(res, status, 'application/json', bytes);

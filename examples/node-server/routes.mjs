@@ -5,9 +5,10 @@ import { Access } from './access.mjs';
 import { answer, judgeGrammar, nextToken } from './answer.mjs';
 import { readObject } from './body.mjs';
 import { isAboutGrammar } from './constraint.mjs';
-import { ApiError, badRequest, send, sendJson, shuttingDown, timedOut } from './http.mjs';
+import { ApiError, badRequest, jsonOf, sendJson, sendText, shuttingDown, timedOut } from './http.mjs';
 import { Metrics } from './metrics.mjs';
 import { chat, completion, grammar, next } from './request.mjs';
+import { taken } from './sending.mjs';
 import { replacesEachByte } from './spelling.mjs';
 import { answerContent, answerTokens, detokenize, tokenize } from './tokenize.mjs';
 
@@ -54,15 +55,15 @@ export class Service {
       'POST /playground/grammar': (...to) => this.#run(...to, grammar, judgeGrammar),
       'POST /tokenize': (...to) => this.#run(...to, tokenize, answerTokens),
       'POST /detokenize': (...to) => this.#run(...to, detokenize, answerContent),
-      'GET /v1/models': (req, res) => sendJson(res, 200, { object: 'list', data: [this.name, ...this.adapters.keys()].map((name) => this.#describe(name)) }),
+      'GET /v1/models': (req, res) => sendJson(res, 200, jsonOf({ object: 'list', data: [this.name, ...this.adapters.keys()].map((name) => this.#describe(name)) })),
       [`GET ${MODEL}`]: (req, res, { id }) => {
         this.adapterOf(id);
-        sendJson(res, 200, this.#describe(id));
+        return sendJson(res, 200, jsonOf(this.#describe(id)));
       },
       'GET /healthz': (req, res) => this.#probe(res, this.#unwell()),
       'GET /readyz': (req, res) => this.#ready(res),
       'GET /health': (req, res) => this.#ready(res), // the name that gateways ask by
-      'GET /metrics': (req, res) => send(res, 200, 'text/plain; version=0.0.4', this.metrics.text(model.timings())),
+      'GET /metrics': (req, res) => sendText(res, 200, 'text/plain; version=0.0.4', this.metrics.text(model.timings())),
     };
     for (const [path, file] of Object.entries(PAGE)) this.routes[`GET ${path}`] = (req, res) => page(res, file);
   }
@@ -103,7 +104,7 @@ export class Service {
         throw new ApiError(404, `unknown URL: ${req.method} ${path}`, { code: 'unknown_url' });
       }
     } catch (error) {
-      this.fail(res, error);
+      await this.fail(res, error);
     }
   }
 
@@ -120,8 +121,17 @@ export class Service {
     for (const abort of this.#aborts) abort.abort(shuttingDown());
   }
 
-  // Reads a request, waits for nothing, runs it, and stops when the client leaves.
-  async #run(req, res, context, parse, run) {
+  // Runs a request and sends its answer, which is in nobody's way then: however slowly it is taken,
+  // the request has left the queue.
+  async #run(req, res, ...how) {
+    const whole = await this.#result(req, res, ...how);
+    if (whole !== undefined) await sendJson(res, 200, whole);
+    else await taken(res, 'finish'); // the end of a stream
+  }
+
+  // Reads a request, waits for nothing, runs it, and stops when the client leaves. Gives the bytes
+  // of a whole answer.
+  async #result(req, res, context, parse, run) {
     const abort = this.#limitTime(res);
     this.#aborts.add(abort);
     res.once('close', () => this.#aborts.delete(abort));
@@ -144,7 +154,7 @@ export class Service {
     res.once('close', onClose);
     this.#inside += weight;
     try {
-      if (!res.destroyed) await run(this, job, res, abort.signal);
+      if (!res.destroyed) return await run(this, job, res, abort.signal);
     } catch (error) {
       if (error.code === 'LLAMA_CANCELLED' && abort.signal.aborted) error = abort.signal.reason;
       const param = job.constraint && isAboutGrammar(error) ? job.constraint.field : job.param;
@@ -161,7 +171,8 @@ export class Service {
     if (this.timeout > 0) {
       const cut = () => {
         abort.abort(timedOut(this.timeout));
-        if (res.writableEnded || res.writableNeedDrain) res.destroy(); // nobody takes what there is
+        // Nobody takes what there is, or a whole answer is not taken in its time.
+        if (res.writableEnded || res.writableNeedDrain || res.hasHeader('content-length')) res.destroy();
       };
       const timer = setTimeout(cut, this.timeout * 1000);
       res.once('close', () => clearTimeout(timer));
@@ -176,7 +187,7 @@ export class Service {
 
   // Whether to send it requests; /healthz says whether it works.
   #ready(res) {
-    this.#probe(res, this.leaving ? 'shutting down' : this.#unwell());
+    return this.#probe(res, this.leaving ? 'shutting down' : this.#unwell());
   }
 
   // What is wrong with the model, before a request finds it out, or null.
@@ -190,7 +201,7 @@ export class Service {
   }
 
   #probe(res, trouble) {
-    send(res, trouble ? 503 : 200, 'text/plain', `${trouble ?? 'ok'}\n`);
+    return sendText(res, trouble ? 503 : 200, 'text/plain', `${trouble ?? 'ok'}\n`);
   }
 
   // Whose fault an error is; `param` is the field that has the prompts, each of them n times.
@@ -220,13 +231,14 @@ export class Service {
     return new ApiError(500, error instanceof LlamaError ? error.message : 'The server had an error.', { type: 'server_error' });
   }
 
-  fail(res, error) {
+  async fail(res, error) {
     if (error.code === 'ECONNRESET') return; // the client left before it had sent its request
     const api = this.apiError(error);
     if (res.destroyed || res.writableEnded) return;
     if ([429, 503].includes(api.status) && !res.headersSent) res.setHeader('retry-after', '1');
-    if (res.headersSent) res.end(`data: ${JSON.stringify(api.body())}\n\n`); // a stream that has begun
-    else sendJson(res, api.status, api.body());
+    if (!res.headersSent) return sendJson(res, api.status, jsonOf(api.body()));
+    res.end(`data: ${JSON.stringify(api.body())}\n\n`); // a stream that has begun
+    return taken(res, 'finish');
   }
 }
 
@@ -267,5 +279,5 @@ async function page(res, file) {
   const text = await readFile(new URL(`public/${file}`, import.meta.url), 'utf8');
   res.setHeader('content-security-policy', "default-src 'self'; img-src data:");
   res.setHeader('cache-control', 'no-cache');
-  send(res, 200, TYPES[file.split('.').at(-1)], text);
+  await sendText(res, 200, TYPES[file.split('.').at(-1)], text);
 }

@@ -9,12 +9,12 @@
 // server.mjs starts and stops (flags.mjs: the command line, drain.mjs: the end of connections);
 // routes.mjs has the routes, the queue and the errors; auth.mjs says who may ask; body.mjs and
 // request.mjs read requests, messages.mjs the messages of chats (tools.mjs: those with tools, for
-// the model's chat template, which template.mjs asks what it can do); answer.mjs runs and answers
-// them (tokenize.mjs: /tokenize and /detokenize), backlog.mjs waits for slow clients, spelling.mjs
-// makes texts and the tokens that spell them, calls.mjs finds tool calls in them, constraint.mjs
-// and forced.mjs are the languages that answers are kept in; json.mjs reads JSON as it was written;
-// http.mjs has the form of answers and errors; metrics.mjs and access.mjs count and write down;
-// public/ is the page.
+// the model's chat template, which template.mjs asks what it can do); answer.mjs runs them
+// (tokenize.mjs: /tokenize and /detokenize); sending.mjs and backlog.mjs send answers as fast as
+// their clients take them; spelling.mjs makes texts and the tokens that spell them, calls.mjs finds
+// tool calls in them, constraint.mjs and forced.mjs are the languages that answers are kept in;
+// json.mjs reads JSON as it was written; http.mjs has the form of answers and errors; metrics.mjs
+// and access.mjs count and write down; public/ is the page.
 import { randomInt } from 'node:crypto';
 import { createServer } from 'node:http';
 import { basename, resolve } from 'node:path';

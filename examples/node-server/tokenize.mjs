@@ -1,5 +1,5 @@
 // /tokenize and /detokenize, as llama-server has them.
-import { badRequest, sendJson } from './http.mjs';
+import { badRequest, jsonOf } from './http.mjs';
 import { kind, wellFormed } from './json.mjs';
 import { checkNames, flag, tokensOf } from './request.mjs';
 
@@ -12,7 +12,7 @@ export function tokenize(service, body) {
 
 export async function answerTokens({ model }, job, res, signal) {
   const tokens = await model.encodeAsync(job.text, { bos: job.bos, signal });
-  sendJson(res, 200, { tokens: job.pieces ? Array.from(tokens, (id) => ({ id, piece: pieceOf(model, id) })) : [...tokens] });
+  return jsonOf({ tokens: job.pieces ? Array.from(tokens, (id) => ({ id, piece: pieceOf(model, id) })) : [...tokens] });
 }
 
 const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
@@ -33,6 +33,6 @@ export function detokenize(service, body) {
   return { sequences: 1, param: 'tokens', tokens: Int32Array.from(tokens) };
 }
 
-export async function answerContent({ model }, job, res) {
-  sendJson(res, 200, { content: await model.decodeAsync(job.tokens) });
+export async function answerContent({ model }, job) {
+  return jsonOf({ content: await model.decodeAsync(job.tokens) });
 }

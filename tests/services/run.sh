@@ -244,7 +244,7 @@ for form in hermes mistral llama; do python3 "$here/scripted.py" $form "$work/sc
 
 go=("$work/go-server-race") node=(node "$work/node-server/server.mjs")
 job "Go service: its own tests" eval 'cd "$root/examples/go-server" && go test .'
-job "Node service: its parts" eval 'js calls && js backlog'
+job "Node service: its parts" eval 'js calls && js backlog && js sending'
 case "Go service: scale-out" in ${ONLY:-*}) job "Go service: scale-out" scale_out ;; esac
 check Go "${go[@]}"
 check Node "${node[@]}"

@@ -15,7 +15,7 @@ from service import Service, wait
 
 ENDLESS, *COMMAND = sys.argv[1:]
 BODY = json.dumps(dict(model="m", prompt="12345678901234567890", temperature=0, max_tokens=90000, logprobs=20, stream=True)).encode()
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+HEAD = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
 CLIENTS = int(os.environ.get("CLIENTS", 10))
@@ -24,12 +24,12 @@ CLIENTS = int(os.environ.get("CLIENTS", 10))
 MOST = 6000
 
 
-def unread(service, body=BODY):
+def unread(service, body=BODY, path="/v1/completions"):
     """A connection on which an answer begins that nobody reads."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", service.port))
-    connection.sendall(HEAD % len(body) + body)
+    connection.sendall(HEAD % (path.encode(), len(body)) + body)
     return connection
 
 
@@ -74,6 +74,19 @@ with Service(COMMAND, ENDLESS, *flags[2:], "--max_batch_size", "8", "--max-unrea
     waited = time.monotonic() - begin
     each = figure(service, "llamabi_generated_tokens_total") / CLIENTS
     assert each < MOST, each
+    for connection in crowd:
+        connection.close()
+
+# Whole answers that nobody reads have left the queue, and after half a minute the service.
+whole = json.dumps({**json.loads(BODY), "max_tokens": 3000, "stream": False}).encode()
+tokens = json.dumps({"content": "x" * 1_000_000, "with_pieces": True}).encode()  # more than any socket takes
+with Service(COMMAND, ENDLESS, *flags, "--queue", "1") as service:
+    crowd = [unread(service, whole) for _ in range(2)]
+    wait(lambda: figure(service, "llamabi_generated_tokens_total") >= 2 * 3000 and running(service) == 0, "both are made")
+    wait(lambda: service.story()[0] == 200, "there is room in the queue")
+    crowd += [unread(service, tokens, "/tokenize") for _ in range(2)]
+    wait(lambda: figure(service, "llamabi_abandoned_requests_total") >= 2, "they are given up")
+    assert service.story()[0] == 200
     for connection in crowd:
         connection.close()
 print(f"unread: behind {CLIENTS} another waited {waited:.1f} s, for {each:.0f} tokens of each; another is answered meanwhile; ended after {took:.1f} s")
