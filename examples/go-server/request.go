@@ -95,9 +95,9 @@ func kind(v any) string {
 	}
 }
 
-// shown writes a number as JSON has it.
+// shown writes a number as JavaScript does.
 func shown(v float64) string {
-	text, _ := json.Marshal(v) // it is finite, as all that JSON can say
+	text, _ := json.Marshal(v + 0) // without the sign of -0; it is finite, as all that JSON can say
 	return string(text)
 }
 

@@ -1,7 +1,7 @@
 // Requests' bodies: of JSON, not too long, not too deep.
 import { isUtf8 } from 'node:buffer';
 import { ApiError, badRequest } from './http.mjs';
-import { isObject, kind, MOST_NESTED, nestedTooDeep, source } from './json.mjs';
+import { allFinite, isObject, kind, MOST_NESTED, nestedTooDeep, source } from './json.mjs';
 
 const PATIENCE = 30; // seconds that a body may take to arrive
 
@@ -30,6 +30,7 @@ export async function readObject(req, res, { maxBody, timeout }, signal) {
   } catch (error) {
     throw badRequest(null, `The request is not valid JSON: ${error.message}.`);
   }
+  if (!allFinite(body)) throw badRequest(null, 'The request is not valid JSON: a number is too large.');
   if (!isObject(body)) throw badRequest(null, `The request must be a JSON object, not ${kind(body)}.`);
   body[source] = text;
   return body;

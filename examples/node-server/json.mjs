@@ -16,6 +16,12 @@ export function isObjectText(text) {
   }
 }
 
+/** Whether all numbers of a JSON value are finite; 1e999 is not. */
+export function allFinite(value) {
+  if (typeof value === 'number') return Number.isFinite(value);
+  return typeof value !== 'object' || value === null || Object.values(value).every(allFinite);
+}
+
 /** What a JSON value is, in words. */
 export function kind(value) {
   if (value === null || value === undefined) return 'null';

@@ -22,7 +22,6 @@ function number(body, name, missing, lowest, highest) {
   const value = body[name] ?? null;
   if (value === null) return missing;
   if (typeof value !== 'number') throw badRequest(name, `'${name}' must be a number, not ${kind(value)}.`);
-  if (!Number.isFinite(value)) throw badRequest(null, 'The request is not valid JSON: a number is too large.');
   if (!(value >= lowest && value <= highest)) throw badRequest(name, `'${name}' is ${value}, must be from ${lowest} to ${highest}.`);
   return value;
 }
@@ -128,7 +127,6 @@ function logitBiasOf(body, vocabSize) {
     const [token, bias] = [Number(key), value[key]];
     if (!/^(0|[1-9][0-9]*)$/.test(key) || token >= vocabSize) refuse(`'logit_bias' has '${key}', which is no token from 0 to ${vocabSize - 1}.`);
     if (typeof bias !== 'number') refuse(`'logit_bias.${key}' must be a number, not ${kind(bias)}.`);
-    if (!Number.isFinite(bias)) throw badRequest(null, 'The request is not valid JSON: a number is too large.');
     if (bias > 100) refuse(`'logit_bias.${key}' is ${bias}, must be at most 100.`);
     return [token, bias <= -100 ? -Infinity : bias];
   });
@@ -155,24 +153,28 @@ function badWordsOf(body, model) {
   });
 }
 
-// What the two protocols share; `limit` is the name that maxTokens has.
-function common(service, body, own, maxTokens, limit) {
+// What the two protocols share. Of several things that are wrong go-server names the same one: both
+// look at the fields in one order.
+function common(service, body, own) {
   checkNames(body, [...COMMON, ...own]);
   const { model = null } = body;
   if (model === null || model === '') throw badRequest('model', "You must provide a 'model' parameter.");
   if (typeof model !== 'string') throw badRequest('model', `'model' must be a string, not ${kind(model)}.`);
   const adapter = service.adapterOf(model);
+  const n = integer(body, 'n', 1, 1, 128);
+  const stream = flag(body, 'stream');
+  const stop = stopsOf(body);
+  const told = streamOptionsOf(body, stream, flag);
   const penalty = either(body, 'repetition_penalty', 'repeat_penalty');
-  const repetition = number(body, penalty, 1, -FLOAT32, FLOAT32);
-  if (Math.fround(repetition) <= 0) throw badRequest(penalty, `'${penalty}' is ${repetition}, must be more than 0.`);
+  const repetitionPenalty = number(body, penalty, 1, -FLOAT32, FLOAT32);
+  if (Math.fround(repetitionPenalty) <= 0) throw badRequest(penalty, `'${penalty}' is ${repetitionPenalty}, must be more than 0.`);
   const options = {
+    stop,
+    repetitionPenalty,
     temperature: number(body, 'temperature', 1, 0, 2),
     topP: number(body, 'top_p', 1, 0, 1),
     topK: integer(body, 'top_k', 0, 0, INT32),
     minP: number(body, 'min_p', 0, 0, 1),
-    repetitionPenalty: repetition,
-    maxGenLen: maxTokens,
-    stop: stopsOf(body),
     minGenLen: integer(body, 'min_tokens', 0, 0, INT32),
     presencePenalty: number(body, 'presence_penalty', 0, -2, 2),
     frequencyPenalty: number(body, 'frequency_penalty', 0, -2, 2),
@@ -184,20 +186,23 @@ function common(service, body, own, maxTokens, limit) {
     badWords: badWordsOf(body, service.model),
     stopTokens: body.stop_token_ids == null ? [] : tokensOf('stop_token_ids', 'stop_token_ids', body.stop_token_ids, service.vocabSize),
     ignoreEos: flag(body, 'ignore_eos'),
-    seed: seedOf(body),
-    draftLen: integer(body, 'draft_len', 0, 0, 16),
     adapter,
   };
-  if (options.minGenLen > maxTokens) throw badRequest('min_tokens', `'min_tokens' is ${options.minGenLen}, must be at most '${limit}', ${maxTokens}.`);
-  const stream = flag(body, 'stream');
-  const n = integer(body, 'n', 1, 1, 128);
-  const told = streamOptionsOf(body, stream, flag);
   const search = searchOf(body, { n, isOnlyWhole: stream && !told.includeBeams, slots: service.slots }, { flag, either, integer, number });
   Object.assign(options, search?.options, { beamEvents: told.includeBeams && search?.beams > 1 });
-  const constraint = constraintOf(body, options.ignoreEos);
-  // A search has all answers of a prompt, which the model gets once.
   const speculation = speculationOf(body, service);
+  options.draftLen = integer(body, 'draft_len', 0, 0, 16);
+  const constraint = constraintOf(body, options.ignoreEos);
+  options.seed = seedOf(body);
+  // A search has all answers of a prompt, which the model gets once.
   return { model, options, n, beams: search?.beams ?? 0, copies: search ? 1 : n, stream, ...told, constraint, speculation };
+}
+
+// The most tokens of an answer, by the `name` that the field has.
+function maxTokensOf(body, name, missing, { minGenLen }) {
+  const maxTokens = integer(body, name, missing, 0, INT32);
+  if (minGenLen > maxTokens) throw badRequest('min_tokens', `'min_tokens' is ${minGenLen}, must be at most '${name}', ${maxTokens}.`);
+  return maxTokens;
 }
 
 /** Tokens of the array called `name`, which is the field `param` or part of it. */
@@ -249,9 +254,10 @@ function checkAnswer({ maxAnswer }, stream, tokens, alternatives) {
 const mostTokens = (room, maxTokens, prompt) => (maxTokens === undefined ? room : Math.min(room, prompt + maxTokens));
 
 export function completion(service, body) {
-  const job = common(service, body, ['prompt', 'echo', 'logprobs', 'best_of'], integer(body, 'max_tokens', 16, 0, INT32), 'max_tokens');
-  const top = integer(body, 'logprobs', null, 0, 20);
+  const job = common(service, body, ['prompt', 'echo', 'logprobs', 'best_of']);
+  job.options.maxGenLen = maxTokensOf(body, 'max_tokens', 16, job.options);
   const echo = flag(body, 'echo');
+  const top = integer(body, 'logprobs', null, 0, 20);
   checkStreamOptions(job, { isSearch: job.beams > 0, logprobs: top !== null });
   const given = job.n;
   if (job.beams === 0) job.n = job.copies = integer(body, 'best_of', given, 1, 128); // a search ranks its answers
@@ -279,18 +285,20 @@ export function completion(service, body) {
 }
 
 export function chat(service, body) {
-  const limit = either(body, 'max_tokens', 'max_completion_tokens'); // the second is the newer name
   const own = ['messages', 'max_completion_tokens', 'logprobs', 'top_logprobs', 'tools', 'tool_choice', 'chat_template_kwargs', 'prediction'];
-  const job = common(service, body, own, integer(body, limit, undefined, 0, INT32), limit);
+  const job = common(service, body, own);
+  const limit = either(body, 'max_tokens', 'max_completion_tokens'); // the second is the newer name
+  job.options.maxGenLen = maxTokensOf(body, limit, undefined, job.options);
   const logprobs = flag(body, 'logprobs');
   const top = integer(body, 'top_logprobs', 0, 0, 20);
   if (body.top_logprobs != null && !logprobs) throw badRequest('top_logprobs', "'top_logprobs' needs 'logprobs' to be true.");
   checkStreamOptions(job, { isSearch: job.beams > 0, logprobs });
+  const prediction = predictionOf(body);
   const prompt = chatPrompt(service, body, job);
   checkAnswer(service, job.stream, job.n * mostTokens(service.room, job.options.maxGenLen, 0), top);
   Object.assign(job.options, { logprobs, topLogprobs: top, special: prompt.tools?.marker != null });
   const constraint = prompt.tools?.forced ?? job.constraint;
-  return { ...job, ...prompt, constraint, prediction: predictionOf(body), given: job.n, sequences: job.n, logprobs, echo: false, kind: 'chat', param: 'messages' };
+  return { ...job, ...prompt, constraint, prediction, given: job.n, sequences: job.n, logprobs, echo: false, kind: 'chat', param: 'messages' };
 }
 
 // A text that the answer may repeat in parts, as an edited file repeats the old one; null: there is

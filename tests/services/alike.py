@@ -5,6 +5,7 @@ alike.py tools URL FILE     likewise of requests with tools, to a checkpoint of 
 alike.py compare A B        the two that were written down, which must be the same
 """
 
+import itertools
 import json
 import re
 import socket
@@ -34,6 +35,15 @@ LANGUAGES = [
     {"guided_choice": ["a"], "guided_regex": "a"}, {"guided_json": {}, "response_format": {"type": "text"}}, {"guided_json": {}, "response_format": FORMAT},
     {"guided_regex": "a", "ignore_eos": True}, {"guided_regex": None, "guided_json": None}, {"guided_regex": "a", "min_tokens": 3}, {"guided_regex": "abc", "logit_bias": {"100": -100}},
     {"guided_decoding_backend": "outlines"}, {"grammar": "root ::= a"}, {"guided_regex": "[ab]{3}", "n": 2, "stop": "b"}, {"guided_regex": "[ab]{3}", "logprobs": None, "echo": None}]
+# Of two things that are wrong both name the same one.
+WRONG = {"max_tokens": -1, "min_tokens": 9, "n": 0, "stream": 1, "stop": [""], "stream_options": 5, "repeat_penalty": -1, "temperature": 3, "logit_bias": [], "ignore_eos": 0, "num_beams": 2,
+         "speculation": 5, "draft_len": 17, "guided_regex": 5, "seed": 0.5, "logprobs": "a", "x": 1, "model": "x"}
+WRONG_STORY, WRONG_CHAT = {"echo": 1, "best_of": 0, "prompt": 5}, {"top_logprobs": 2, "prediction": 5, "tools": 5, "tool_choice": 5, "chat_template_kwargs": 5, "messages": 5}
+
+
+def pairs(body, wrong):
+    return [{**body, one: wrong[one], other: wrong[other]} for one, other in itertools.combinations(wrong, 2)]
+
 # Fields of other requests, some with values that ask for nothing.
 UNASKED = ({"tools": []}, {"tools": [1]}, {"tool_choice": "none"}, {"tool_choice": "required"}, {"suffix": ""}, {"suffix": "x"}, {"functions": None}, {"user": 5}, {"max_tokens": 1}, {"__proto__": 5})
 BODIES = [
@@ -77,6 +87,10 @@ BODIES = [
         {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tools": []}, {"tools": 5}, {"tool_choice": "required"}, {"tool_choice": "none"},
         {"parallel_tool_calls": False}, {"parallel_tool_calls": 5}, {"chat_template_kwargs": {}}, {"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": 5}, *LANGUAGES,
         {"guided_regex": "[0-9]{3}", "messages": CHAT["messages"] + [{"role": "assistant", "content": "The"}]}, {"guided_regex": "[0-9]{3}", "logprobs": True, "top_logprobs": 2})
+] + [
+    ("/v1/completions", body) for body in pairs(STORY, WRONG | WRONG_STORY)
+] + [
+    ("/v1/chat/completions", body) for body in pairs(CHAT, WRONG | WRONG_CHAT)
 ] + [
     ("/tokenize", body) for body in ({"content": "Once"}, *({"content": "a", **more} for more in UNASKED), {"content": "a\ud83d", "with_pieces": True}, {"content": ""}, {"content": 5}, {}, {"content": "a", "add_special": True, "x": 1},
                                      {"content": "\u20ac", "with_pieces": True, "add_special": True}, {"content": "a", "parse_special": True}, {"content": "a", "add_special": 1})
@@ -125,7 +139,7 @@ TOOL_BODIES = [
         *(called([{**CALL, "function": {"name": "a", "arguments": arguments}}], {**RESULT, "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})
           for arguments in ("", " {} ", "[]", "5", "{", '{"a": 1e999}', '{"a": "\\ud83d"}', '{"a": %s}' % ("[" * 70 + "]" * 70), {}, None)))
 ]
-RAW = [b"", b"null", b"[]", b"5", b'"x"', b"{", b"{}x", b'{"model":"m","model":"x","prompt":"a"}', b'{"model":"m","prompt":"a","n":1e999}', b"\xff", b'{"model":"\xc3"}', b"\xef\xbb\xbf{}",
+RAW = [b"", b"null", b"[]", b"5", b'"x"', b"{", b"{}x", b'{"model":"m","model":"x","prompt":"a"}', b'{"model":"m","prompt":"a","n":1e999}', b'{"model":"m","prompt":"a","metadata":{"a":[1e999]}}', b'{"model":"m","prompt":"a","guided_json":{"const":-1e999}}', b"\xff", b'{"model":"\xc3"}', b"\xef\xbb\xbf{}",
        b"[" * 65 + b"]" * 65, b"[" * 64 + b"]" * 64, b'{"a":' * 100000, b'{"model":"m","prompt":"a","max_tokens":1,}', b"{'model':'m'}", b'{"model":"m","prompt":"\\ud83d","max_tokens":1,"temperature":0}',
        b'{"model":"m","prompt":"a","n":' + b"9" * 5000 + b"}", b" {} ", b'{"model":"m","prompt":"a\x01"}', b" " * (1 << 20) + b"{}"]
 TYPES = ("application/json", "APPLICATION/JSON; charset=utf-8", "application/json;", " application/json ", "text/plain", "application/jsonx", "application/x-www-form-urlencoded", "", "json", "application/json, text/plain")
