@@ -1,10 +1,11 @@
 // Answers and errors in the protocol's form.
+import { wellFormed } from './json.mjs';
 import { Unsent } from './sending.mjs';
 
 export class ApiError extends Error {
   constructor(status, message, { type = 'invalid_request_error', param = null, code = null, ...more } = {}) {
-    super(message);
-    Object.assign(this, { status, type, param, code, more });
+    super(wellFormed(message)); // it may have names and values of the request
+    Object.assign(this, { status, type, param: param && wellFormed(param), code, more });
   }
   body() {
     return { error: { message: this.message, type: this.type, param: this.param, code: this.code, ...this.more } };

@@ -44,6 +44,8 @@ WRONG_STORY, WRONG_CHAT = {"echo": 1, "best_of": 0, "prompt": 5}, {"top_logprobs
 def pairs(body, wrong):
     return [{**body, one: wrong[one], other: wrong[other]} for one, other in itertools.combinations(wrong, 2)]
 
+
+HALF = "\ud83d"  # of a surrogate pair
 # Fields of other requests, some with values that ask for nothing.
 UNASKED = ({"tools": []}, {"tools": [1]}, {"tool_choice": "none"}, {"tool_choice": "required"}, {"suffix": ""}, {"suffix": "x"}, {"functions": None}, {"user": 5}, {"max_tokens": 1}, {"__proto__": 5})
 BODIES = [
@@ -91,6 +93,12 @@ BODIES = [
     ("/v1/completions", body) for body in pairs(STORY, WRONG | WRONG_STORY)
 ] + [
     ("/v1/chat/completions", body) for body in pairs(CHAT, WRONG | WRONG_CHAT)
+] + [
+    (path, body | more) for path, body in (("/v1/completions", STORY), ("/v1/chat/completions", CHAT)) for more in (
+        {"model": HALF}, {HALF: 1}, {"stream": True, "stream_options": {HALF: 1}}, {"structured_outputs": {HALF: 1}}, {"response_format": {"type": "text", HALF: 1}}, {"logit_bias": {HALF: 1}},
+        {"n": -0.0}, {"top_p": -1e-300})
+] + [
+    ("/v1/chat/completions", CHAT | {"messages": [message]}) for message in ({"role": HALF * 101, "content": "a"}, {"role": "user", "content": "a", HALF: 1}, {"role": "user", "content": [{"type": "text", "text": "a", HALF: 1}]})
 ] + [
     ("/tokenize", body) for body in ({"content": "Once"}, *({"content": "a", **more} for more in UNASKED), {"content": "a\ud83d", "with_pieces": True}, {"content": ""}, {"content": 5}, {}, {"content": "a", "add_special": True, "x": 1},
                                      {"content": "\u20ac", "with_pieces": True, "add_special": True}, {"content": "a", "parse_special": True}, {"content": "a", "add_special": 1})
