@@ -133,10 +133,27 @@ func (s *server) run(ctx context.Context, j job, out *sink, rec *record) error {
 	}
 	defer s.queue.leave(weight)
 	err := s.constrained(ctx, j, out, rec)
-	if err != nil && j.constraint != nil && isAboutGrammar(err.Error()) {
+	switch {
+	case err == nil:
+	case strings.HasSuffix(err.Error(), "the options leave no token possible"):
+		return j.forbidsAll(err)
+	case j.constraint != nil && isAboutGrammar(err.Error()):
 		return s.asAPIError(causeOf(ctx, err), j.constraint.field, j.copies())
 	}
 	return err
+}
+
+// forbidsAll is what a job's options are refused with that leave no token possible, as the library's
+// error says.
+func (j job) forbidsAll(err error) error {
+	fields := j.forbidding
+	if j.constraint != nil {
+		fields = append(fields, j.constraint.field)
+	}
+	if len(fields) == 0 {
+		return err
+	}
+	return badRequest(fields[0], "The options leave no token possible: '%s'.", strings.Join(fields, "', '"))
 }
 
 // constrained runs a job with the grammar of its constraint, if it has one.

@@ -34,6 +34,7 @@ type common struct {
 	stops      []string
 	opts       []llamabi.GenerateOption
 	constraint *constraint // nil: the answers may be anything
+	forbidding []string    // the fields with which the request forbids tokens
 	prediction *string     // what the answers may repeat; nil: nothing is known of that
 }
 
@@ -312,6 +313,11 @@ func (f *fields) common(s *server) common {
 		llamabi.Stop(c.stops...),
 	)
 	f.chain(s, &c)
+	for _, name := range []string{"bad_words", "logit_bias", "no_repeat_ngram_size", "min_tokens"} {
+		if f.body[name] != nil {
+			c.forbidding = append(c.forbidding, name)
+		}
+	}
 	f.search(s, &c)
 	f.speculation(s, &c)
 	c.constraint = f.constraint()

@@ -116,5 +116,16 @@ export function grammarOf(model, { field, source }) {
   });
 }
 
+/**
+ * What a job's options are refused with that leave no token possible, for the library's error that
+ * says so; null for any other one.
+ */
+export function forbidsAll(error, { forbidding = [], constraint }) {
+  if (!String(error.message).endsWith('the options leave no token possible')) return null;
+  const fields = [...forbidding, ...(constraint ? [constraint.field] : [])];
+  if (fields.length === 0) return null;
+  return badRequest(fields[0], `The options leave no token possible: ${fields.map((name) => `'${name}'`).join(', ')}.`);
+}
+
 /** Whether an error of the library is about a call's grammar. */
 export const isAboutGrammar = (error) => String(error.message).includes('the grammar: ');

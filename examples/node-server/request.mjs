@@ -153,6 +153,9 @@ function badWordsOf(body, model) {
   });
 }
 
+// Fields with which a request forbids tokens.
+const FORBIDDING = ['bad_words', 'logit_bias', 'no_repeat_ngram_size', 'min_tokens'];
+
 // What the two protocols share. Of several things that are wrong go-server names the same one: both
 // look at the fields in one order.
 function common(service, body, own) {
@@ -195,7 +198,8 @@ function common(service, body, own) {
   const constraint = constraintOf(body, options.ignoreEos);
   options.seed = seedOf(body);
   // A search has all answers of a prompt, which the model gets once.
-  return { model, options, n, beams: search?.beams ?? 0, copies: search ? 1 : n, stream, ...told, constraint, speculation };
+  const forbidding = FORBIDDING.filter((name) => body[name] != null);
+  return { model, options, forbidding, n, beams: search?.beams ?? 0, copies: search ? 1 : n, stream, ...told, constraint, speculation };
 }
 
 // The most tokens of an answer, by the `name` that the field has.

@@ -4,7 +4,7 @@ import { LlamaError } from 'llamabi';
 import { Access } from './access.mjs';
 import { answer, judgeGrammar, nextToken } from './answer.mjs';
 import { readObject } from './body.mjs';
-import { isAboutGrammar } from './constraint.mjs';
+import { forbidsAll, isAboutGrammar } from './constraint.mjs';
 import { ApiError, badRequest, jsonOf, sendJson, sendText, shuttingDown, timedOut } from './http.mjs';
 import { Metrics } from './metrics.mjs';
 import { chat, completion, grammar, next } from './request.mjs';
@@ -158,7 +158,7 @@ export class Service {
     } catch (error) {
       if (error.code === 'LLAMA_CANCELLED' && abort.signal.aborted) error = abort.signal.reason;
       const param = job.constraint && isAboutGrammar(error) ? job.constraint.field : job.param;
-      if (!left) throw this.apiError(error, param, job.copies);
+      if (!left) throw forbidsAll(error, job) ?? this.apiError(error, param, job.copies);
     } finally {
       this.#inside -= weight;
       res.off('close', onClose);

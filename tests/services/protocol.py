@@ -179,6 +179,10 @@ def fields():
     refused(lambda: text(stream_options={"include_usage": True}), "stream_options", "needs 'stream'")
     refused(lambda: text(stream=True, stream_options={"usage": True}), "stream_options.usage", "not supported")
     refused(lambda: text(nonsense=1), "nonsense", "'nonsense' is not supported")
+    none = {str(token): -100 for token in range(1024)}
+    refused(lambda: complete(logit_bias=none), "logit_bias", "no token possible: 'logit_bias'.")
+    refused(lambda: complete(logit_bias=none, extra_body={"guided_choice": ["fox"], "bad_words": ["hen"]}), "bad_words", "no token possible: 'bad_words', 'logit_bias', 'guided_choice'.")
+    refused(lambda: chat(logit_bias=none, extra_body={"guided_choice": ["fox"]}), "logit_bias", "no token possible: 'logit_bias', 'guided_choice'.")
     refused(lambda: complete(prompt=[1, 99999]), "prompt", "'prompt[1]' is 99999, must be a token from 0 to 1023")
     refused(lambda: complete(prompt=[[1], [-1]]), "prompt", "'prompt[1][0]' is -1")
     refused(lambda: complete(prompt=[[1], []]), "prompt", "'prompt[1]' is empty")
