@@ -264,7 +264,8 @@ export async function nextToken(service, job, res, signal) {
   // Texts and dialogs as they are: the model encodes them elsewhere than here, and no further than
   // they can fit.
   let call;
-  if (!job.dialog) call = model.textCompletion(job.prompt, options);
+  if (job.request) call = model.chat(job.request, options);
+  else if (!job.dialog) call = model.textCompletion(job.prompt, options);
   else if (job.answer === '') call = model.chatCompletion(job.dialog, options);
   else call = model.generate(await tokensBegun(service, job, signal), options);
   const { text, top, stats, finishReason } = await call;

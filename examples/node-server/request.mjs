@@ -6,7 +6,7 @@ import { BEAM_FIELDS, searchOf } from './beams.mjs';
 import { CONSTRAINTS, constraintOf } from './constraint.mjs';
 import { badRequest } from './http.mjs';
 import { isObject, kind, wellFormed } from './json.mjs';
-import { contentOf, dialogOf } from './messages.mjs';
+import { contentOf, dialogOf, listOf } from './messages.mjs';
 import { checkStreamOptions, streamOptionsOf } from './streaming.mjs';
 import { conversationOf, toolsOf, variablesOf } from './tools.mjs';
 
@@ -347,7 +347,14 @@ export function next(service, body) {
     if (typeof body.prompt !== 'string') throw badRequest('prompt', "'prompt' must be a text.");
     return { sequences: 1, n: 1, copies: 1, prompt: body.prompt, param: 'prompt' };
   }
-  if (typeof (body.answer ?? '') !== 'string') throw badRequest('answer', "'answer' must be a text.");
-  const { dialog, begun } = dialogOf(body.messages);
-  return { sequences: 1, n: 1, copies: 1, dialog, answer: begun + (body.answer ?? ''), param: 'messages' };
+  const answer = body.answer ?? '';
+  if (typeof answer !== 'string') throw badRequest('answer', "'answer' must be a text.");
+  const job = { sequences: 1, n: 1, copies: 1, param: 'messages' };
+  if (service.template === null) {
+    const { dialog, begun } = dialogOf(body.messages);
+    return { ...job, dialog, answer: begun + answer };
+  }
+  const said = answer === '' ? [] : [{ role: 'assistant', content: answer }];
+  const { messages, begun } = conversationOf([...listOf(body.messages), ...said], service.template);
+  return { ...job, request: { messages, continueFinal: begun } };
 }

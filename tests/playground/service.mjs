@@ -4,7 +4,10 @@
 //   node service.mjs SERVER.MJS CHECKPOINT
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 
 const [SERVER, CHECKPOINT] = process.argv.slice(2);
 process.setMaxListeners(0); // one for each service
@@ -159,6 +162,28 @@ async function cancelled() {
   }
 }
 
+// What may follow an answer is what the chat says that does: here, too, the model's template makes
+// the text.
+async function templates() {
+  const folder = await mkdtemp(join(tmpdir(), 'llamabi-'));
+  const file = join(folder, 'chat.jinja');
+  await writeFile(file, "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}");
+  const service = await started('--chat-template', file);
+  for (const answer of ['', 'Once', 'The f', '\n']) {
+    const next = await post(service.url, '/playground/next', { messages: CHAT.messages, answer });
+    const messages = answer === '' ? CHAT.messages : [...CHAT.messages, { role: 'assistant', content: answer }];
+    const chat = await post(service.url, '/v1/chat/completions', { ...CHAT, messages, max_tokens: 1, logprobs: true, top_logprobs: 5 });
+    assert.deepEqual([next.status, next.body.prompt_tokens], [200, chat.body.usage.prompt_tokens], answer);
+    const [{ top_logprobs: top }] = chat.body.choices[0].logprobs.content;
+    const found = top.map((_, i) => Math.abs(next.body.logprobs[i] - top[i].logprob) < 1e-3);
+    assert(found.every(Boolean), `${answer}: ${next.body.logprobs.slice(0, 5)}, ${top.map(({ logprob }) => logprob)}`);
+    assert.equal(next.body.texts[0], top[0].token || next.body.texts[0]);
+  }
+  service.child.kill();
+  assert.equal(await service.ended, 0, service.log);
+  await rm(folder, { recursive: true });
+}
+
 // While the model, here a slow one, is being loaded.
 async function loading() {
   const probe = createServer().listen(0, '127.0.0.1');
@@ -189,6 +214,7 @@ await leaves(service);
 await flags(service);
 await loading();
 await cancelled();
+await templates();
 service.child.kill();
 assert.equal(await service.ended, 0, service.log);
-console.log('playground: the service: fields, params, leaves, flags, loading, cancelled ok');
+console.log('playground: the service: fields, params, leaves, flags, loading, cancelled, templates ok');
