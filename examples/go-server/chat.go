@@ -41,7 +41,7 @@ func (s *server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	}
 	request.opts = append(request.opts, llamabi.CacheSalt(recordOf(r).salt))
 	s.serve(w, r, job{
-		common: request, given: request.n, sequences: request.n, continues: []bool{prompt.begun}, logprobs: logprobs, shape: chatShape{}, tools: prompt.tools,
+		common: request, given: request.n, sequences: request.n, haveText: []bool{prompt.begun}, logprobs: logprobs, shape: chatShape{}, tools: prompt.tools,
 		events: s.predicting(prompt.stream),
 	})
 }

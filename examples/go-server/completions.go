@@ -166,10 +166,9 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request) {
 	}
 	if echo {
 		request.opts = append(request.opts, llamabi.Echo())
-		haveText = make([]bool, len(haveText)) // the text begins with them
 	}
 	s.serve(w, r, job{
-		common: request, given: given, sequences: sequences, continues: haveText, echo: echo, logprobs: top >= 0, shape: completionShape{},
+		common: request, given: given, sequences: sequences, haveText: haveText, echo: echo, logprobs: top >= 0, shape: completionShape{},
 		events: func(ctx context.Context, c common) iter.Seq2[llamabi.Event, error] {
 			if asked.texts != nil {
 				return s.model.StreamText(ctx, eachTimes(c.copies(), asked.texts), c.opts...)

@@ -21,7 +21,7 @@ type job struct {
 	common
 	given     int    // of the n of each prompt, the best
 	sequences int    // prompts times n
-	continues []bool // of each prompt: the choices' text goes on from a text, and is not one of its own
+	haveText  []bool // of each prompt: it is not empty, nor of control tokens only
 	events    events
 	echo      bool
 	logprobs  bool
@@ -169,8 +169,6 @@ func (s *server) constrained(ctx context.Context, j job, out *sink, rec *record)
 	}
 	defer release()
 	j.opts = append(j.opts, llamabi.WithGrammar(grammar))
-	// The text itself is in the language, without the space that it would have behind another.
-	j.continues = make([]bool, len(j.continues))
 	return s.generate(ctx, j, out, rec)
 }
 
@@ -227,7 +225,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 			return err
 		}
 		if ev.Kind == llamabi.EventBeam {
-			b, err := s.beamOf(ev)
+			b, err := s.beamOf(ev, ev.Step == 1 && !j.isBehindText(ev.Index))
 			if err == nil {
 				err = out.beam(b)
 			}
@@ -238,7 +236,7 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 		}
 		c := &choices[ev.Index]
 		if c.spelling == nil {
-			c.spelling = newSpelling(s.model, j.continues[ev.Index/j.n], j.logprobs, j.stops)
+			c.spelling = newSpelling(s.model, j.isBehindText(ev.Index) && !j.echo, j.logprobs, j.stops)
 			c.spelling.drafts, c.spelling.eachByte = j.includeDrafts, s.eachByte
 			if j.tools != nil {
 				c.spelling.marker, c.spelling.markerBytes = j.tools.marker, j.tools.form.marker
@@ -307,6 +305,12 @@ func (s *server) generate(ctx context.Context, j job, out *sink, rec *record) er
 		c.finish = p.finish
 	}
 	return out.end(choices, total, first)
+}
+
+// isBehindText says whether what the model adds to a choice goes on from a text, and does not begin
+// one. A text in a language is that, without the space that it would have behind another one.
+func (j job) isBehindText(index int) bool {
+	return j.haveText[index/j.n] && (j.echo || j.constraint == nil)
 }
 
 // rate finds out how good a sequence is, of which so many tokens were generated.

@@ -68,8 +68,14 @@ type beam struct {
 	FinishReason *string `json:"finish_reason"`
 }
 
-func (s *server) beamOf(ev llamabi.Event) (*beam, error) {
+// beamOf has the first token of a text without the space that the text drops.
+func (s *server) beamOf(ev llamabi.Event, isFirst bool) (*beam, error) {
 	bytes, err := s.model.TokenBytes(ev.Token)
+	if isFirst && err == nil {
+		var space int
+		bytes, space, err = newSpelling(s.model, false, false, nil).look(ev.Token)
+		bytes = bytes[space:]
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ import { beamOf } from './beams.mjs';
 import { grammarOf } from './constraint.mjs';
 import { ApiError, badRequest, endedEarly, FINISH, jsonOf } from './http.mjs';
 import { PATIENCE, taken } from './sending.mjs';
-import { printable, Spelling, writable } from './spelling.mjs';
+import { bytesOf, droppedSpaces, printable, Spelling, writable } from './spelling.mjs';
 import { AnswerReader, deltasOf } from './tools.mjs';
 
 const MOST_PREDICTED = 65536; // tokens
@@ -85,13 +85,12 @@ export async function answer(service, job, res, signal) {
 
   for await (const event of await streamOf(service, job, signal)) {
     if (event.type === 'beam') {
-      await out.beam(beamOf(model, event));
+      const isFirst = event.step === 1 && !isBehindText(job, event.index);
+      await out.beam(beamOf(model, event, isFirst));
       continue;
     }
     const choice = choices[event.index];
-    // A text in a language is that without the space that it would have behind another.
-    const continues = job.constraint === null && job.continues[Math.floor(event.index / job.n)];
-    choice.spelling ??= new Spelling(model, { continues, listed: job.logprobs, drafts: job.includeDrafts, stops: job.options.stop, tools: job.tools, eachByte: service.eachByte });
+    choice.spelling ??= new Spelling(model, { continues: isBehindText(job, event.index) && !job.echo, listed: job.logprobs, drafts: job.includeDrafts, stops: job.options.stop, tools: job.tools, eachByte: service.eachByte });
     if (job.tools) choice.reader ??= new AnswerReader(job.tools);
     let piece;
     if (event.type === 'finish') {
@@ -132,6 +131,10 @@ export async function answer(service, job, res, signal) {
   const whole = best(choices, job).map((c, index) => ({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish, c.calls) }));
   return jsonOf({ ...base, choices: whole, usage, timings });
 }
+
+// Whether what the model adds to a choice goes on from a text, and does not begin one. A text in a
+// language is that, without the space that it would have behind another one.
+const isBehindText = ({ haveText, echo, constraint, n }, index) => haveText[Math.floor(index / n)] && (echo || constraint === null);
 
 // Finds out how good a sequence is, of which so many tokens were generated.
 function rate(choice, generated) {
@@ -269,6 +272,7 @@ export async function nextToken(service, job, res, signal) {
   else if (job.answer === '') call = model.chatCompletion(job.dialog, options);
   else call = model.generate(await tokensBegun(service, job, signal), options);
   const { text, top, stats, finishReason } = await call;
+  const isFirst = !job.hasText;
   Object.assign(job.access, { promptTokens: stats.promptTokens, generatedTokens: stats.generatedTokens });
   if (finishReason === 'cancelled') throw signal.reason;
   if (finishReason === 'unsafe') throw badRequest('messages', text);
@@ -280,7 +284,7 @@ export async function nextToken(service, job, res, signal) {
   return jsonOf({
     ids: top[0].map((a) => a.token),
     logprobs: top[0].map((a) => Math.round(writable(a.logprob) * 1e5) / 1e5),
-    texts: top[0].slice(0, 200).map((a) => textOf(model, a.token)),
+    texts: top[0].slice(0, 200).map((a) => textOf(model, a.token, isFirst)),
     prompt_tokens: stats.promptTokens,
     ...(service.reportCached && { cached_tokens: stats.cachedTokens }),
   });
@@ -307,9 +311,11 @@ async function tokensBegun(service, { dialog, answer }, signal) {
   return [...(await model.encodeDialogAsync(dialog)), ...(await model.encodeAsync(answer, { signal }))];
 }
 
-function textOf(model, token) {
+// Of a token in the list; the first one of a text is without the space that the text drops.
+function textOf(model, token, isFirst) {
   const { bosId, eosId } = model.info();
   if (token === eosId) return '<end>';
   if (token === bosId) return '<begin>';
-  return printable(Buffer.from(model.tokenBytes(token))) || `<${token}>`;
+  const bytes = bytesOf(model, token);
+  return printable(isFirst ? bytes.subarray(droppedSpaces(model, [], token)) : bytes) || `<${token}>`;
 }

@@ -1,6 +1,6 @@
 // Beam searches: their fields, as vLLM names them.
 import { badRequest, FINISH } from './http.mjs';
-import { bytesOf, printable, writable } from './spelling.mjs';
+import { bytesOf, droppedSpaces, printable, writable } from './spelling.mjs';
 
 // What only a search has.
 const SEARCH = ['early_stopping', 'length_penalty', 'num_beams'];
@@ -38,15 +38,19 @@ export function searchOf(body, { n, isOnlyWhole, slots }, { flag, either, intege
   };
 }
 
-/** What a stream says of a beam: its last token, where that stands in the tree, and how good it is. */
-export function beamOf(model, { index, step, beam, parent, token, sumLogprob, score, finishReason }) {
+/**
+ * What a stream says of a beam: its last token, where that stands in the tree, and how good it is.
+ * The first one of a text is without the space that the text drops.
+ */
+export function beamOf(model, { index, step, beam, parent, token, sumLogprob, score, finishReason }, isFirst) {
+  const bytes = bytesOf(model, token);
   return {
     index,
     step,
     beam,
     parent,
     token,
-    text: printable(bytesOf(model, token)),
+    text: printable(isFirst ? bytes.subarray(droppedSpaces(model, [], token)) : bytes),
     sum_logprob: writable(sumLogprob),
     score: writable(score),
     finish_reason: finishReason && FINISH[finishReason],

@@ -280,12 +280,11 @@ export function completion(service, body) {
   const length = (prompt) => (typeof prompt === 'string' ? Buffer.byteLength(prompt) + 2 : prompt.length);
   const tokens = asked.reduce((sum, prompt) => sum + job.n * mostTokens(service.room, job.options.maxGenLen, echo ? length(prompt) : 0), 0);
   checkAnswer(service, job.stream, tokens, top ?? 0);
-  // A text that continues a prompt without one begins as every text does; an echo begins with the
-  // prompt.
+  // What continues a prompt without a text begins as every text does.
   const hasText = (prompt) => (typeof prompt === 'string' ? prompt !== '' : prompt.some((token) => service.model.tokenBytes(token).length > 0));
-  const continues = asked.map((prompt) => !echo && hasText(prompt));
+  const haveText = asked.map(hasText);
   Object.assign(job.options, { echo, logprobs: top !== null || job.n > given, topLogprobs: top ?? 0 });
-  return { ...job, given, input: repeated(asked, job.copies), sequences, continues, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };
+  return { ...job, given, input: repeated(asked, job.copies), sequences, haveText, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };
 }
 
 export function chat(service, body) {
@@ -328,10 +327,10 @@ function chatPrompt({ model, template }, body, { copies, constraint }) {
   const variables = variablesOf(body, template);
   if (template === null) {
     const { dialog, begun } = dialogOf(body.messages);
-    return { tools, begun, input: Array(copies).fill(dialog), continues: [begun !== ''] };
+    return { tools, begun, input: Array(copies).fill(dialog), haveText: [begun !== ''] };
   }
   const { messages, begun } = conversationOf(body.messages, template);
-  return { tools, request: { messages, tools: tools?.json, variables, continueFinal: begun }, continues: [begun] };
+  return { tools, request: { messages, tools: tools?.json, variables, continueFinal: begun }, haveText: [begun] };
 }
 
 // Of the playground: a language that is only looked at.
@@ -345,16 +344,16 @@ export function grammar(service, body) {
 export function next(service, body) {
   if (body.messages === undefined) {
     if (typeof body.prompt !== 'string') throw badRequest('prompt', "'prompt' must be a text.");
-    return { sequences: 1, n: 1, copies: 1, prompt: body.prompt, param: 'prompt' };
+    return { sequences: 1, n: 1, copies: 1, prompt: body.prompt, hasText: body.prompt !== '', param: 'prompt' };
   }
   const answer = body.answer ?? '';
   if (typeof answer !== 'string') throw badRequest('answer', "'answer' must be a text.");
   const job = { sequences: 1, n: 1, copies: 1, param: 'messages' };
   if (service.template === null) {
     const { dialog, begun } = dialogOf(body.messages);
-    return { ...job, dialog, answer: begun + answer };
+    return { ...job, dialog, answer: begun + answer, hasText: begun + answer !== '' };
   }
   const said = answer === '' ? [] : [{ role: 'assistant', content: answer }];
   const { messages, begun } = conversationOf([...listOf(body.messages), ...said], service.template);
-  return { ...job, request: { messages, continueFinal: begun } };
+  return { ...job, request: { messages, continueFinal: begun }, hasText: begun };
 }

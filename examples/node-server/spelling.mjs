@@ -18,6 +18,13 @@ export function bytesOf(model, token) {
   return bytes;
 }
 
+/** How many spaces of a token a text drops that begins with it, behind `silent` tokens. */
+export function droppedSpaces(model, silent, token) {
+  const bytes = bytesOf(model, token);
+  if (bytes[0] !== 0x20) return 0;
+  return spaces(bytes.toString()) - spaces(model.decode([...silent, token]));
+}
+
 /** A part of a code point is written as its bytes. */
 export function printable(bytes) {
   if (isUtf8(bytes)) return bytes.toString();
@@ -139,8 +146,7 @@ export class Spelling {
   #look(token) {
     if (token === this.#marker?.token) return { bytes: this.#marker.bytes, space: 0 };
     const bytes = bytesOf(this.#model, token);
-    if (this.#begun || bytes[0] !== 0x20) return { bytes, space: 0 };
-    return { bytes, space: spaces(bytes.toString()) - spaces(this.#model.decode([...this.#silent, token])) };
+    return { bytes, space: this.#begun ? 0 : droppedSpaces(this.#model, this.#silent, token) };
   }
 
   // A text, once it is certain that no stop string begins it. The library has dropped the first

@@ -162,6 +162,43 @@ async function treeKeys(page) {
   assert(!(await page.isVisible('#tree')));
 }
 
+// A text that has nothing in front of it begins without the space of its first token, wherever that
+// comes from; one in a language is that text, whatever is in front of it.
+async function beginnings(page) {
+  const heard = await overhear(page);
+  await page.fill('#prompt', '');
+  await settled(page);
+  const { texts } = await post(URL, '/playground/next', { prompt: '' });
+  assert.equal(texts[0], 'Once');
+  await page.click('#next button >> nth=0');
+  assert.equal(await text(page), 'Once');
+  await page.fill('#max_tokens', '3');
+  await go(page);
+  assert.equal(heard.asked.at(-1).prompt, 'Once');
+
+  const taken = async () => {
+    const made = await text(page);
+    await page.click('#tree .node.won >> nth=-1');
+    assert.equal(await status(page), 'Took the text of this beam');
+    assert.deepEqual([await text(page), made.startsWith(' ')], [made, false]);
+  };
+  await page.click('#clear');
+  await search(page, 3);
+  await go(page);
+  await taken();
+  await page.fill('#prompt', 'Once upon');
+  await page.click('text=Grammar');
+  await page.selectOption('#language', 'guided_regex');
+  await page.fill('#source', '[a-z ]{8}');
+  await page.fill('#max_tokens', '6');
+  await go(page);
+  await taken();
+  await page.selectOption('#language', '');
+  await page.click('label:has(input[value=chat])');
+  await go(page);
+  await taken();
+}
+
 // While it is searched the best so far is marked, and a search that is stopped has no winner.
 async function stopped() {
   const proxy = await holdingProxy(ENDLESS, 40);
@@ -325,7 +362,7 @@ async function guesses(page) {
 }
 
 const checks = { stopped };
-for (const check of [beams, treeKeys, tooMany, branches, chatBranches, guesses]) {
+for (const check of [beams, treeKeys, beginnings, tooMany, branches, chatBranches, guesses]) {
   checks[check.name] = async () => {
     const page = await openPage(browser, URL);
     await settled(page);

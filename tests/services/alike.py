@@ -70,7 +70,8 @@ BODIES = [
         {"use_beam_search": True, "num_beams": 2, "length_penalty": 65}, {"use_beam_search": True, "num_beams": 0}, {"use_beam_search": True, "n": 100},
         {"use_beam_search": True, "best_of": 3, "early_stopping": "never"}, {"use_beam_search": True, "early_stopping": 1}, {"use_beam_search": True, "stream": True},
         *({"use_beam_search": True, "num_beams": width, "stream": True, "stream_options": {"include_beams": True, "include_usage": width == 3}, **more}
-          for width, more in ((1, {}), (2, {"n": 2}), (3, {"prompt": ["a", "b"], "logprobs": 1}), (4, {"max_tokens": 40, "early_stopping": True}), (2, {"guided_regex": "[a-c]{4}"}))),
+          for width, more in ((1, {}), (2, {"n": 2}), (3, {"prompt": ["a", "b"], "logprobs": 1}), (4, {"max_tokens": 40, "early_stopping": True}), (2, {"guided_regex": "[a-c]{4}"}), (3, {"prompt": ""}), (3, {"prompt": "", "echo": True}),
+                        (3, {"prompt": [1]}), (3, {"echo": True}), (3, {"echo": True, "guided_regex": "[a-z ]{8}"}), (3, {"guided_regex": " [a-z]+"}))),
         {"stream": True, "stream_options": {"include_beams": True}}, {"stream": True, "stream_options": {"include_beams": 1}}, {"use_beam_search": True, "stream": True, "stream_options": {"include_beams": False}},
         # How much is guessed hangs on measured times; of two tokens nothing is.
         *({"speculation": how, "stream": True, "max_tokens": 2, "logprobs": 1, "stream_options": {"include_drafts": True}} for how in ("off", "ngram", "auto", None)),

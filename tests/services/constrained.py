@@ -288,7 +288,7 @@ def tree():
         return choice.logprobs.tokens if hasattr(choice, "text") else [t.token for t in choice.logprobs.content]
 
     for create, width, options in ((complete, 4, {"prompt": ["Once upon a time", "The fox"], "n": 2, "max_tokens": 12}), (complete, 3, {"max_tokens": 60, "early_stopping": True}),
-                                   (chat, 3, {"n": 3, "max_tokens": 12, "length_penalty": 0.5})):
+                                   (chat, 3, {"n": 3, "max_tokens": 12, "length_penalty": 0.5}), (complete, 3, {"prompt": "", "max_tokens": 6}), (complete, 3, {"guided_regex": "[a-z ]{8}", "max_tokens": 6})):
         logprobs = {"logprobs": 0} if create is complete else {"logprobs": True}
         whole = create(num_beams=width, use_beam_search=True, **logprobs, **options)
         chunks = shown(create, num_beams=width, **logprobs, **options)
@@ -318,8 +318,6 @@ def tree():
             assert len(found) >= 1, (last, beams)
             _, texts = paths[found[0]["index"], found[0]["step"], found[0]["beam"]]
             told = names(choice)
-            if create is chat:
-                texts = [texts[0].removeprefix(" "), *texts[1:]]
             assert texts in (told, [*told, ""]), (texts, told)  # an end has no text
             pieces = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == i]
             text = "".join((p.text if create is complete else p.delta.content) or "" for p in pieces)

@@ -245,11 +245,7 @@ function branch(token, name) {
 function take(path) {
   setFormer(whole());
   stopMaking();
-  // An answer begins without the space of its first token.
-  const [first, ...others] = path;
-  const isBeginning = mode() === 'chat' && searchedFrom.output.length === 0;
-  const begin = isBeginning ? { ...first, text: first.text.replace(/^ /, '') } : first;
-  output = [...searchedFrom.output, begin, ...others];
+  output = [...searchedFrom.output, ...path];
   turns = [...searchedFrom.turns];
   if (mode() === 'chat') turns.push(answer());
   drawText();

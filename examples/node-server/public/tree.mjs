@@ -152,7 +152,7 @@ export class Tree {
     const button = document.createElement('button');
     const span = (className, text) => Object.assign(document.createElement('span'), { className, textContent: text });
     // Two are for the eye; a screen reader hears `said`.
-    const seen = [span('name', node.text === '' ? '<end>' : visible(node.text)), span('value', rounded(node.p))];
+    const seen = [span('name', visible(node.text) || (node.reason ? '<end>' : '␣')), span('value', rounded(node.p))];
     for (const part of seen) part.ariaHidden = 'true';
     button.append(...seen, span('said', this.#name(node)));
     Object.assign(button, { type: 'button', tabIndex: -1, className: 'node', node });
@@ -171,7 +171,7 @@ export class Tree {
   }
 
   #name({ text, p, step, reason, isDead }) {
-    const what = text === '' ? 'end' : text.trim() || visible(text);
+    const what = text.trim() || visible(text) || (reason ? 'end' : 'space');
     return `${what}, ${percent(p)}, step ${step}${reason ? ', ended' : isDead ? ', left behind' : ''}`;
   }
 
