@@ -172,6 +172,29 @@ async function half() {
   }
 }
 
+// Whoever comes back to the page finds it as it begins: a browser may restore what its fields have
+// held, of which the page would know nothing.
+async function back() {
+  const page = await openPage(browser, URL);
+  await settled(page);
+  const fields = () => page.$$eval('input, select, textarea', (all) => all.map((one) => [one.id || one.value, one.type === 'radio' || one.type === 'checkbox' ? one.checked : one.value]));
+  const fresh = await fields();
+  await page.click('text=Grammar');
+  await page.selectOption('#language', 'guided_regex');
+  await page.fill('#prompt', 'The');
+  await slide(page, 'num_beams', 4);
+  await page.click('label:has(input[value=chat])');
+  assert.notDeepEqual(await fields(), fresh);
+  await page.goto(`${URL}/healthz`);
+  await page.goBack();
+  await settled(page);
+  // It may be the page itself, which the browser has kept.
+  if ((await page.getAttribute('html', 'data-mode')) === 'completion') assert.deepEqual(await fields(), fresh);
+  assert.equal(await page.isVisible('#source'), (await page.inputValue('#language')) !== '');
+  assert.equal(await page.textContent('#go'), (await page.isChecked('input[value=chat]')) ? 'Send' : 'Generate');
+  await page.close();
+}
+
 // Typing into the prompt ends what is being made of it.
 async function typing() {
   const page = await openPage(browser, ENDLESS);
@@ -415,7 +438,7 @@ async function keyboard(page) {
   assert(!(await page.isVisible('text=Click a bar')), 'bars of a chat cannot be clicked');
 }
 
-const checks = { body, full, half, key, reading, troubles, typing };
+const checks = { back, body, full, half, key, reading, troubles, typing };
 for (const check of [tooLong, fields, penalties, grammars, outlines, folded, keyboard]) {
   checks[check.name] = async () => {
     const page = await openPage(browser, URL);
