@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { bars, idle, launch, openPage, post as postTo, settled, shooter, slide, still } from './browser.mjs';
 import { distribution } from '../../examples/node-server/public/sampler.mjs';
+import { isText } from '../../examples/node-server/public/view.mjs';
 
 const [URL, ENDLESS, SHOTS] = process.argv.slice(2);
 const root = new globalThis.URL('../../', import.meta.url);
@@ -30,6 +31,12 @@ function sampler() {
   assert(seen >= 14, `${seen} recorded distributions`);
   assert.deepEqual([...distribution([-1, -1, -2], { temperature: 0 })], [1, 0, 0]);
   assert.deepEqual([...distribution([-1, -1, -1, -9], { temperature: 1, topK: 2 })].map((p) => p > 0), [true, true, true, false]);
+}
+
+// What the service lists of tokens without a text is none; a text may look much like it.
+function texts() {
+  assert.deepEqual(['<end>', '<begin>', '<17>', 'bytes:\\xe2'].filter(isText), []);
+  for (const name of ['<>', '<b>', '<end', ' <end>', '<|im_end|>']) assert(isText(name), name);
 }
 
 const post = (path, body) => postTo(URL, path, body);
@@ -185,6 +192,7 @@ async function stop(page) {
 }
 
 sampler();
+texts();
 const browser = await launch();
 try {
   const page = await openPage(browser, URL, { height: 860 });

@@ -119,6 +119,10 @@ async function key() {
   await page.fill('#key', 'sesame');
   await page.press('#key', 'Enter');
   await page.waitForFunction(() => document.querySelector('#status').textContent === 'The server does not know this API key');
+  await page.fill('#key', 'ключ'); // no header can have it
+  await page.press('#key', 'Enter');
+  await page.waitForFunction(() => document.querySelector('#next').ariaBusy === 'false');
+  assert.equal(await status(page), 'The server does not know this API key');
   await page.fill('#key', ' open-sesame');
   await page.press('#key', 'Enter');
   await page.waitForSelector('#next li');
@@ -192,6 +196,23 @@ async function back() {
   if ((await page.getAttribute('html', 'data-mode')) === 'completion') assert.deepEqual(await fields(), fresh);
   assert.equal(await page.isVisible('#source'), (await page.inputValue('#language')) !== '');
   assert.equal(await page.textContent('#go'), (await page.isChecked('input[value=chat]')) ? 'Send' : 'Generate');
+  await page.close();
+}
+
+// What may follow a message follows it as it is sent, without the space around it.
+async function trimmed() {
+  const page = await openPage(browser, URL);
+  await settled(page);
+  await page.click('label:has(input[value=chat])');
+  await settled(page);
+  const next = page.waitForRequest((request) => /playground.next/.test(request.url()) && /sky/.test(request.postData()));
+  await page.fill('#message', '  What color is the sky?\n');
+  const { messages: shown } = JSON.parse((await next).postData());
+  await settled(page);
+  const chat = page.waitForRequest(/completions/);
+  await page.click('#go');
+  const { messages: sent } = JSON.parse((await chat).postData());
+  assert.deepEqual(shown, sent);
   await page.close();
 }
 
@@ -438,7 +459,7 @@ async function keyboard(page) {
   assert(!(await page.isVisible('text=Click a bar')), 'bars of a chat cannot be clicked');
 }
 
-const checks = { back, body, full, half, key, reading, troubles, typing };
+const checks = { back, body, full, half, key, reading, trimmed, troubles, typing };
 for (const check of [tooLong, fields, penalties, grammars, outlines, folded, keyboard]) {
   checks[check.name] = async () => {
     const page = await openPage(browser, URL);

@@ -12,7 +12,11 @@ export class Trouble extends Error {
 }
 
 const KEY = 'api-key'; // until the tab is closed
-const authorization = () => (sessionStorage.getItem(KEY) ? { authorization: `Bearer ${sessionStorage.getItem(KEY)}` } : {});
+function authorization() {
+  const key = sessionStorage.getItem(KEY) ?? '';
+  // All keys are of visible ASCII characters. A header of others cannot be sent.
+  return /^[\x21-\x7e]+$/.test(key) ? { authorization: `Bearer ${key}` } : {};
+}
 export const useKey = (key) => sessionStorage.setItem(KEY, key);
 
 // Errors by their codes, where the code says all.

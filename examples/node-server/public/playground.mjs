@@ -33,6 +33,7 @@ const wayIntoText = roving($('text'), '.token');
 const wayIntoBars = roving($('next'), 'button.bar');
 
 const mode = () => document.documentElement.dataset.mode;
+const written = () => $('message').value.trim(); // the message as it is sent
 const textOf = (tokens) => tokens.map((token) => token.text).join('');
 
 function say(text, trouble = null) {
@@ -119,7 +120,7 @@ function request(goesOn) {
   if (mode() === 'completion') return { path: '/v1/completions', body: { ...options, prompt: $('prompt').value + textOf(output), logprobs: 10 } };
   const ask = (messages) => ({ path: '/v1/chat/completions', body: { ...options, messages, logprobs: true, top_logprobs: 10 } });
   if (goesOn) return ask([...messages(), { role: 'assistant', content: textOf(output) }]);
-  const content = $('message').value.trim();
+  const content = written();
   if (content === '') return null;
   turns.push({ role: 'user', content });
   output = [];
@@ -302,7 +303,7 @@ function refresh(delay = 0) {
       const all = messages();
       const last = all.at(-1);
       if (last?.role === 'assistant') body = { messages: all.slice(0, -1), answer: last.content };
-      else if ($('message').value.trim()) body = { messages: [...all, { role: 'user', content: $('message').value }] };
+      else if (written() !== '') body = { messages: [...all, { role: 'user', content: written() }] };
     }
     let got = null;
     let trouble = null;

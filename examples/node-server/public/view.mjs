@@ -14,8 +14,11 @@ export function spelled(names) {
   return names.map((name, i) => decoder.decode(bytes(name), { stream: i + 1 < names.length }));
 }
 
-/** Whether a token of a list has a text that can be appended to another. */
-export const isText = (name) => !/^<.*>$|^bytes:/.test(name);
+/**
+ * Whether a token of a list has a text that can be appended to another: part of a code point has
+ * none, nor has a control token, which the service lists as <begin>, <end> or by its number.
+ */
+export const isText = (name) => !/^<(begin|end|\d+)>$|^bytes:/.test(name);
 
 // Less is hardly a dot on the screen, and said as "<0.1 %".
 const LEAST = 0.001;
