@@ -16,6 +16,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"math/rand/v2"
@@ -97,7 +98,9 @@ func run() error {
 		llamabi.WithDraft(set.draftDir), llamabi.WithDraftDtypes(set.draftDtype, llamabi.DtypeAuto), llamabi.WithMedusa(set.medusaDir),
 		llamabi.WithSeed(set.seed),
 		llamabi.WithLog(llamabi.LogInfo, func(_ llamabi.LogLevel, line string) { log.Print(line) }))
-	if err != nil {
+	if errors.Is(err, llamabi.ErrCancelled) {
+		return nil // as it was told to
+	} else if err != nil {
 		return err
 	}
 	defer s.model.Close()

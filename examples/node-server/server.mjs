@@ -30,6 +30,12 @@ import { probeTemplate } from './template.mjs';
 const log = (line) => console.error(`node-server: ${line}`);
 
 async function main() {
+  const stopping = new AbortController();
+  const stop = () => {
+    process.off('SIGTERM', stop).off('SIGINT', stop); // a second signal kills
+    stopping.abort();
+  };
+  process.on('SIGTERM', stop).on('SIGINT', stop);
   const f = readFlags();
   const name = f.model_name || basename(resolve(f.ckpt_dir));
   checkNames(name, f.adapter);
@@ -44,9 +50,6 @@ async function main() {
   server.on('connection', (socket) => socket.setMaxListeners(0)); // one for each request of a pipeline
   await new Promise((resolve, reject) => server.once('error', reject).listen(f.port, f.host, resolve));
 
-  const loading = new AbortController();
-  const stopLoading = () => loading.abort();
-  process.once('SIGTERM', stopLoading).once('SIGINT', stopLoading);
   const seed = f.seed || randomInt(1, 2 ** 47);
   log(`seed ${seed}`);
   const model = await Model.open(f.ckpt_dir, {
@@ -71,14 +74,15 @@ async function main() {
     ...(f.medusa_dir && { medusaDir: f.medusa_dir }),
     draftWeightsDtype: f.draft_weights_dtype,
     seed,
-    signal: loading.signal,
+    signal: stopping.signal,
     onLog: (level, message) => log(message),
   }).catch((error) => {
     server.close();
     server.closeAllConnections();
+    if (error.code === 'LLAMA_CANCELLED') return null; // as it was told to
     throw error;
   });
-  process.off('SIGTERM', stopLoading).off('SIGINT', stopLoading);
+  if (model === null) return;
 
   const adapters = new Map();
   for (const { name, dir } of f.adapter) {
@@ -108,8 +112,7 @@ async function main() {
   console.log(`listening on http://${family === 'IPv6' ? `[${address}]` : address}:${port}`);
 
   const stopped = new Promise((resolve) => server.once('close', resolve));
-  const stop = () => {
-    process.off('SIGTERM', stop).off('SIGINT', stop); // a second signal kills
+  const leave = () => {
     service.leaving = true;
     if (f.drain === 0) return end();
     log(`not ready any more; requests are taken for another ${f.drain} s`);
@@ -127,7 +130,8 @@ async function main() {
       }, 5000).unref();
     }, f.grace * 1000).unref();
   };
-  process.on('SIGTERM', stop).on('SIGINT', stop);
+  if (stopping.signal.aborted) leave();
+  else stopping.signal.addEventListener('abort', leave);
   await stopped;
   await model.close();
 }

@@ -6,8 +6,11 @@ operations.py DEMO ENDLESS COMMAND...   two checkpoints, the second of a model t
 
 import http.client
 import json
+import math
 import os
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -72,6 +75,56 @@ def ready():
         assert service.story(authorization="Bearer secret")[0] == 200
         assert service.ended(begin) >= 4
         assert "requests are taken for another 4 s" in service.said(), service.said()
+
+
+def large(folder):
+    """A checkpoint of zeros, most of them in no block of the disk, that takes a while to load."""
+    dim, hidden, layers = 2048, 8192, 4
+    source = os.path.join(os.path.dirname(DEMO), "hf")
+    with open(os.path.join(source, "config.json")) as file:
+        config = json.load(file)
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": dim // 16}
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump({**config, **heads, "hidden_size": dim, "intermediate_size": hidden, "num_hidden_layers": layers}, file)
+    os.symlink(os.path.join(source, "tokenizer.model"), os.path.join(folder, "tokenizer.model"))
+    square, wide, tall = [dim, dim], [hidden, dim], [dim, hidden]
+    of_layer = {"input_layernorm": [dim], "post_attention_layernorm": [dim], **{f"self_attn.{one}_proj": square for one in "qkvo"},
+                "mlp.gate_proj": wide, "mlp.up_proj": wide, "mlp.down_proj": tall}
+    shapes = {"model.embed_tokens": [config["vocab_size"], dim], "model.norm": [dim], "lm_head": [config["vocab_size"], dim],
+              **{f"model.layers.{i}.{name}": shape for i in range(layers) for name, shape in of_layer.items()}}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[f"{name}.weight"] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+def early():
+    """Told to end while it loads the model, it ends as well as later."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        large(folder)
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        process = subprocess.Popen([*COMMAND, "--ckpt_dir", folder, "--port", str(port), "--weights_dtype", "nf4"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            wait(lambda: process.poll() is not None or can_connect(port), "it listens")
+            process.send_signal(signal.SIGTERM)
+            said = process.communicate(timeout=PATIENCE)[0]
+            assert process.returncode == 0, (process.returncode, said)
+        finally:
+            process.kill()
+
+
+def can_connect(port):
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+        return True
+    except OSError:
+        return False
 
 
 def drain_running(tokens):
@@ -362,7 +415,7 @@ def during(service, path, body, expected):
     return {"answers": sum(begin < t < end for t in answers), "text": text if expected != 200 else ""}
 
 
-CHECKS = [drain, ready, keys, cors, hosts, media_types, tokens, prefixes, timeouts, waiting, loop]
+CHECKS = [drain, ready, early, keys, cors, hosts, media_types, tokens, prefixes, timeouts, waiting, loop]
 ran = [check for check in CHECKS if os.environ.get("ONLY", check.__name__) == check.__name__]
 for check in ran:
     check()
