@@ -63,12 +63,14 @@ impl<B: Backend> Heads<B> {
         };
         let [h, after] = &mut self.hidden;
         backend.load(step, choices);
-        backend.hidden(h, x, norm);
-        for block in &head.blocks {
-            backend.residual_block(after, block, h);
-            std::mem::swap(h, after);
-        }
-        backend.logits(logits, h, None, &head.vocabulary);
+        backend.unrecorded(&mut |backend| {
+            backend.hidden(h, x, norm);
+            for block in &head.blocks {
+                backend.residual_block(after, block, h);
+                std::mem::swap(h, after);
+            }
+            backend.logits(logits, h, None, &head.vocabulary);
+        });
         backend.fetch(logits);
         backend.answer(logits)
     }

@@ -391,3 +391,26 @@ fn copies_stay_inside() {
     drop((memory, to, short, cuda));
     standin.assert_clean();
 }
+
+/// What was launched may still use memory for whose end nobody could wait.
+#[test]
+fn memory_that_may_be_in_use_is_left_behind() {
+    let standin = Standin::new("");
+    let cuda = Arc::new(standin.open().unwrap());
+    let [kept, freed] = [0; 2].map(|_| Memory::zeroed(&cuda, "a test", 4096).unwrap());
+    let all = standin.count("bytes");
+    cuda.begin_capture().unwrap();
+    std::thread::scope(|scope| {
+        let error = scope.spawn(|| kept.free()).join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("CAPTURE_UNSUPPORTED"), "{error}");
+    });
+    assert!(
+        cuda.end_capture().is_err(),
+        "the wait has spoilt the record"
+    );
+    assert_eq!(standin.count("bytes"), all);
+    // One failure of a wait is none of the next one, which finds that nothing is under way.
+    standin.set("fail=cuStreamSynchronize:1:12345");
+    freed.free().unwrap();
+    assert_eq!(standin.count("bytes"), all - 4096);
+}

@@ -323,6 +323,10 @@ pub trait Backend: Sized + Send {
         norm: Option<&Self::Buf>,
         head: &Self::Mat,
     );
+    /// Runs operations of the loaded step that are never recorded: those of Medusa heads.
+    fn unrecorded(&mut self, work: &mut dyn FnMut(&mut Self)) {
+        work(self);
+    }
     /// RMSNorm of rows of an earlier step, whose numbers are the tokens of the loaded one:
     /// `out[row] = norm(x[token[row]])`; `out, x: [rows, dim]`.
     fn hidden(&mut self, out: &mut Self::Buf, x: &Self::Buf, norm: &Self::Buf);

@@ -249,6 +249,12 @@ impl<D: Device> Backend for Gpu<D> {
         self.run(|this| ops::logits(this, out, x, norm, head));
     }
 
+    fn unrecorded(&mut self, work: &mut dyn FnMut(&mut Self)) {
+        let device = self.device.clone();
+        let _pass = device.gate().pass();
+        work(self);
+    }
+
     fn hidden(&mut self, out: &mut GpuBuf<D>, x: &GpuBuf<D>, norm: &GpuBuf<D>) {
         self.run(|this| medusa::hidden(this, out, x, norm));
     }
@@ -258,7 +264,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn copy_pages(&mut self, kv: &mut GpuKv<D>, pairs: &[(u32, u32)]) -> Result<()> {
-        let _pass = self.adapters.gate.pass();
+        let _pass = self.device.gate().pass();
         self.run(|this| {
             for &(from, to) in pairs {
                 let (from, to) = (from as usize * kv.page, to as usize * kv.page);
@@ -273,7 +279,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn save_pages(&mut self, kv: &GpuKv<D>, pages: &[u32], to: &mut [u8]) -> Result<()> {
         self.check()?;
-        let _pass = self.adapters.gate.pass();
+        let _pass = self.device.gate().pass();
         let halves = to.chunks_exact_mut(kv.page * self.shape.n_layers);
         for ((page, memory), to) in kv.halves(pages).zip(halves) {
             memory.read(page * kv.page, kv.page, kv.layer(), to)?;
@@ -283,7 +289,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn load_pages(&mut self, kv: &mut GpuKv<D>, pages: &[u32], from: &[u8]) -> Result<()> {
         self.check()?;
-        let _pass = self.adapters.gate.pass();
+        let _pass = self.device.gate().pass();
         let halves = from.chunks_exact(kv.page * self.shape.n_layers);
         for ((page, memory), from) in kv.halves(pages).zip(halves) {
             // The layers of a large pool may lie farther apart than the rows of one copy may.
@@ -298,8 +304,8 @@ impl<D: Device> Backend for Gpu<D> {
 
 impl<D: Device> Steps for Gpu<D> {
     fn load(&mut self, step: &Step, choices: &Choices) {
-        let gate = self.adapters.gate.clone();
-        let _pass = gate.pass();
+        let device = self.device.clone();
+        let _pass = device.gate().pass();
         if self.check().is_ok()
             && let Err(error) = self.try_load(step, choices)
         {
@@ -312,8 +318,8 @@ impl<D: Device> Steps for Gpu<D> {
     }
 
     fn give_masks(&mut self, masks: &[u32]) {
-        let gate = self.adapters.gate.clone();
-        let _pass = gate.pass();
+        let device = self.device.clone();
+        let _pass = device.gate().pass();
         if self.check().is_ok()
             && let Err(error) = self.chooser.load_masks(masks)
         {
@@ -325,8 +331,8 @@ impl<D: Device> Steps for Gpu<D> {
         if self.check().is_err() {
             return;
         }
-        let gate = self.adapters.gate.clone();
-        let _pass = gate.pass();
+        let device = self.device.clone();
+        let _pass = device.gate().pass();
         if let Some(gather) = self.gather {
             self.run(|this| gather.logits(this, out));
         } else if !self.chooses_in_record() {

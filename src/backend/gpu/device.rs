@@ -9,7 +9,7 @@ use super::room::Room;
 use crate::backend::Watch;
 use crate::{Dtype, Error, Result};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The geometry of a launch. Sizes are `[x, y, z]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,24 @@ const NO_GROUP: &str = "this device exchanges nothing by itself";
 /// The name of a group of devices that exchange numbers by themselves.
 pub type GroupId = [u8; 128];
 
+/// Held by whoever puts work into a device's stream or frees its memory. One thread launches steps,
+/// perhaps of two models, while others bring adapters and take them away. What anybody puts into
+/// the stream while launches are recorded would become part of the record.
+///
+/// The thread of steps holds it whenever it submits something (a step's input, its launches, the
+/// copy of its answer, pages), and no longer. So it waits for another thread's copy of one matrix,
+/// or, when an adapter is dropped, for the step that runs.
+#[derive(Debug, Default)]
+pub struct Gate(Mutex<()>);
+
+impl Gate {
+    /// Waits for its turn, which lasts as long as the guard.
+    pub fn pass(&self) -> MutexGuard<'_, ()> {
+        // What it guards is not in memory, so nothing is half changed after a panic.
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
 /// One GPU: memory, copies and launches. Calls take effect in their order.
 ///
 /// Copies to the device and launches do not wait, so a later call may report their errors. After an
@@ -97,6 +115,9 @@ pub unsafe trait Device: Send + Sync + 'static {
 
     /// Recorded launches.
     type Graph: Send;
+
+    /// The gate of its stream.
+    fn gate(&self) -> &Gate;
 
     /// A description of the device.
     fn name(&self) -> String;
@@ -123,11 +144,12 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// [`Error::DeviceMemory`] names `what`.
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64>;
 
-    /// Frees an allocation.
+    /// Waits for everything, and frees an allocation. After an error the memory is left behind,
+    /// since what was launched may still use it.
     ///
     /// # Safety
     /// `at` is from [`Device::allocate`] of this device and is not used again.
-    unsafe fn free(&self, at: u64);
+    unsafe fn free(&self, at: u64) -> Result<()>;
 
     /// Allocates `n` floats of host memory.
     fn host(&self, n: usize) -> Result<Self::Host>;

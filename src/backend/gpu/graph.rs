@@ -167,8 +167,8 @@ impl<D: Device> Gpu<D> {
         if self.check().is_err() {
             return;
         }
-        let gate = self.adapters.gate.clone();
-        let _pass = gate.pass();
+        let device = self.device.clone();
+        let _pass = device.gate().pass();
         if self.step.n_prefill > 0 || self.step.n_decode == 0 {
             return forward(self);
         }

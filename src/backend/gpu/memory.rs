@@ -9,6 +9,7 @@ use std::sync::Arc;
 /// An allocation on a device. It is freed when it is dropped.
 pub struct Memory<D: Device> {
     device: Arc<D>,
+    /// 0 once it has been given back.
     at: u64,
     bytes: usize,
 }
@@ -30,6 +31,23 @@ impl<D: Device> Memory<D> {
         // SAFETY: the allocation just made, to its end.
         unsafe { device.clear(memory.at, bytes) }?;
         Ok(memory)
+    }
+
+    /// Frees it, as dropping it does, and says whether that worked.
+    ///
+    /// # Errors
+    /// That of [`Device::free`]: the memory is left behind.
+    pub fn free(mut self) -> Result<()> {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.at) {
+            0 => Ok(()),
+            // SAFETY: allocated in `new`, and nobody can name it any more. The device finishes what
+            // was launched before, because its `free` waits.
+            at => unsafe { self.device.free(at) },
+        }
     }
 
     /// Sets bytes to zero.
@@ -212,9 +230,8 @@ impl<D: Device> Memory<D> {
 
 impl<D: Device> Drop for Memory<D> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`, and nobody can name it any more. The device finishes what was
-        // launched before, because its `free` waits.
-        unsafe { self.device.free(self.at) }
+        // Nobody could handle a failure here.
+        let _ = self.give_back();
     }
 }
 

@@ -1,6 +1,13 @@
 //! Adapters that come and go while steps run, and the memory that they take.
 
 use super::*;
+use crate::cuda::warnings;
+use llamabi::Token;
+use llamabi::engine::{Prompt, Speculation};
+use llamabi::llama::Sequence;
+use llamabi::log::{Level, Log};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 fn unknown(error: Error, name: &str, id: u32) {
     let want =
@@ -209,4 +216,71 @@ fn the_driver_sees_adapters_of_rows_only() {
         drop(llama);
         standin.assert_clean();
     }
+}
+
+/// A draft model records its steps in the stream of the model, whose adapters come and go.
+#[test]
+fn adapters_come_and_go_beside_a_draft_model() {
+    let model = "adapters/base";
+    let adapters = some(model);
+    let options = BuildOptions {
+        max_batch_size: 8,
+        draft_dir: Some(dir(model)),
+        ..options(None, None, 96)
+    };
+    // More sequences at a time: every number of them is another form of step.
+    let generate = |llama: &Llama, n: usize| {
+        let prompt = |i: usize| Prompt::Tokens(vec![1, 20 + i as Token, 40 + n as Token]);
+        let options = GenerateOptions {
+            temperature: 0.0,
+            ignore_eos: true,
+            max_gen_len: Some(5),
+            speculation: Speculation::Draft,
+            draft_len: 3,
+            ..GenerateOptions::default()
+        };
+        let all = llama.generate((0..n).map(prompt).collect(), options, &mut |_| true);
+        let tokens = |sequence: Sequence| sequence.tokens;
+        all.unwrap().sequences.into_iter().map(tokens).collect()
+    };
+    let walk =
+        |llama: &Llama| -> Vec<Vec<Vec<Token>>> { [1, 2, 4, 8].map(|n| generate(llama, n)).into() };
+    let want = walk(&on(Emu::new(GIB, 1), model, &options));
+    let walk_while_they_come = |llama: &Llama| {
+        let done = AtomicBool::new(false);
+        let (got, n) = std::thread::scope(|scope| {
+            let adding = scope.spawn(|| {
+                let mut n = 0;
+                while !done.load(Ordering::SeqCst) {
+                    let id = add(llama, &adapters[n % 4..][..1])[0];
+                    llama.drop_adapter(id).unwrap();
+                    n += 1;
+                }
+                n
+            });
+            let got = walk(llama);
+            done.store(true, Ordering::SeqCst);
+            (got, adding.join().unwrap())
+        });
+        assert_eq!(got, want);
+        assert!(n > 0);
+    };
+    let device = Emu::new(GIB, 2);
+    device.stall_captures(Duration::from_millis(20));
+    walk_while_they_come(&on(device.clone(), model, &options));
+    assert!(device.replays() > 10);
+    let standin = Standin::new("seed=9");
+    let log = Arc::new(Log::new(Some(Level::Warn)));
+    let options = BuildOptions {
+        log: log.clone(),
+        ..options.clone()
+    };
+    let (cuda, tokenizer) = (Arc::new(standin.open().unwrap()), tokenizer(model));
+    let llama =
+        Llama::build_on(cuda, &dir(model), Some(&tokenizer), &options, &mut |_| true).unwrap();
+    walk_while_they_come(&llama);
+    assert!(standin.count("replays") > 10);
+    assert_eq!(warnings(&log), [""; 0]);
+    drop(llama);
+    standin.assert_clean();
 }

@@ -10,7 +10,7 @@ pub mod build;
 pub mod real;
 pub mod standin;
 
-use llamabi::backend::gpu::device::{BOX, Device, Geometry, Rows, TensorMap};
+use llamabi::backend::gpu::device::{BOX, Device, Gate, Geometry, Rows, TensorMap};
 use llamabi::backend::gpu::kernels::Kernel;
 use llamabi::backend::gpu::room::Room;
 use llamabi::{Error, Result};
@@ -106,8 +106,11 @@ pub struct Emu {
     good: AtomicU64,
     /// Milliseconds for which it does nothing before the next thing that it is asked to do.
     stall: AtomicU64,
+    /// And for which it records more slowly.
+    capture_stall: AtomicU64,
     records: bool,
     runs_ahead: bool,
+    gate: Gate,
     /// Steps that began and answers that were waited for, in order.
     order: Mutex<String>,
     /// Whether it has compute capability 9.0, with the kernels for it.
@@ -185,8 +188,10 @@ impl Emu {
             promised,
             good: AtomicU64::new(NEVER),
             stall: AtomicU64::new(0),
+            capture_stall: AtomicU64::new(0),
             records,
             runs_ahead,
+            gate: Gate::default(),
             order: Mutex::default(),
             hopper: false,
             hoppers: Default::default(),
@@ -245,6 +250,12 @@ impl Emu {
         self.stall.store(time.as_millis() as u64, Ordering::SeqCst);
     }
 
+    /// Lets every record take so much longer, in which other threads may do what they must not.
+    pub fn stall_captures(&self, time: Duration) {
+        self.capture_stall
+            .store(time.as_millis() as u64, Ordering::SeqCst);
+    }
+
     /// Counts one thing that the device is asked to do.
     fn work(&self, what: &str) -> Result<()> {
         let recording = self.recording.lock().unwrap().is_some();
@@ -280,6 +291,10 @@ unsafe impl Device for Emu {
     type Host = Vec<f32>;
     type Graph = Vec<Recorded>;
 
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
     fn name(&self) -> String {
         "emulated GPU".into()
     }
@@ -309,13 +324,14 @@ unsafe impl Device for Emu {
         Ok(at)
     }
 
-    unsafe fn free(&self, at: u64) {
+    unsafe fn free(&self, at: u64) -> Result<()> {
         self.live.lock().unwrap().remove(&at);
         // SAFETY: by this function's contract; `e` has `n` bytes.
         let freed = Self::call("emu_free", |e, n| unsafe { (self.library.free)(at, e, n) });
         if !std::thread::panicking() {
             freed.unwrap();
         }
+        Ok(())
     }
 
     fn host(&self, n: usize) -> Result<Vec<f32>> {
@@ -469,6 +485,8 @@ unsafe impl Device for Emu {
     fn begin_capture(&self) -> Result<()> {
         self.work("the beginning of a capture")?;
         *self.recording.lock().unwrap() = Some(Vec::new());
+        let stall = self.capture_stall.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(stall));
         Ok(())
     }
 

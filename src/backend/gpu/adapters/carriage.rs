@@ -1,11 +1,12 @@
 //! Brings adapters to the device.
 
-use super::{Gate, Left, OnDevice, Room, room_bytes};
+use super::{Left, OnDevice, Room, room_bytes};
 use crate::backend::adapter::{LANES, LowRank, MAX_PARTS, Numbers};
 use crate::backend::gpu::device::Device;
 use crate::backend::gpu::memory::Memory;
 use crate::backend::gpu::{Gpu, pad32};
 use crate::backend::{Adapter, Carrier};
+use crate::log::Log;
 use crate::{Dtype, Result, reserve};
 use std::sync::{Arc, Mutex};
 
@@ -17,8 +18,8 @@ pub(in crate::backend::gpu) struct Carriage<D: Device> {
     device: Arc<D>,
     bytes: [usize; 5],
     dtype: Dtype,
-    gate: Gate,
     left: Arc<Left>,
+    log: Arc<Log>,
     room: Mutex<Option<Arc<Room<D>>>>,
 }
 
@@ -28,8 +29,8 @@ impl<D: Device> Carriage<D> {
             device: gpu.device.clone(),
             bytes: room_bytes(&gpu.shape, &gpu.step.limits, gpu.fresh.is_none()),
             dtype: gpu.adapters.dtype,
-            gate: gpu.adapters.gate.clone(),
             left: gpu.adapters.left.clone(),
+            log: gpu.graphs.log.clone(),
             room: Mutex::new(None),
         }
     }
@@ -45,14 +46,14 @@ impl<D: Device> Carriage<D> {
             .iter()
             .fold(0, |sum: u64, &n| sum.saturating_add(n as u64));
         self.left.take(bytes)?;
-        let _pass = self.gate.pass();
+        let _pass = self.device.gate().pass();
         let made = Room::new(&self.device, self.bytes).inspect_err(|_| self.left.give(bytes))?;
         Ok(room.insert(Arc::new(made)).clone())
     }
 
     /// Copies bytes to an offset, while nobody records.
     fn write(&self, memory: &Memory<D>, offset: usize, bytes: &[u8]) -> Result<()> {
-        let _pass = self.gate.pass();
+        let _pass = self.device.gate().pass();
         memory.write(offset, bytes.len(), bytes.len(), bytes)
     }
 }
@@ -120,7 +121,7 @@ impl<D: Device> Carrier for Carriage<D> {
         }
         self.left.take(needed as u64)?;
         let memory = {
-            let _pass = self.gate.pass();
+            let _pass = self.device.gate().pass();
             Memory::new(&self.device, "an adapter", needed)
         };
         let memory = memory.inspect_err(|_| self.left.give(needed as u64))?;
@@ -129,8 +130,9 @@ impl<D: Device> Carrier for Carriage<D> {
             list: memory.at(),
             memory: Some(memory),
             rank: 0,
-            gate: self.gate.clone(),
+            device: self.device.clone(),
             left: self.left.clone(),
+            log: self.log.clone(),
         };
         let Some(memory) = &placed.memory else {
             return Ok(());
@@ -165,7 +167,7 @@ impl<D: Device> Carrier for Carriage<D> {
             list[part * PART..][..PART].copy_from_slice(&words);
             placed.rank = placed.rank.max((rank as u32).next_power_of_two());
         }
-        let _pass = self.gate.pass();
+        let _pass = self.device.gate().pass();
         memory.write_numbers(0, &list)?;
         drop(_pass);
         adapter.matrices = Vec::new();

@@ -13,8 +13,8 @@
 //!
 //! Adapters come and go on threads of callers, while the engine's thread launches steps. Everything
 //! goes through one stream: a copy is done before the steps that need it, and memory is freed
-//! behind those that used it. [`Gate`] keeps the threads apart: while launches are recorded nobody
-//! else may use the stream, and memory is freed while nothing is under way.
+//! behind those that used it. [`Gate`](super::device::Gate) keeps the threads apart: while launches
+//! are recorded nobody else may use the stream, and memory is freed while nothing is under way.
 
 mod carriage;
 mod rows;
@@ -29,8 +29,9 @@ use super::step::bucket;
 use super::{Gpu, most_decoded, pad32};
 use crate::backend::adapter::{LowRank, MAX_PARTS, MAX_RANK};
 use crate::backend::{Adapter, Limits, RowKind, Shape, Step};
+use crate::log::{Level, Log};
 use crate::{Dtype, Error, Result, reserve};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 const _: () =
     assert!(MAX_RANK == GPU_MAX_RANK as usize && GPU_THIN as usize == MAX_PARTS * MAX_RANK);
@@ -38,20 +39,6 @@ const _: () =
 /// The largest number of prompt rows whose sums of gate and up are in memory at once. A product of
 /// so many rows uses each weight often enough (`library` has the numbers).
 const GROUP: usize = 512;
-
-/// Held by whoever puts work into the stream or frees memory. The engine's thread holds it whenever
-/// it submits something (a step's input, its launches, the copy of its answer, pages), and no
-/// longer. So it waits for another thread's copy of one matrix, or, when an adapter is dropped, for
-/// the step that runs.
-#[derive(Clone, Default)]
-pub(super) struct Gate(Arc<Mutex<()>>);
-
-impl Gate {
-    /// What it guards is not in memory, so nothing is half changed after a panic.
-    pub fn pass(&self) -> MutexGuard<'_, ()> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
-    }
-}
 
 /// The bytes that adapters may still take, if the handle has a limit.
 struct Left(Mutex<u64>);
@@ -151,8 +138,9 @@ struct OnDevice<D: Device> {
     list: u64,
     /// The highest rank of its parts, rounded up to a power of two from 8 on; 0 if it has none.
     rank: u32,
-    gate: Gate,
+    device: Arc<D>,
     left: Arc<Left>,
+    log: Arc<Log>,
 }
 
 impl<D: Device> OnDevice<D> {
@@ -169,9 +157,13 @@ impl<D: Device> Drop for OnDevice<D> {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
             let bytes = memory.bytes() as u64;
-            let _pass = self.gate.pass();
-            drop(memory);
-            self.left.give(bytes);
+            let _pass = self.device.gate().pass();
+            match memory.free() {
+                Ok(()) => self.left.give(bytes),
+                Err(error) => self.log.write(Level::Warn, || {
+                    format!("{bytes} bytes of a dropped adapter stay on the device: {error}")
+                }),
+            }
         }
     }
 }
@@ -180,7 +172,6 @@ impl<D: Device> Drop for OnDevice<D> {
 pub(super) struct Adapters<D: Device> {
     /// What the numbers of adapters are kept as.
     pub dtype: Dtype,
-    pub gate: Gate,
     left: Arc<Left>,
     /// From the first step with an adapter on.
     room: Option<Arc<Room<D>>>,
@@ -195,7 +186,6 @@ impl<D: Device> Adapters<D> {
     pub fn new(weights: Dtype) -> Self {
         Adapters {
             dtype: LowRank::kept(weights),
-            gate: Gate::default(),
             left: Arc::new(Left(Mutex::new(u64::MAX))),
             room: None,
             decode: 0,

@@ -6,7 +6,7 @@ use super::graph::Graph;
 use super::group::Group;
 use super::{Cuda, Floats, Products, blaslt};
 use crate::backend::Watch;
-use crate::backend::gpu::device::{BOX, Device, Geometry, GroupId, Product, Rows, TensorMap};
+use crate::backend::gpu::device::{BOX, Device, Gate, Geometry, GroupId, Product, Rows, TensorMap};
 use crate::backend::gpu::driver::sys::*;
 use crate::backend::gpu::driver::{Driver, NO_COPY};
 use crate::backend::gpu::kernels::Kernel;
@@ -24,6 +24,10 @@ const ALREADY_ENABLED: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as
 unsafe impl Device for Cuda {
     type Host = Floats;
     type Graph = Graph;
+
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
 
     fn name(&self) -> String {
         let Found { name, arch, driver } = &self.found;
@@ -101,13 +105,13 @@ unsafe impl Device for Cuda {
         }
     }
 
-    unsafe fn free(&self, at: u64) {
-        // The driver's reference does not promise that freeing waits for pending work.
-        let _ = self.synchronize();
-        if let Ok(_current) = self.context.enter() {
-            // SAFETY: by this function's contract; nothing that uses it is in progress.
-            let _ = unsafe { self.driver().cuMemFree_v2(at) };
-        }
+    unsafe fn free(&self, at: u64) -> Result<()> {
+        // The driver's reference does not promise that freeing waits for pending work. A wait that
+        // a watch ends fails, but then the GPU has become idle, which the second one finds.
+        self.synchronize().or_else(|_| self.synchronize())?;
+        let _current = self.context.enter()?;
+        // SAFETY: by this function's contract; nothing that uses it is in progress.
+        Ok(unsafe { self.driver().cuMemFree_v2(at) }?)
     }
 
     fn host(&self, n: usize) -> Result<Floats> {

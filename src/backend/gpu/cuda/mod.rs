@@ -30,7 +30,7 @@ mod nccl;
 mod staging;
 mod waits;
 
-use super::device::Device;
+use super::device::{Device, Gate};
 use super::driver::Driver;
 use super::driver::sys::*;
 use super::images::Images;
@@ -96,6 +96,7 @@ pub struct Cuda {
     staging: Staging,
     modules: Modules,
     stream: Owned<CUstream_st>,
+    gate: Gate,
     context: Arc<Context>,
     found: Found,
     /// The rows of a 2D copy may lie at most this many bytes apart.
@@ -166,6 +167,7 @@ impl Cuda {
             modules,
             staging: Staging::new(&context)?,
             stream,
+            gate: Gate::default(),
             found,
             max_pitch: context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH)?
                 as usize,
