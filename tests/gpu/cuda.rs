@@ -109,7 +109,7 @@ fn bytes(floats: &[f32]) -> Vec<u8> {
     floats.iter().flat_map(|f| f.to_le_bytes()).collect()
 }
 
-/// Covers everything that goes through the two page-locked buffers of 4 MiB: less than a buffer,
+/// Covers everything that goes through the page-locked buffers of 2 MiB: less than a buffer,
 /// more, rows with gaps, rows longer than a buffer, and many small rows.
 #[test]
 fn copies_arrive_whatever_their_shape() {
@@ -152,6 +152,23 @@ fn copies_arrive(cuda: Arc<Cuda>, what: &str) {
     }
     let to = fetched(&cuda, &memory, 5000);
     assert_eq!(to[..], from[..]);
+}
+
+/// As many copies as a step has wait for nothing, since the step before may be in front of them.
+#[test]
+fn the_copies_of_a_step_wait_for_nothing() {
+    let standin = Standin::new("");
+    let cuda = Arc::new(standin.open().unwrap());
+    let memory = Memory::new(&cuda, "a test", 64).unwrap();
+    for at in 0..4 {
+        memory.write_floats(16 * at, &[at as f32; 4]).unwrap();
+    }
+    // Nothing runs in the stand-in before somebody waits for it.
+    assert_eq!(standin.count("copies"), 0);
+    let to = fetched(&cuda, &memory, 16);
+    assert!(to.iter().enumerate().all(|(i, &x)| x == (i / 4) as f32));
+    drop((memory, cuda));
+    standin.assert_clean();
 }
 
 /// Layers may lie farther apart than a 2D copy can reach.

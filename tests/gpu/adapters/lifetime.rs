@@ -3,6 +3,7 @@
 use super::*;
 use crate::cuda::warnings;
 use llamabi::Token;
+use llamabi::engine::request::Bias;
 use llamabi::engine::{Prompt, Speculation};
 use llamabi::llama::Sequence;
 use llamabi::log::{Level, Log};
@@ -167,6 +168,39 @@ fn launches(standin: &Standin, llama: &Llama, adapter: u32) -> u64 {
     let before = standin.count("launches");
     run(llama, 5, with(adapter, 12));
     standin.count("launches") - before
+}
+
+/// What is copied in a step of decode: no more than there are buffers for (the test of
+/// `cuda::the_copies_of_a_step_wait_for_nothing`), and its answer.
+#[test]
+fn a_step_has_few_copies() {
+    let model = "adapters/base";
+    let standin = Standin::new("");
+    let cuda = Arc::new(standin.open().unwrap());
+    let tokenizer = tokenizer(model);
+    let options = options(None, None, 96);
+    let llama =
+        Llama::build_on(cuda, &dir(model), Some(&tokenizer), &options, &mut |_| true).unwrap();
+    let id = add(&llama, &some(model)[..1])[0];
+    let copies = |n: usize| {
+        let before = standin.count("copies");
+        let options = GenerateOptions {
+            logit_bias: vec![Bias {
+                token: 9,
+                bias: -1.0,
+            }],
+            repetition_penalty: 1.2,
+            presence_penalty: 0.5,
+            ..with(id, n)
+        };
+        assert_eq!(run(&llama, 5, options).len(), n);
+        standin.count("copies") - before
+    };
+    copies(4); // waits for what the building has left
+    let each = (copies(24) - copies(14)) / 10;
+    assert!((3..=5).contains(&each), "{each}");
+    drop(llama);
+    standin.assert_clean();
 }
 
 /// On the stand-in driver: an adapter that no row has costs no launch, and adding and dropping does

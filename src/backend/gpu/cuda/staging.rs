@@ -1,5 +1,5 @@
-//! Copies to the device through two page-locked buffers. One is filled while the other is being
-//! copied. (U)
+//! Copies to the device through page-locked buffers. One is filled while others are being copied.
+//! (U)
 #![allow(unsafe_code)]
 
 use super::context::{Context, Owned, Pinned};
@@ -12,7 +12,12 @@ use std::sync::{Arc, Mutex};
 
 /// Bytes of each buffer. It is so large that a copy takes longer than starting it, and so small
 /// that the first copy starts soon.
-const STAGE: usize = 4 << 20;
+const STAGE: usize = 2 << 20;
+
+/// As many as a step has copies: of its rows, and of what they have of histories, edits and
+/// adapters. They lie in the stream behind the step before, which may still run, so one that waited
+/// for a buffer of another would wait for that step.
+const STAGES: usize = 4;
 
 /// A buffer, and an event that fires when the copy from it is done.
 struct Stage {
@@ -20,8 +25,8 @@ struct Stage {
     done: Owned<CUevent_st>,
 }
 
-/// The two buffers, and the index of the one to fill next.
-pub(super) struct Staging(Mutex<([Stage; 2], usize)>);
+/// The buffers, and the index of the one to fill next.
+pub(super) struct Staging(Mutex<([Stage; STAGES], usize)>);
 
 impl Staging {
     /// Allocates the buffers. The context must be current.
@@ -32,7 +37,10 @@ impl Staging {
                 done: Owned::event(context)?,
             })
         };
-        Ok(Staging(Mutex::new(([stage()?, stage()?], 0))))
+        Ok(Staging(Mutex::new((
+            [stage()?, stage()?, stage()?, stage()?],
+            0,
+        ))))
     }
 
     /// Copies rows, which lie end to end in `from`, to the device. `from` may be changed as soon as
@@ -89,7 +97,7 @@ impl Staging {
         let mut staging = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let (stages, next) = &mut *staging;
         let stage = &stages[*next];
-        *next = 1 - *next;
+        *next = (*next + 1) % STAGES;
         let (at, done) = (stage.memory.at, stage.done.raw);
         // SAFETY: before the buffer is filled again, the copy that used it is done (an event that
         // was never recorded counts as done), and `from` fits. The rows lie in live memory (the
