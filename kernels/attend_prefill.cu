@@ -190,7 +190,9 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
         if (row[h] < 0) continue;
         UNROLL
         for (uint32_t i = 0; i < B / 8; i++) UNROLL
-        for (uint32_t e = 2 * h; e < 2 * h + 2; e++) lost[h] |= o[i][e] != o[i][e];
+        for (uint32_t e = 2 * h; e < 2 * h + 2; e++)
+            // What float32 has of a cache with scales may be infinite in f16.
+            lost[h] |= SCALED<C> ? !(fabsf(o[i][e]) < INFINITY_F) : o[i][e] != o[i][e];
         lost[h] &= total == total;
         with_type(p.y_type, [&](auto type) {
             auto *y = (decltype(type) *)p.y + (size_t)row[h] * p.y_stride;

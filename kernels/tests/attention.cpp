@@ -539,6 +539,45 @@ void test_attend_infinity() {
     }
 }
 
+// Values that float32 has and f16 does not, in a cache with scales: rows that see them are finite,
+// with and without rows behind them in their tile of keys. Rows of tiles of keys without such a
+// value keep their bits.
+void test_attend_wide() {
+    for (int type : {GPU_INT8, GPU_FP8})
+        for (uint32_t dim : {32u, 50u, 128u}) {
+            const uint32_t n = 70, keys[] = {40, 69};
+            Attention test(type, 2, 1, dim, {{0, n, true}});
+            const auto clean = test.prefill(Mma, 0, 1);
+            std::vector<uint8_t> bytes = test.vd.get<uint8_t>();
+            double most = 0;
+            for (uint32_t key : keys) {
+                uint8_t *head = &bytes[test.pages[key / 16] * head_bytes(type, test.stride)];
+                const float unit = 1e5f;
+                memcpy(head + 16 * test.stride + key % 16 * 4, &unit, 4);
+                for (uint32_t d = 0; d < dim; d++) {
+                    const double value = cached(type, head, test.stride, key % 16, d);
+                    test.v[0][key * dim + d] = value, most = fmax(most, fabs(value));
+                }
+            }
+            CHECK(most > 1e6, "no value is beyond f16");
+            test.vd.put(bytes);
+            const auto got = view_as<float>(on_schedules("attend_prefill",
+                [&](uint64_t seed) { return bytes_of(test.prefill(Mma, 0, seed)); }));
+            for (uint32_t row = 0; row < n; row++) test.compare("attend_prefill", got, row, true);
+            test.rounds(got, [&] { return test.prefill(Mma, 0, 1); });
+            // The second of them lies in a tile of keys that only the last rows see.
+            bytes = test.vd.get<uint8_t>();
+            const float unit = 0.5f;
+            memcpy(&bytes[test.pages[keys[0] / 16] * head_bytes(type, test.stride)] +
+                       16 * test.stride + keys[0] % 16 * 4,
+                &unit, 4);
+            test.vd.put(bytes);
+            const auto later = test.prefill(Mma, 0, 1);
+            for (uint32_t row = 0; row < keys[0]; row++)
+                CHECK(test.same(later, clean, row), "row %u changed", row);
+        }
+}
+
 } // namespace
 
 extern const Test ATTENTION[] = {
@@ -554,5 +593,6 @@ extern const Test ATTENTION[] = {
     {"attend_small", test_attend_small},
     {"attend_beyond", test_attend_beyond},
     {"attend_infinity", test_attend_infinity},
+    {"attend_wide", test_attend_wide},
     {nullptr, nullptr},
 };
