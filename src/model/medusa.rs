@@ -23,10 +23,10 @@ pub struct Heads<B: Backend> {
 }
 
 impl<B: Backend> Heads<B> {
-    /// Bytes of the buffers for guesses from `rows` rows, with one that the backend may need.
+    /// Bytes of the buffers for guesses from `rows` rows, with two that the backend may need.
     pub fn scratch_bytes(shape: &Shape, rows: usize) -> u64 {
         let rows = rows.next_multiple_of(PADDED_ROWS) as u64 + 1;
-        rows.saturating_mul(3 * 4 * shape.dim.next_multiple_of(32) as u64)
+        rows.saturating_mul(4 * 4 * shape.dim.next_multiple_of(32) as u64)
     }
 
     /// Allocates their buffers.

@@ -3,10 +3,11 @@
 
 use crate::common::reference;
 use crate::emu::{Emu, real};
-use crate::medusa_cases::{always, check};
+use crate::medusa_cases::{always, check, from};
 use crate::small_model::{LIMITS, SHAPE, rope};
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::gpu::device::Device;
+use llamabi::backend::*;
 use llamabi::engine::{GenerateOptions, Prompt, Speculation};
 use llamabi::{BuildOptions, Dtype, Llama, Token};
 use std::sync::Arc;
@@ -81,6 +82,37 @@ fn guesses_change_no_bit() {
             }
             let right: u32 = got.iter().map(|s| s.stats.accepted_tokens).sum();
             assert!(temperature > 0.0 || right > 0, "no guess was right");
+        }
+    }
+}
+
+/// The rows that pad a step of nine have room, although no step has more than nine.
+#[test]
+fn padded_rows_have_room() {
+    let limits = Limits {
+        max_rows: 9,
+        max_wanted: 9,
+        ..LIMITS
+    };
+    for dtype in [Dtype::F32, Dtype::Bf16] {
+        let (device, rope) = (Emu::new(GIB, 1), rope());
+        let gpu = Gpu::new(device, &SHAPE, &rope, &limits, &[dtype], dtype).unwrap();
+        let mut gpu = gpu.with_medusa(&limits).unwrap();
+        let spec = MatSpec {
+            parts: PartSpec::all(&[SHAPE.dim], dtype),
+            cols: SHAPE.dim,
+            bias: false,
+            scale: 1.0,
+            usage: MatUse::Product,
+            place: None,
+        };
+        let w = gpu.new_mat(&spec).unwrap();
+        let [h, mut out] = [0; 2].map(|_| gpu.new_buf(32, SHAPE.dim).unwrap());
+        gpu.load(&from(&[0; 9]), Choices::NONE);
+        gpu.residual_block(&mut out, &w, &h);
+        // An operation has no error of its own; one beyond the buffer ends the process, too.
+        if let Err(error) = gpu.new_vector(&[]) {
+            panic!("{dtype}: {error}");
         }
     }
 }

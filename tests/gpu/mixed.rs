@@ -206,3 +206,15 @@ fn float32_beside_others_needs_whole_rows() {
     };
     assert!(error.to_string().contains("ffn_dim (200)"), "{error}");
 }
+
+#[test]
+fn a_step_of_more_rows_than_a_grid_has() {
+    let limits = Limits {
+        max_rows: 65_505,
+        ..LIMITS
+    };
+    let device = Emu::new(1 << 40, 1);
+    let made = Gpu::new(device, &SHAPE, &rope(), &limits, &[Dtype::F32], Dtype::F16);
+    let error = made.err().unwrap().to_string();
+    assert!(error.contains("steps of 65505 rows"), "{error}");
+}

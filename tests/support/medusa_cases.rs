@@ -109,7 +109,7 @@ fn step() -> Step {
 }
 
 /// Rows of the last step, to be guessed from.
-fn from(rows: &[u32]) -> Step {
+pub fn from(rows: &[u32]) -> Step {
     let n = rows.len();
     Step {
         tokens: rows.iter().map(|&row| row as Token).collect(),

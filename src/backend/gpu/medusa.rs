@@ -42,6 +42,11 @@ impl<D: Device> Gpu<D> {
         plain.write_floats(0, &vec![WEIGHT; width])?;
         let rows = limits.max_wanted.next_multiple_of(32);
         let sums = GpuBuf::new(&self.device, what, rows, self.shape.dim)?;
+        // Rows for float32 weights take all of the buffer, so there is no room in it for those that
+        // pad a bucket. No other product of decode rows with such weights has prepared rows.
+        if rows > limits.max_rows {
+            self.prepared = GpuBuf::new(&self.device, what, rows, self.shape.dim)?;
+        }
         self.medusa = Some(Medusa { plain, sums });
         Ok(self)
     }

@@ -82,6 +82,10 @@ const CHUNK: usize = params::GPU_CHUNK as usize;
 /// The widest head that the kernels take.
 const MAX_HEAD_DIM: usize = params::GPU_MAX_HEAD_DIM as usize;
 
+/// The largest number of rows of a step, padded: some kernels have a row of blocks for each, and a
+/// grid has 65,535 (CUDA programming guide, "Technical Specifications per Compute Capability").
+const MAX_ROWS: usize = 65_504;
+
 /// The largest number of rows in one launch of decode attention, which needs memory for each row.
 const ATTEND_ROWS: usize = 32;
 
@@ -312,7 +316,7 @@ impl<D: Device> Gpu<D> {
     /// matrices: if all of them are float32, attention computes in float32 throughout as well.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for heads or a cache that the kernels do not take,
+    /// [`Error::Unsupported`] for heads, a cache or a number of rows that the kernels do not take,
     /// [`Error::DeviceMemory`].
     pub fn new(
         device: Arc<D>,
@@ -326,6 +330,13 @@ impl<D: Device> Gpu<D> {
             return Err(Error::Unsupported(format!(
                 "head_dim is {}, the GPU kernels take even ones up to {MAX_HEAD_DIM}",
                 shape.head_dim
+            )));
+        }
+        if limits.max_rows > MAX_ROWS {
+            return Err(Error::Unsupported(format!(
+                "prefill_chunk and max_batch_size allow steps of {} rows, the GPU kernels take up \
+                 to {MAX_ROWS}",
+                limits.max_rows
             )));
         }
         if !kv_dtype.is_of_cache() {
