@@ -14,6 +14,9 @@ pub(super) struct Extras {
     pub pad: Option<String>,
     /// Whether BOS goes in front of a text.
     pub add_bos: Option<bool>,
+    /// Whether a SentencePiece model puts a space in front of a text; as the model says where
+    /// nothing is said here.
+    pub add_prefix_space: Option<bool>,
     /// Whether a SentencePiece model puts a space in front of what follows an added token; so where
     /// nothing is said.
     pub legacy: Option<bool>,

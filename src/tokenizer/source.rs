@@ -180,6 +180,7 @@ struct Config {
     eos_token: Option<NamedToken>,
     pad_token: Option<NamedToken>,
     add_bos_token: Option<bool>,
+    add_prefix_space: Option<bool>,
     legacy: Option<bool>,
     added_tokens_decoder: BTreeMap<String, Described>,
 }
@@ -221,6 +222,7 @@ fn extras_in(dir: &Path, kind: Kind) -> Result<Extras> {
         extras.eos = config.eos_token.map(NamedToken::text);
         extras.pad = config.pad_token.map(NamedToken::text);
         extras.add_bos = config.add_bos_token;
+        extras.add_prefix_space = config.add_prefix_space;
         extras.legacy = config.legacy;
         described = config.added_tokens_decoder;
     }

@@ -4,8 +4,10 @@ use crate::checkpoints::{TempDir, reference, sentence};
 use crate::tokenizer_ranks::{file, special};
 use llamabi::llama::inspect::report;
 use llamabi::log::{Level, Log};
+use llamabi::tokenizer::model_proto::ModelProto;
 use llamabi::tokenizer::{self, Piece};
 use llamabi::{BuildOptions, Llama, Token};
+use prost::Message;
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
@@ -119,6 +121,47 @@ fn tokenizer_config_names_tokens_of_a_sentencepiece_model() {
     ] {
         dir.file("tokenizer_config.json", config.to_string());
         assert_eq!(ids(), want, "{config}");
+    }
+}
+
+/// As `add_space_prefix` of a GGUF; what it says counts more than the model's `add_dummy_prefix`.
+#[test]
+fn add_prefix_space_of_tokenizer_config() {
+    let bytes = std::fs::read(SMALL).unwrap();
+    let mut proto = ModelProto::decode(&*bytes).unwrap();
+    for (dummy, squeezes) in [(true, false), (false, false), (true, true), (false, true)] {
+        let normalizer = proto.normalizer_spec.get_or_insert_default();
+        normalizer.add_dummy_prefix = Some(dummy);
+        normalizer.remove_extra_whitespaces = Some(squeezes);
+        let dir = TempDir::new();
+        let path = dir.file("tokenizer.model", proto.encode_to_vec());
+        for (said, expected) in [
+            (json!(null), dummy),
+            (json!(false), false),
+            (json!(true), true),
+        ] {
+            for legacy in [true, false] {
+                let config = json!({"add_prefix_space": said, "legacy": legacy});
+                dir.file("tokenizer_config.json", config.to_string());
+                let tokenizer = tokenizer::open(&path).unwrap();
+                let pieces = |text: &str| -> Vec<String> {
+                    let ids = special(&*tokenizer, text);
+                    let bytes = ids.iter().map(|&id| tokenizer.token_bytes_with_nul(id));
+                    let text = |bytes: &[u8]| std::str::from_utf8(bytes).unwrap().to_owned();
+                    bytes.map(|bytes| text(&bytes[..bytes.len() - 1])).collect()
+                };
+                let what = format!("{dummy} {squeezes} {config}");
+                let (front, behind) = (["", " "][usize::from(expected)], expected && legacy);
+                let behind = ["", " "][usize::from(behind)];
+                let want = format!("{front}ab{behind}x");
+                assert_eq!(pieces("ab</s>x").concat(), want, "{what}");
+                let ids = tokenizer.encode("ab").unwrap();
+                assert_eq!(tokenizer.decode(&ids).unwrap(), "ab", "{what}");
+                let want = if squeezes { "x" } else { " x" };
+                let ids = tokenizer.encode(" x").unwrap();
+                assert_eq!(tokenizer.decode(&ids).unwrap(), want, "{what}");
+            }
+        }
     }
 }
 

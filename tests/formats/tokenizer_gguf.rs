@@ -144,6 +144,17 @@ fn sentencepiece_out_of_a_gguf() {
     let bare = vocabulary.tokenizer(path).unwrap();
     assert_eq!(bare.decode(&bare.encode("ab").unwrap()).unwrap(), "ab");
     assert_ne!(bare.encode("ab").unwrap(), ours.encode("ab").unwrap());
+    // The converter took it from tokenizer_config.json.
+    let dir = TempDir::new();
+    let small = std::fs::read("tests/data/small-tokenizer.model").unwrap();
+    let path = dir.file("tokenizer.model", small);
+    dir.file("tokenizer_config.json", r#"{"add_prefix_space": false}"#);
+    let model = tokenizer::open(&path).unwrap();
+    for text in ["ab", " ab", "</s>ab", "a </s> b\n</s>"] {
+        let ids = special(&*bare, text);
+        assert_eq!(ids, special(&*model, text), "{text:?}");
+        assert_eq!(bare.decode(&ids).unwrap(), model.decode(&ids).unwrap());
+    }
 }
 
 /// As in Phi-3's own tokenizer.json, white space behind a turn's tokens belongs to them.

@@ -45,6 +45,7 @@ impl SentencePiece {
             .unwrap_or_default()
             .to_owned();
         let normalizer = proto.normalizer_spec.get_or_insert_default();
+        normalizer.add_dummy_prefix = extras.add_prefix_space.or(normalizer.add_dummy_prefix);
         let add_dummy_prefix = normalizer.add_dummy_prefix.unwrap_or(true);
         let remove_extra_whitespaces = normalizer.remove_extra_whitespaces.unwrap_or(true);
         let parts = if !byte_fallback {
