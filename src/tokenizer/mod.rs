@@ -9,6 +9,7 @@ mod hash;
 mod hf_json;
 pub mod model_proto;
 mod normalizer;
+mod oniguruma;
 mod pairs;
 mod pipeline;
 mod scan;

@@ -9,11 +9,12 @@
 //! `a*b|a|[^a]`, each match in a text of `a`s is known at the text's end only, and the time grows
 //! with the square of its length.
 
+use super::oniguruma;
 use super::scan::{self, Scanner};
 use crate::Result;
 use regex_automata::meta::{BuildError, Config, Regex};
 use regex_automata::{Anchored, Input};
-use regex_syntax::{ast, hir::Hir};
+use regex_syntax::hir::Hir;
 
 /// GPT-2's, which `ByteLevel` uses.
 pub(super) const GPT2: &str =
@@ -142,7 +143,6 @@ const NFA_BYTES: usize = 1 << 20;
 const DFA_BYTES: usize = 16 << 20;
 /// Most bytes of an expression; the longest in use has a few thousand.
 const MAX_BYTES: usize = 16 << 10;
-const NESTING: u32 = 100;
 
 /// A pre-tokenizer: every match is a piece, and so is what lies between two.
 pub(super) struct Expression {
@@ -188,12 +188,12 @@ impl Expression {
             Some(body) => (body, true),
             None => (text, false),
         };
-        let mut patterns = vec![match body {
-            LINE_ENDING_SPACE => lenient(r"(?m:\s+$)")?,
-            body => parse(body)?,
-        }];
+        let mut patterns = vec![pattern(match body {
+            LINE_ENDING_SPACE => oniguruma::parse_as_it_is(r"(?m:\s+$)"),
+            body => oniguruma::parse(body),
+        })?];
         if ending {
-            patterns.push(parse(r"\s+")?);
+            patterns.push(pattern(oniguruma::parse(r"\s+"))?);
         }
         let config = Config::new()
             .nfa_size_limit(Some(NFA_BYTES))
@@ -265,78 +265,12 @@ pub(super) fn split(
     }
 }
 
-/// What an expression means. Refuses what means something else to Oniguruma, for which it was
-/// written.
-fn parse(text: &str) -> std::result::Result<Hir, String> {
-    let tree = ast::parse::ParserBuilder::new()
-        .nest_limit(NESTING)
-        .build()
-        .parse(text);
-    let tree = tree.map_err(|e| e.kind().to_string())?;
-    ast::visit(&tree, Check)?;
-    lenient(text)
-}
-
-/// What it means here.
-fn lenient(text: &str) -> std::result::Result<Hir, String> {
-    let hir = regex_syntax::ParserBuilder::new()
-        .nest_limit(NESTING)
-        .build()
-        .parse(text);
-    let hir = hir.map_err(|e| e.to_string().lines().last().unwrap_or_default().to_owned())?;
+/// One of a regex's patterns.
+fn pattern(meaning: std::result::Result<Hir, String>) -> std::result::Result<Hir, String> {
+    let hir = meaning?;
     match hir.properties().minimum_len() {
         Some(0) => Err("it matches an empty text".into()),
         _ => Ok(hir),
-    }
-}
-
-struct Check;
-
-impl ast::Visitor for Check {
-    type Output = ();
-    type Err = String;
-
-    fn finish(self) -> std::result::Result<(), String> {
-        Ok(())
-    }
-
-    fn visit_pre(&mut self, node: &ast::Ast) -> std::result::Result<(), String> {
-        match node {
-            ast::Ast::Assertion(_) => Err("it looks at what lies around a match".into()),
-            // `a?+` is possessive there, and any number of `a` here.
-            ast::Ast::Repetition(outer) if matches!(*outer.ast, ast::Ast::Repetition(_)) => {
-                Err("it has a possessive repetition".into())
-            }
-            ast::Ast::Flags(set) => only_case(&set.flags),
-            ast::Ast::Group(group) => match &group.kind {
-                ast::GroupKind::NonCapturing(flags) => only_case(flags),
-                _ => Ok(()),
-            },
-            _ => Ok(()),
-        }
-    }
-
-    fn visit_class_set_binary_op_pre(
-        &mut self,
-        op: &ast::ClassSetBinaryOp,
-    ) -> std::result::Result<(), String> {
-        match op.kind {
-            ast::ClassSetBinaryOpKind::Intersection => Ok(()),
-            _ => Err("it subtracts one class of characters from another".into()),
-        }
-    }
-}
-
-fn only_case(flags: &ast::Flags) -> std::result::Result<(), String> {
-    let known = |item: &ast::FlagsItem| {
-        matches!(
-            item.kind,
-            ast::FlagsItemKind::Negation | ast::FlagsItemKind::Flag(ast::Flag::CaseInsensitive)
-        )
-    };
-    match flags.items.iter().all(known) {
-        true => Ok(()),
-        false => Err("it has another flag than i".into()),
     }
 }
 
@@ -445,7 +379,7 @@ mod tests {
             (r"(?<!a)b", "look-around"),
             (r"\bword", "looks at what lies around"),
             (r"^a", "looks at what lies around"),
-            (r"a?+b", "possessive"),
+            (r"a?+a", "possessive"),
             (r"(?s:.)", "another flag"),
             (r"[a-z--b]", "subtracts"),
             (r"a*", "empty text"),

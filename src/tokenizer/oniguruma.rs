@@ -1,0 +1,348 @@
+//! What an expression means to Oniguruma, for which those of tokenizers are written: the same in
+//! the words of `regex_syntax`, or a phrase about what has no such words.
+//!
+//! `\w` and the POSIX classes were compared with Oniguruma's, as tokenizers 0.23.3 has it, on every
+//! character. What else is let through means the same to both.
+
+use regex_syntax::ast::{self, Ast, ClassAsciiKind, ClassPerl, ClassPerlKind, ClassSetItem, Span};
+use regex_syntax::hir::Hir;
+use std::result::Result;
+
+/// Deepest nesting of groups and classes.
+const NESTING: u32 = 100;
+
+/// What `\w` and `[:word:]` are in a class: two joiners are letters only here. By itself `\w` has
+/// also six numbers there, those of Latin-1 that are no digits.
+const WORD: &str = r"[\w&&[^\x{200c}\x{200d}]]";
+const WORD_NUMBERS: &str = "²³¹¼½¾";
+
+/// Pairs of letters that are also one character where case is ignored, to Oniguruma alone: ß, ﬆ, ﬀ,
+/// ﬁ, ﬂ. All other sequences of that kind have a character beyond ASCII.
+const LIGATURES: [[char; 2]; 5] = [['s', 's'], ['s', 't'], ['f', 'f'], ['f', 'i'], ['f', 'l']];
+
+/// What an expression means there. The error is a phrase about it.
+pub(super) fn parse(text: &str) -> Result<Hir, String> {
+    let translation = ast::visit(&tree(text)?, Translation::default())?;
+    let mut translated = String::new();
+    let mut start = 0;
+    for (span, with) in translation {
+        translated.push_str(&text[start..span.start.offset]);
+        translated.push_str(&with);
+        start = span.end.offset;
+    }
+    translated.push_str(&text[start..]);
+    parse_as_it_is(&translated)
+}
+
+/// What it means to `regex_syntax`.
+pub(super) fn parse_as_it_is(text: &str) -> Result<Hir, String> {
+    let hir = regex_syntax::ParserBuilder::new()
+        .nest_limit(NESTING)
+        .build()
+        .parse(text);
+    hir.map_err(|e| e.to_string().lines().last().unwrap_or_default().to_owned())
+}
+
+/// The nodes of an expression.
+fn tree(text: &str) -> Result<Ast, String> {
+    let mut parser = ast::parse::ParserBuilder::new();
+    let tree = parser.nest_limit(NESTING).build().parse(text);
+    tree.map_err(|e| e.kind().to_string())
+}
+
+/// The text with other words for what means something else there.
+#[derive(Default)]
+struct Translation {
+    edits: Vec<(Span, String)>,
+    /// Whether case is ignored in the whole expression.
+    ignores_case: bool,
+    /// The same in each group that is open.
+    groups: Vec<bool>,
+    /// The literal before the node at hand, if that is what is there.
+    before: Option<char>,
+}
+
+impl Translation {
+    fn ignores_case(&self) -> bool {
+        *self.groups.last().unwrap_or(&self.ignores_case)
+    }
+
+    /// Classes whose letters have other cases, which may be two characters there.
+    fn refuse_without_case(&self, class: &str) -> Result<(), String> {
+        match self.ignores_case() {
+            true => Err(format!("it has {class} where case is ignored")),
+            false => Ok(()),
+        }
+    }
+
+    /// A character by itself, or one end of a range.
+    fn literal(&self, c: char) -> Result<(), String> {
+        let has_no_case = c.is_ascii() || ('\u{2000}'..='\u{206f}').contains(&c);
+        match has_no_case {
+            true => Ok(()),
+            false => self.refuse_without_case(&format!("{c:?}")),
+        }
+    }
+
+    fn letter(&mut self, c: char) -> Result<(), String> {
+        self.literal(c)?;
+        let c = c.to_ascii_lowercase();
+        if let Some(before) = self.before.replace(c)
+            && LIGATURES.contains(&[before, c])
+        {
+            return self.refuse_without_case(&format!("\"{before}{c}\""));
+        }
+        Ok(())
+    }
+
+    /// A class by itself, or within another one.
+    fn perl(&mut self, class: &ClassPerl, numbers: &str) -> Result<(), String> {
+        if class.kind == ClassPerlKind::Word {
+            self.refuse_without_case("\\w")?;
+            self.replace(class.span, class.negated, &format!("{WORD}{numbers}"));
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, span: Span, negated: bool, class: &str) {
+        let not = if negated { "^" } else { "" };
+        self.edits.push((span, format!("[{not}{class}]")));
+    }
+}
+
+impl ast::Visitor for Translation {
+    type Output = Vec<(Span, String)>;
+    type Err = String;
+
+    fn finish(self) -> Result<Self::Output, String> {
+        Ok(self.edits)
+    }
+
+    fn visit_pre(&mut self, node: &Ast) -> Result<(), String> {
+        let before = self.before.take();
+        match node {
+            Ast::Assertion(_) => return Err("it looks at what lies around a match".into()),
+            Ast::Flags(set) => {
+                only_case(&set.flags)?;
+                // There they put all that follows into a group, other alternatives too.
+                if set.span.start.offset > 0 {
+                    return Err("it sets a flag behind its beginning".into());
+                }
+                self.ignores_case = set.flags.flag_state(ast::Flag::CaseInsensitive) == Some(true);
+            }
+            Ast::Group(group) => {
+                self.before = before;
+                let mut ignores = self.ignores_case();
+                if let ast::GroupKind::NonCapturing(flags) = &group.kind {
+                    only_case(flags)?;
+                    let state = flags.flag_state(ast::Flag::CaseInsensitive);
+                    ignores = state.unwrap_or(ignores);
+                }
+                self.groups.push(ignores);
+            }
+            Ast::Repetition(repetition) => {
+                self.before = before;
+                self.repetition(repetition)?;
+            }
+            Ast::Literal(literal) => {
+                self.before = before;
+                self.letter(literal.c)?;
+            }
+            Ast::ClassPerl(class) => self.perl(class, WORD_NUMBERS)?,
+            Ast::ClassUnicode(_) => self.refuse_without_case("\\p{..}")?,
+            Ast::ClassBracketed(class) => {
+                // A class of one character is that character to Oniguruma.
+                if let ast::ClassSet::Item(ClassSetItem::Literal(only)) = &class.kind {
+                    self.before = before;
+                    self.letter(only.c)?;
+                }
+            }
+            Ast::Concat(_) | Ast::Alternation(_) => self.before = before,
+            Ast::Empty(_) | Ast::Dot(_) => {}
+        }
+        Ok(())
+    }
+
+    fn visit_post(&mut self, node: &Ast) -> Result<(), String> {
+        if let Ast::Group(_) = node {
+            self.groups.pop();
+        }
+        Ok(())
+    }
+
+    fn visit_alternation_in(&mut self) -> Result<(), String> {
+        self.before = None;
+        Ok(())
+    }
+
+    fn visit_class_set_item_pre(&mut self, item: &ClassSetItem) -> Result<(), String> {
+        match item {
+            ClassSetItem::Literal(literal) => self.literal(literal.c),
+            ClassSetItem::Range(range) => {
+                self.literal(range.start.c)?;
+                self.literal(range.end.c)
+            }
+            ClassSetItem::Ascii(class) => {
+                self.refuse_without_case("a POSIX class")?;
+                self.replace(class.span, class.negated, posix(&class.kind));
+                Ok(())
+            }
+            ClassSetItem::Unicode(_) => self.refuse_without_case("\\p{..}"),
+            ClassSetItem::Perl(class) => self.perl(class, ""),
+            ClassSetItem::Empty(_) | ClassSetItem::Bracketed(_) | ClassSetItem::Union(_) => Ok(()),
+        }
+    }
+
+    fn visit_class_set_binary_op_pre(&mut self, op: &ast::ClassSetBinaryOp) -> Result<(), String> {
+        match op.kind {
+            ast::ClassSetBinaryOpKind::Intersection => Ok(()),
+            _ => Err("it subtracts one class of characters from another".into()),
+        }
+    }
+}
+
+impl Translation {
+    fn repetition(&self, repetition: &ast::Repetition) -> Result<(), String> {
+        let range = match &repetition.op.kind {
+            ast::RepetitionKind::Range(range) => Some(range),
+            _ => None,
+        };
+        match (&*repetition.ast, range) {
+            (Ast::Repetition(_), _) => Err("it has a possessive repetition".into()),
+            // `a{2}?` is any two `a` or nothing there.
+            (_, Some(ast::RepetitionRange::Exactly(n))) if !repetition.greedy => {
+                Err(format!("it has a lazy repetition {{{n}}}?"))
+            }
+            (Ast::Literal(_) | Ast::Group(_), Some(_)) => {
+                self.refuse_without_case("a repetition of letters")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn only_case(flags: &ast::Flags) -> Result<(), String> {
+    let known = |item: &ast::FlagsItem| {
+        matches!(
+            item.kind,
+            ast::FlagsItemKind::Negation | ast::FlagsItemKind::Flag(ast::Flag::CaseInsensitive)
+        )
+    };
+    match flags.items.iter().all(known) {
+        true => Ok(()),
+        false => Err("it has another flag than i".into()),
+    }
+}
+
+/// The inside of a class.
+fn posix(kind: &ClassAsciiKind) -> &'static str {
+    match kind {
+        ClassAsciiKind::Alnum => r"\p{Alphabetic}\p{Nd}",
+        ClassAsciiKind::Alpha => r"\p{Alphabetic}",
+        ClassAsciiKind::Ascii => r"\x00-\x7f",
+        ClassAsciiKind::Blank => r"\t\p{Zs}",
+        ClassAsciiKind::Cntrl => r"\p{Cc}",
+        ClassAsciiKind::Digit => r"\p{Nd}",
+        ClassAsciiKind::Graph => r"[^\s\p{Cc}\p{Cn}]",
+        ClassAsciiKind::Lower => r"\p{Lowercase}",
+        ClassAsciiKind::Print => r"[^\s\p{Cc}\p{Cn}]\p{Zs}",
+        ClassAsciiKind::Punct => r"\p{P}\p{S}",
+        ClassAsciiKind::Space => r"\s",
+        ClassAsciiKind::Upper => r"\p{Uppercase}",
+        ClassAsciiKind::Word => WORD,
+        ClassAsciiKind::Xdigit => "0-9A-Fa-f",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tokenizer::split::{Expression, split};
+
+    fn pieces(expression: &str, text: &str) -> Vec<String> {
+        let mut pieces = Vec::new();
+        split(
+            &[Expression::new(expression).unwrap()],
+            text,
+            &mut |piece| {
+                pieces.push(piece.to_owned());
+                Ok(())
+            },
+        )
+        .unwrap();
+        pieces
+    }
+
+    /// The pieces are those of tokenizers.
+    #[test]
+    fn classes_are_those_of_oniguruma() {
+        for (expression, text, expected) in [
+            (r"[[:alpha:]]+", "naïve ⓑ1", &["naïve", " ", "ⓑ", "1"][..]),
+            (r"[[:^alpha:]]+", "naïve, é", &["naïve", ", ", "é"]),
+            (r"[[:alnum:]_]+", "é٣_½", &["é٣_", "½"]),
+            (r"[[:punct:]]+", "a—b $€", &["a", "—", "b ", "$€"]),
+            (r"[[:digit:]]+", "a٣4²", &["a", "٣4", "²"]),
+            (
+                r"[[:space:]]+",
+                "a\u{a0}\u{3000}b",
+                &["a", "\u{a0}\u{3000}", "b"],
+            ),
+            (r"[[:blank:]]+", "a\t\u{a0}\nb", &["a", "\t\u{a0}", "\nb"]),
+            (r"[[:cntrl:]]+", "a\u{85}\u{ad}", &["a", "\u{85}", "\u{ad}"]),
+            (r"[[:upper:]]+", "ÀÉé", &["ÀÉ", "é"]),
+            (r"[[:lower:]]+", "ÀéßÀ", &["À", "éß", "À"]),
+            (
+                r"[[:graph:]]+",
+                "é €\u{e000}\u{378}",
+                &["é", " ", "€\u{e000}", "\u{378}"],
+            ),
+            (r"[[:print:]]+", "é €\n\u{378}", &["é €", "\n\u{378}"]),
+            (r"[[:word:]]+", "é_²٣", &["é_", "²", "٣"]),
+            (r"[[:xdigit:]]+", "fFgé", &["fF", "gé"]),
+            (r"[[:ascii:]]+", "aé", &["a", "é"]),
+            (
+                r"\w+",
+                "x² می\u{200c}خ",
+                &["x²", " ", "می", "\u{200c}", "خ"],
+            ),
+            (r"\W+", "x² ½\u{200c}.", &["x²", " ", "½", "\u{200c}."]),
+            (r"[\w\-]+", "x-²-é", &["x-", "²", "-é"]),
+            (r"[^\W_]+", "x_²é", &["x", "_²", "é"]),
+            (r"(?i)'s|[a-k]+", "'S'ſaK", &["'S", "'ſ", "aK"]),
+            (r"(?i:[sdmt]|ll)", "xLLS", &["x", "LL", "S"]),
+        ] {
+            assert_eq!(pieces(expression, text), expected, "{expression} {text:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_such_words_is_refused() {
+        for (expression, why) in [
+            (r"ab(?i)c|d", "a flag behind its beginning"),
+            (r"(?:(?i)a|b)", "a flag behind its beginning"),
+            (r"(?i:ss)", "\"ss\" where case is ignored"),
+            (r"(?i:a|'sT)", "\"st\" where"),
+            (r"(?i)[f]i", "\"fi\" where"),
+            (r"(?i:\p{Lu})", r"\p{..} where"),
+            (r"(?i:[\p{L}])", r"\p{..} where"),
+            (r"(?i:\w)", r"\w where"),
+            (r"(?i:[\w])", r"\w where"),
+            (r"(?i:[[:alpha:]])", "a POSIX class where"),
+            (r"(?i:ß)", "'ß' where"),
+            (r"(?i:[à-é])", "'à' where"),
+            (r"(?i:s{2})", "a repetition of letters where"),
+            (r"a{2}?", "lazy repetition {2}?"),
+        ] {
+            let error = Expression::new(expression).map(|_| ()).unwrap_err();
+            assert!(error.contains(why), "{expression}: {error}");
+        }
+        for expression in [
+            r"(?-i:\p{L})ss",
+            r"(?i:'s|'t)|ss",
+            r"(?i:s|s)",
+            r"a{1,2}?b",
+            r"(?i:’s)",
+        ] {
+            Expression::new(expression).unwrap();
+        }
+    }
+}
