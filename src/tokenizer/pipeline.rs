@@ -177,6 +177,9 @@ impl Encoding<'_> {
 
 impl Metaspace {
     fn apply<'a>(self, text: &'a str, first: bool) -> Result<Cow<'a, str>> {
+        if text.is_empty() {
+            return Ok(Cow::Borrowed(text));
+        }
         let begins = text.starts_with([' ', SPACE_SYMBOL]);
         let prepend = !begins
             && match self.prepend {

@@ -32,6 +32,7 @@ mod rope;
 mod tokenizer;
 mod tokenizer_beside;
 mod tokenizer_gguf;
+mod tokenizer_parts;
 mod tokenizer_ranks;
 mod tokenizer_real;
 mod tokenizer_refused;

@@ -390,14 +390,15 @@ impl<'a> Entries<'a> {
     }
 
     /// Where texts may be cut. Nowhere if bytes may be merged, if pieces are looked up as a whole,
-    /// or if what is unknown on both sides would be one token.
+    /// or if what is unknown makes neighbours of what it parts: it is left out, or one token with
+    /// what is unknown beside it.
     fn pairs(&self, bpe: &Bpe) -> Option<Pairs> {
         let is_byte = |id: u64| bpe.bytes.contains(&Some(id as u32));
         let mut pairs = bpe.merges.keys();
         let from_bytes = pairs.any(|pair| is_byte(pair >> 32) || is_byte(pair & 0xffff_ffff));
         let texts = self.texts.0.iter().map(|(text, _)| text.0.as_bytes());
-        let fuses = bpe.fuse_unk && bpe.unk.is_some() && bpe.bytes.contains(&None);
-        (!from_bytes && !bpe.ignore_merges && !fuses).then(|| Pairs::new(texts))
+        let meets = bpe.bytes.contains(&None) && (bpe.unk.is_none() || bpe.fuse_unk);
+        (!from_bytes && !bpe.ignore_merges && !meets).then(|| Pairs::new(texts))
     }
 }
 
