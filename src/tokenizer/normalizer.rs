@@ -1,6 +1,7 @@
 //! What happens to a text before it is cut and merged.
 
 use super::Run;
+use super::pairs::SPACE_SYMBOL;
 use crate::{Result, reserve};
 use std::borrow::Cow;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc, is_nfc_quick};
@@ -16,22 +17,37 @@ pub(super) enum Step {
     Prepend(String),
     /// Each `from` becomes `to`. `from` is not empty.
     Replace { from: String, to: String },
+    /// Leading and trailing spaces go.
+    Trim,
+    /// Several spaces are one.
+    Squeeze,
+    /// A text that begins with U+2581 gets another one in front.
+    DoubleSymbol,
 }
 
 /// Steps, first to last.
 #[derive(Debug, Default)]
 pub(super) struct Normalizer(pub Vec<Step>);
 
+/// A normalised text.
+pub(super) struct Normalized<'a> {
+    pub text: Cow<'a, str>,
+    /// Whether its first character comes from the first one of the text as it was given.
+    pub has_start: bool,
+}
+
 impl Normalizer {
     /// The normalised text.
-    pub fn apply<'a>(&self, text: &'a str) -> Result<Cow<'a, str>> {
+    pub fn apply<'a>(&self, text: &'a str) -> Result<Normalized<'a>> {
         let mut text = Cow::Borrowed(text);
+        let mut has_start = true;
         for step in &self.0 {
-            if let Some(changed) = step.change(&text)? {
+            has_start &= !step.removes_start(&text);
+            if let Some(changed) = step.change(&text, Place::WHOLE)? {
                 text = Cow::Owned(changed);
             }
         }
-        Ok(text)
+        Ok(Normalized { text, has_start })
     }
 
     /// The same, and which runs the result has. A character that is made of both the template's and
@@ -40,8 +56,9 @@ impl Normalizer {
         &self,
         text: &'a str,
         runs: &[Run],
-    ) -> Result<(Cow<'a, str>, Vec<Run>)> {
-        let whole = self.apply(text)?;
+    ) -> Result<(Normalized<'a>, Vec<Run>)> {
+        let normalized = self.apply(text)?;
+        let whole = &normalized.text;
         if self.0.is_empty() || runs.len() <= 1 {
             let from_template = runs.iter().all(|run| run.from_template);
             let one = [Run {
@@ -49,7 +66,8 @@ impl Normalizer {
                 from_template,
             }];
             let runs = if self.0.is_empty() { runs } else { &one };
-            return Ok((whole, runs.to_vec()));
+            let runs = runs.to_vec();
+            return Ok((normalized, runs));
         }
         let mut parts = Vec::new();
         let mut joined = String::new();
@@ -58,13 +76,13 @@ impl Normalizer {
         for run in runs {
             let part = &text[start..start + run.len];
             start += run.len;
-            let first = joined.is_empty();
+            let place = Place {
+                begins: joined.is_empty(),
+                ends: start == text.len(),
+            };
             let mut part = Cow::Borrowed(part);
             for step in &self.0 {
-                if matches!(step, Step::Prepend(_)) && !first {
-                    continue;
-                }
-                if let Some(changed) = step.change(&part)? {
+                if let Some(changed) = step.change(&part, place)? {
                     part = Cow::Owned(changed);
                 }
             }
@@ -74,13 +92,13 @@ impl Normalizer {
                 from_template: run.from_template,
             });
         }
-        if joined != *whole {
+        if joined != **whole {
             parts = vec![Run {
                 len: whole.len(),
                 from_template: false,
             }];
         }
-        Ok((whole, parts))
+        Ok((normalized, parts))
     }
 
     /// By how much it may make a text shorter, at most; `None` where there is no such bound.
@@ -90,21 +108,73 @@ impl Normalizer {
             Step::Replace { from, to } => (to.len() >= from.len()).then_some(most),
             // Hangul: three letters of three bytes are one syllable of three.
             Step::Nfc => Some(most * 4),
+            Step::Trim | Step::Squeeze => None,
+            Step::DoubleSymbol => Some(most),
         })
     }
 }
 
+/// Where a part of a text lies.
+#[derive(Clone, Copy)]
+struct Place {
+    begins: bool,
+    ends: bool,
+}
+
+impl Place {
+    const WHOLE: Place = Place {
+        begins: true,
+        ends: true,
+    };
+}
+
 impl Step {
-    /// The changed text, if it changes.
-    fn change(&self, text: &str) -> Result<Option<String>> {
+    /// Whether it takes away what the text begins with, and puts nothing in its place.
+    fn removes_start(&self, text: &str) -> bool {
+        match self {
+            Step::Trim => text.starts_with(' '),
+            Step::Replace { from, to } => to.is_empty() && text.starts_with(from.as_str()),
+            _ => false,
+        }
+    }
+
+    /// The changed text, or part of one, if it changes.
+    fn change(&self, text: &str, place: Place) -> Result<Option<String>> {
         match self {
             _ if text.is_empty() => Ok(None),
-            Step::Prepend(prefix) => {
-                let mut to = String::new();
-                reserve::string(WHAT, &mut to, prefix.len() + text.len())?;
-                to.push_str(prefix);
-                to.push_str(text);
-                Ok(Some(to))
+            Step::Prepend(_) | Step::DoubleSymbol if !place.begins => Ok(None),
+            Step::Prepend(prefix) => joined(prefix, text).map(Some),
+            Step::DoubleSymbol => match text.starts_with(SPACE_SYMBOL) {
+                true => joined(SPACE_SYMBOL.encode_utf8(&mut [0; 4]), text).map(Some),
+                false => Ok(None),
+            },
+            Step::Trim => {
+                let mut rest = text;
+                if place.begins {
+                    rest = rest.trim_start_matches(' ');
+                }
+                if place.ends {
+                    rest = rest.trim_end_matches(' ');
+                }
+                match rest.len() < text.len() {
+                    true => joined("", rest).map(Some),
+                    false => Ok(None),
+                }
+            }
+            Step::Squeeze => {
+                if !text.contains("  ") {
+                    return Ok(None);
+                }
+                let mut out = String::new();
+                reserve::string(WHAT, &mut out, text.len())?;
+                let mut before = None;
+                for c in text.chars() {
+                    if (before, c) != (Some(' '), ' ') {
+                        out.push(c);
+                    }
+                    before = Some(c);
+                }
+                Ok(Some(out))
             }
             Step::Replace { from, to } => {
                 let n = text.matches(from.as_str()).count();
@@ -140,6 +210,50 @@ impl Step {
                 out.extend(text.nfc());
                 Ok(Some(out))
             }
+        }
+    }
+}
+
+fn joined(first: &str, second: &str) -> Result<String> {
+    let mut both = String::new();
+    reserve::string(WHAT, &mut both, first.len() + second.len())?;
+    both.push_str(first);
+    both.push_str(second);
+    Ok(both)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts are normalised as the whole is, so that a template's stay known as its own.
+    #[test]
+    fn runs_of_what_is_trimmed_and_squeezed() {
+        let replace = Step::Replace {
+            from: " ".into(),
+            to: "\u{2581}".into(),
+        };
+        let normalizer = Normalizer(vec![Step::Trim, Step::Squeeze, replace, Step::DoubleSymbol]);
+        let run = |len, from_template| Run { len, from_template };
+        for (parts, want, runs) in [
+            (
+                [" \u{2581}a ", "b  c", " d  "],
+                "\u{2581}\u{2581}a\u{2581}b\u{2581}c\u{2581}d",
+                vec![run(10, true), run(5, false), run(4, true)],
+            ),
+            (
+                ["  ", " \u{2581}a", "b"],
+                "\u{2581}\u{2581}ab",
+                vec![run(0, true), run(7, false), run(1, true)],
+            ),
+            // Squeezed across two of them: nothing of it is the template's.
+            (["a ", " b", "c"], "a\u{2581}bc", vec![run(6, false)]),
+        ] {
+            let given = [0, 1, 2].map(|i| run(parts[i].len(), i != 1));
+            let text = parts.concat();
+            let (normalized, got) = normalizer.apply_to_runs(&text, &given).unwrap();
+            assert_eq!((&*normalized.text, got), (want, runs), "{text:?}");
+            assert_eq!(normalized.has_start, !text.starts_with(' '), "{text:?}");
         }
     }
 }

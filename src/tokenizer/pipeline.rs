@@ -19,6 +19,8 @@ const BYTES_PER_LOOK: usize = 4 << 10;
 /// Spaces written as a symbol, and one in front of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Metaspace {
+    /// U+2581, or a space proper.
+    pub symbol: char,
     pub prepend: Prepend,
     /// Whether each symbol begins a piece.
     pub split: bool,
@@ -28,18 +30,35 @@ pub(super) struct Metaspace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prepend {
     Never,
-    /// Only at the start of the whole text.
+    /// Only at the start of the whole text, unless a normaliser took that away (as in tokenizers).
     First,
     /// Behind added tokens too.
     Always,
 }
 
 /// How a text is cut into pieces.
-pub(super) enum Cut {
-    /// By expressions, one after the other.
+pub(super) struct Cut {
+    /// Comes first; cuts too, if it says so.
+    pub metaspace: Option<Metaspace>,
+    pub by: By,
+}
+
+/// What else cuts a text.
+pub(super) enum By {
+    /// Expressions, one after the other. There are none where [`Metaspace`] cuts.
     Expressions(Vec<Expression>),
-    /// Not at all, or at spaces; then wherever no token reaches across (`None`: nowhere).
-    Spaces(Option<Metaspace>, Option<Pairs>),
+    /// Pairs of characters that no token reaches across. `None`: nothing.
+    Pairs(Option<Pairs>),
+}
+
+impl Cut {
+    /// By expressions alone.
+    pub fn expressions(all: Vec<Expression>) -> Cut {
+        Cut {
+            metaspace: None,
+            by: By::Expressions(all),
+        }
+    }
 }
 
 /// A tokenizer that merges by rank.
@@ -88,10 +107,11 @@ impl Encoding<'_> {
         let pipeline = self.pipeline;
         self.look(text.len())?;
         if runs.iter().all(|run| !run.from_template) {
-            let text = pipeline.normalizer.apply(text)?;
-            return self.pieces(&text, first);
+            let normalized = pipeline.normalizer.apply(text)?;
+            return self.pieces(&normalized.text, first && normalized.has_start);
         }
-        let (text, runs) = pipeline.normalizer.apply_to_runs(text, runs)?;
+        let (normalized, runs) = pipeline.normalizer.apply_to_runs(text, runs)?;
+        let (text, first) = (normalized.text, first && normalized.has_start);
         for (id, range) in pipeline.added.cut(Pass::Normalized, &text, &runs)? {
             let first = first && range.start == 0;
             match id {
@@ -110,20 +130,21 @@ impl Encoding<'_> {
 
     /// A normalised stretch without added tokens.
     fn pieces(&mut self, text: &str, first: bool) -> Result<()> {
-        match &self.pipeline.cut {
-            Cut::Expressions(expressions) => {
+        let Cut { metaspace, by } = &self.pipeline.cut;
+        let text = match metaspace {
+            Some(metaspace) => metaspace.apply(text, first)?,
+            None => Cow::Borrowed(text),
+        };
+        match by {
+            By::Expressions(expressions) => {
                 let mut rest = text.len();
-                split::split(expressions, text, &mut |piece| {
+                split::split(expressions, &text, &mut |piece| {
                     let done = self.piece(piece, rest);
                     rest -= piece.len();
                     done
                 })
             }
-            Cut::Spaces(metaspace, pairs) => {
-                let text = match metaspace {
-                    Some(metaspace) => metaspace.apply(text, first)?,
-                    None => Cow::Borrowed(text),
-                };
+            By::Pairs(pairs) => {
                 let mut rest = &text[..];
                 while !rest.is_empty() {
                     let word = match metaspace.is_some_and(|m| m.split) {
@@ -180,27 +201,25 @@ impl Metaspace {
         if text.is_empty() {
             return Ok(Cow::Borrowed(text));
         }
-        let begins = text.starts_with([' ', SPACE_SYMBOL]);
+        let begins = text.starts_with([' ', self.symbol]);
         let prepend = !begins
             && match self.prepend {
                 Prepend::Never => false,
                 Prepend::First => first,
                 Prepend::Always => true,
             };
-        if !prepend && !text.contains(' ') {
+        let is_written = self.symbol == ' ' || !text.contains(' ');
+        if !prepend && is_written {
             return Ok(Cow::Borrowed(text));
         }
-        let width = SPACE_SYMBOL.len_utf8();
+        let width = self.symbol.len_utf8();
         let spaces = text.bytes().filter(|&byte| byte == b' ').count() + usize::from(prepend);
         let mut out = String::new();
         reserve::string(WHAT, &mut out, text.len() + spaces * width)?;
         if prepend {
-            out.push(SPACE_SYMBOL);
+            out.push(self.symbol);
         }
-        out.extend(
-            text.chars()
-                .map(|c| if c == ' ' { SPACE_SYMBOL } else { c }),
-        );
+        out.extend(text.chars().map(|c| if c == ' ' { self.symbol } else { c }));
         Ok(Cow::Owned(out))
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Pipeline> {
         raw: None,
         added,
         normalizer: Normalizer::default(),
-        cut: Cut::Expressions(vec![expression]),
+        cut: Cut::expressions(vec![expression]),
         bos_id,
         eos_id,
         pad_id,

@@ -47,3 +47,82 @@ fn nothing_goes_in_front_of_nothing() {
     assert_eq!(special(&*tokenizer, "x<e>xx<e>ax"), [4, 4, 3, 0]);
     assert!(tokenizer.encode("x").unwrap().is_empty());
 }
+
+/// As transformers 5.24 writes it for a SentencePiece model that removes extra white space and has
+/// user-defined pieces.
+fn of_sentencepiece(scheme: &str) -> Value {
+    let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
+    let mut normalizers = vec![
+        replace(json!({"Regex": r"\A +| +\z"}), ""),
+        replace(json!({"Regex": " {2,}"}), " "),
+        replace(json!({"String": " "}), "▁"),
+    ];
+    if scheme == "always" {
+        normalizers.push(replace(json!({"Regex": r"\A▁"}), "▁▁"));
+    }
+    let mut json = characters();
+    json["added_tokens"] =
+        json!([{"id": 10, "content": "<e>", "special": true, "normalized": false}]);
+    json["normalizer"] = json!({"type": "Sequence", "normalizers": normalizers});
+    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme,
+        "split": false});
+    let split = json!({"type": "Split", "pattern": {"Regex": r"b▁|\&\ |aa"},
+        "behavior": "Isolated", "invert": false});
+    json["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [metaspace, split]});
+    json["model"] = json!({"type": "BPE", "ignore_merges": true,
+        "vocab": {"a": 0, "b": 1, "ab": 2, "▁": 3, "▁a": 4, "▁▁": 5, "b▁": 6, "aa": 7, "▁ab": 8,
+            "c": 9},
+        "merges": ["a b", "▁ a", "▁ ▁", "▁ ab"]});
+    json
+}
+
+#[test]
+fn what_transformers_writes_for_sentencepiece_models() {
+    type Case = (&'static str, &'static [Token], &'static [Token]);
+    let cases: [Case; 10] = [
+        ("a", &[4], &[4]),
+        // Without its first character nothing goes in front of a text where only that gets it.
+        ("  ab  ab ", &[4, 6, 2], &[0, 6, 2]),
+        ("ab aab", &[4, 6, 7, 1], &[4, 6, 7, 1]),
+        ("ab<e>ab", &[8, 10, 8], &[8, 10, 2]),
+        (" ab<e> ab", &[8, 10, 8], &[2, 10, 2]),
+        ("▁ab", &[5, 2], &[8]),
+        (" ▁ab<e>▁", &[5, 2, 10, 5], &[8, 10, 3]),
+        ("   ", &[], &[]),
+        ("<e>  <e>", &[10, 10], &[10, 10]),
+        ("aab b c", &[3, 7, 6, 6, 9], &[3, 7, 6, 6, 9]),
+    ];
+    let [always, first] = ["always", "first"].map(|scheme| open(&of_sentencepiece(scheme)));
+    for (text, by_always, by_first) in cases {
+        assert_eq!(special(&*always, text), by_always, "{text:?}");
+        assert_eq!(special(&*first, text), by_first, "{text:?}");
+    }
+}
+
+#[test]
+fn steps_that_would_come_behind_a_cut_are_refused() {
+    for (step, split, words) in [
+        (
+            "Split",
+            true,
+            "`pre_tokenizer.pretokenizers[1]` comes behind the step that must be the last",
+        ),
+        (
+            "ByteLevel",
+            false,
+            "`pre_tokenizer.pretokenizers[1]` comes behind Metaspace",
+        ),
+        (
+            "Metaspace",
+            false,
+            "`pre_tokenizer.pretokenizers[1]` comes behind another step",
+        ),
+    ] {
+        let mut json = of_sentencepiece("first");
+        json["pre_tokenizer"]["pretokenizers"][0]["split"] = split.into();
+        json["pre_tokenizer"]["pretokenizers"][1]["type"] = step.into();
+        let result = tokenizer::from_bytes(Path::new("some.json"), json.to_string().as_bytes());
+        let sentence = result.map(|_| ()).unwrap_err().to_string();
+        assert!(sentence.contains(words), "{sentence}");
+    }
+}

@@ -17,7 +17,7 @@ use super::bpe::{self, Bpe, Merge, pair};
 use super::extras::Extras;
 use super::normalizer::Normalizer;
 use super::pairs::{Pairs, SPACE_SYMBOL};
-use super::pipeline::{Cut, Pipeline};
+use super::pipeline::{By, Cut, Pipeline};
 use super::vocabulary::{Index, Kind, MAX_BYTES, MAX_ID, MAX_TOKEN_BYTES, Vocabulary};
 use super::{Joining, model_proto};
 use crate::{Error, Result, Token, reserve};
@@ -108,13 +108,14 @@ impl Parts {
         let bpe = entries.bpe(path, file, raw.as_ref().unwrap_or(&vocabulary))?;
         let all_bytes = bpe.bytes.iter().all(Option::is_some);
         let covers_bytes = all_bytes || bpe.unk.is_some() && !bpe.fuse_unk;
-        let cut = match pre {
-            PreTokenizer { expressions, .. } if byte_level || !expressions.is_empty() => {
-                Cut::Expressions(expressions)
-            }
-            PreTokenizer { metaspace, .. } => Cut::Spaces(metaspace, entries.pairs(&bpe)),
+        let cut = Cut {
+            metaspace: pre.metaspace,
+            by: match byte_level || !pre.expressions.is_empty() {
+                true => By::Expressions(pre.expressions),
+                false => By::Pairs(entries.pairs(&bpe)),
+            },
         };
-        let normalise = |text: &str| Ok(normalizer.apply(text)?.into_owned());
+        let normalise = |text: &str| Ok(normalizer.apply(text)?.text.into_owned());
         let added = Added::new(added(path, file)?, normalise).map_err(format)?;
         let id_of = |text: &Option<String>| {
             let text = text.as_deref()?;

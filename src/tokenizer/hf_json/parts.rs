@@ -169,14 +169,12 @@ impl<'a> Node<'a> {
                     node.only(&["prepend"])?;
                     Step::Prepend(node.text("prepend")?.into())
                 }
-                "Replace" => {
-                    node.only(&["pattern", "content"])?;
-                    let (from, to) = (node.literal()?, node.text("content")?.to_owned());
-                    growth = growth.saturating_mul(to.len().div_ceil(from.len()).max(1));
-                    Step::Replace { from, to }
-                }
+                "Replace" => node.replacement()?,
                 _ => return Err(node.refuse()),
             };
+            if let Step::Replace { from, to } = &step {
+                growth = growth.saturating_mul(to.len().div_ceil(from.len()).max(1));
+            }
             if growth > MAX_GROWTH {
                 let what = format_args!("makes texts more than {MAX_GROWTH} times as long");
                 return Err(node.unsupported(what));
@@ -184,6 +182,23 @@ impl<'a> Node<'a> {
             steps.push(step);
         }
         Ok(Normalizer(steps))
+    }
+
+    /// Of a string, or one of the three expressions that transformers writes for SentencePiece
+    /// models.
+    fn replacement(&self) -> Result<Step> {
+        self.only(&["pattern", "content"])?;
+        let regex = self.value.get("pattern").and_then(|p| p.get("Regex"));
+        let to = self.text("content")?;
+        match (regex.and_then(Value::as_str), to) {
+            (Some(r"\A +| +\z"), "") => Ok(Step::Trim),
+            (Some(" {2,}"), " ") => Ok(Step::Squeeze),
+            (Some("\\A\u{2581}"), "\u{2581}\u{2581}") => Ok(Step::DoubleSymbol),
+            _ => Ok(Step::Replace {
+                from: self.literal()?,
+                to: to.to_owned(),
+            }),
+        }
     }
 
     /// A `pattern` that is a string proper.
@@ -205,11 +220,14 @@ impl<'a> Node<'a> {
     pub fn pre_tokenizer(self) -> Result<PreTokenizer> {
         let mut all = PreTokenizer::default();
         for node in self.steps("pretokenizers")? {
-            if all.byte_level || all.metaspace.is_some() {
+            if all.byte_level || all.metaspace.is_some_and(|metaspace| metaspace.split) {
                 return Err(node.unsupported("comes behind the step that must be the last"));
             }
             match node.kind()? {
                 "ByteLevel" => {
+                    if all.metaspace.is_some() {
+                        return Err(node.unsupported("comes behind Metaspace"));
+                    }
                     node.only(&["add_prefix_space", "trim_offsets", "use_regex"])?;
                     if node.flag("add_prefix_space", true)? {
                         return Err(node.unsupported("has `add_prefix_space`"));
@@ -220,7 +238,7 @@ impl<'a> Node<'a> {
                     all.byte_level = true;
                 }
                 "Metaspace" => {
-                    if !all.expressions.is_empty() {
+                    if !all.expressions.is_empty() || all.metaspace.is_some() {
                         return Err(node.unsupported("comes behind another step"));
                     }
                     all.metaspace = Some(node.metaspace()?);
@@ -254,7 +272,10 @@ impl<'a> Node<'a> {
     }
 
     fn expression(&self, text: &str) -> Result<Expression> {
-        let refused = |why| self.unsupported(format_args!("has the expression {text:?}: {why}"));
+        let refused = |why| {
+            let shown = sentence::value(text);
+            self.unsupported(format_args!("has the expression {shown}: {why}"))
+        };
         Expression::new(text).map_err(refused)
     }
 
@@ -306,7 +327,11 @@ impl<'a> Node<'a> {
             other => return Err(self.unsupported(format_args!("has prepend_scheme {other:?}"))),
         };
         let split = self.flag("split", true)?;
-        Ok(Metaspace { prepend, split })
+        Ok(Metaspace {
+            symbol: SPACE_SYMBOL,
+            prepend,
+            split,
+        })
     }
 
     /// This part as a decoder.
