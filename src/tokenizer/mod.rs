@@ -12,6 +12,7 @@ mod normalizer;
 mod oniguruma;
 mod pairs;
 mod pipeline;
+mod possessive;
 mod scan;
 mod scored_bpe;
 pub mod sentencepiece;

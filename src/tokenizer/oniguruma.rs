@@ -44,7 +44,7 @@ pub(super) fn parse_as_it_is(text: &str) -> Result<Hir, String> {
 }
 
 /// The nodes of an expression.
-fn tree(text: &str) -> Result<Ast, String> {
+pub(super) fn tree(text: &str) -> Result<Ast, String> {
     let mut parser = ast::parse::ParserBuilder::new();
     let tree = parser.nest_limit(NESTING).build().parse(text);
     tree.map_err(|e| e.kind().to_string())
@@ -256,20 +256,10 @@ fn posix(kind: &ClassAsciiKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use crate::tokenizer::split::{Expression, split};
+    use crate::tokenizer::split::{Expression, tests::pieces};
 
-    fn pieces(expression: &str, text: &str) -> Vec<String> {
-        let mut pieces = Vec::new();
-        split(
-            &[Expression::new(expression).unwrap()],
-            text,
-            &mut |piece| {
-                pieces.push(piece.to_owned());
-                Ok(())
-            },
-        )
-        .unwrap();
-        pieces
+    fn pieces_by(expression: &str, text: &str) -> Vec<String> {
+        pieces(&[Expression::new(expression).unwrap()], text)
     }
 
     /// The pieces are those of tokenizers.
@@ -310,7 +300,11 @@ mod tests {
             (r"(?i)'s|[a-k]+", "'S'ſaK", &["'S", "'ſ", "aK"]),
             (r"(?i:[sdmt]|ll)", "xLLS", &["x", "LL", "S"]),
         ] {
-            assert_eq!(pieces(expression, text), expected, "{expression} {text:?}");
+            assert_eq!(
+                pieces_by(expression, text),
+                expected,
+                "{expression} {text:?}"
+            );
         }
     }
 

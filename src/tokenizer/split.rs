@@ -9,8 +9,8 @@
 //! `a*b|a|[^a]`, each match in a text of `a`s is known at the text's end only, and the time grows
 //! with the square of its length.
 
-use super::oniguruma;
 use super::scan::{self, Scanner};
+use super::{oniguruma, possessive};
 use crate::Result;
 use regex_automata::meta::{BuildError, Config, Regex};
 use regex_automata::{Anchored, Input};
@@ -191,7 +191,7 @@ impl Expression {
         };
         let mut patterns = vec![pattern(match body {
             LINE_ENDING_SPACE => oniguruma::parse_as_it_is(r"(?m:\s+$)"),
-            body => oniguruma::parse(body),
+            body => oniguruma::parse(&possessive::greedy(body)?),
         })?];
         if ending {
             patterns.push(pattern(oniguruma::parse(r"\s+"))?);
@@ -283,10 +283,10 @@ fn explain(error: &BuildError) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn pieces(expressions: &[Expression], text: &str) -> Vec<String> {
+    pub(in crate::tokenizer) fn pieces(expressions: &[Expression], text: &str) -> Vec<String> {
         let mut pieces = Vec::new();
         split(expressions, text, &mut |piece| {
             pieces.push(piece.to_owned());
