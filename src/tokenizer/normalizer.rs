@@ -4,7 +4,9 @@ use super::Run;
 use super::pairs::SPACE_SYMBOL;
 use crate::{Result, reserve};
 use std::borrow::Cow;
-use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc, is_nfc_quick};
+use unicode_normalization::{
+    IsNormalized, UnicodeNormalization, is_nfc, is_nfc_quick, is_nfkc_quick,
+};
 
 const WHAT: &str = "encoding a text";
 
@@ -13,6 +15,8 @@ const WHAT: &str = "encoding a text";
 pub(super) enum Step {
     /// Unicode's normalisation form C.
     Nfc,
+    /// Unicode's normalisation form KC.
+    Nfkc,
     /// This text goes in front, unless there is nothing.
     Prepend(String),
     /// Each `from` becomes `to`. `from` is not empty.
@@ -108,7 +112,7 @@ impl Normalizer {
             Step::Replace { from, to } => (to.len() >= from.len()).then_some(most),
             // Hangul: three letters of three bytes are one syllable of three.
             Step::Nfc => Some(most * 4),
-            Step::Trim | Step::Squeeze => None,
+            Step::Trim | Step::Squeeze | Step::Nfkc => None,
             Step::DoubleSymbol => Some(most),
         })
     }
@@ -208,6 +212,18 @@ impl Step {
                 let mut out = String::new();
                 reserve::string(WHAT, &mut out, text.len().saturating_mul(3))?;
                 out.extend(text.nfc());
+                Ok(Some(out))
+            }
+            Step::Nfkc => {
+                if text.is_ascii() || is_nfkc_quick(text.chars()) == IsNormalized::Yes {
+                    return Ok(None);
+                }
+                reserve::headroom(WHAT, text.len().saturating_mul(16))?;
+                // One character may become eighteen, so they are counted first.
+                let len = text.nfkc().map(char::len_utf8).sum();
+                let mut out = String::new();
+                reserve::string(WHAT, &mut out, len)?;
+                out.extend(text.nfkc());
                 Ok(Some(out))
             }
         }

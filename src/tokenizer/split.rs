@@ -145,9 +145,18 @@ const DFA_BYTES: usize = 16 << 20;
 /// transformers writes them) there may be a thousand.
 const MAX_BYTES: usize = 64 << 10;
 
-/// A pre-tokenizer: every match is a piece, and so is what lies between two.
+/// A pre-tokenizer: every match is a piece, and so is what lies between two, or only one of these.
 pub(super) struct Expression {
     search: Search,
+    keep: Keep,
+}
+
+/// What of a text stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    All,
+    Matches,
+    Between,
 }
 
 enum Search {
@@ -172,6 +181,7 @@ impl Expression {
         match scanner {
             Some(scanner) => Ok(Expression {
                 search: Search::Scanner(scanner),
+                keep: Keep::All,
             }),
             None => Expression::regex(text),
         }
@@ -196,6 +206,20 @@ impl Expression {
         if ending {
             patterns.push(pattern(oniguruma::parse(r"\s+"))?);
         }
+        Expression::of(&patterns, ending)
+    }
+
+    /// Of a text that stands for itself and is not empty.
+    pub fn literal(text: &str) -> std::result::Result<Expression, String> {
+        Expression::of(&[pattern(Ok(Hir::literal(text.as_bytes())))?], false)
+    }
+
+    /// Of a short text that was written for Rust's regex.
+    pub fn of_rust(text: &str) -> std::result::Result<Expression, String> {
+        Expression::of(&[pattern(oniguruma::parse_as_it_is(text))?], false)
+    }
+
+    fn of(patterns: &[Hir], ending: bool) -> std::result::Result<Expression, String> {
         let config = Config::new()
             .nfa_size_limit(Some(NFA_BYTES))
             .hybrid_cache_capacity(DFA_BYTES)
@@ -203,12 +227,27 @@ impl Expression {
             .backtrack(false);
         let regex = Regex::builder()
             .configure(config)
-            .build_many_from_hir(&patterns)
+            .build_many_from_hir(patterns)
             .map_err(|e| explain(&e))?;
         let regex = Box::new(regex);
         Ok(Expression {
             search: Search::Regex { regex, ending },
+            keep: Keep::All,
         })
+    }
+
+    /// The same, of which only this stays.
+    pub fn keeping(self, keep: Keep) -> Expression {
+        // A scanner has nothing between its matches.
+        match (&self.search, keep) {
+            (Search::Scanner(_), Keep::Matches) => self,
+            _ => Expression { keep, ..self },
+        }
+    }
+
+    /// Whether all of a text stays.
+    pub fn keeps_all(&self) -> bool {
+        self.keep == Keep::All
     }
 
     /// Whether every text is matched from its first to its last character: so where each character
@@ -227,14 +266,22 @@ impl Expression {
     /// Call `each` with every piece of `text`, first to last, none of them empty.
     fn split(&self, text: &str, each: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
         let (regex, ending) = match &self.search {
+            Search::Scanner(_) if self.keep == Keep::Between => return Ok(()),
             Search::Scanner(scanner) => return scan::split(*scanner, text, each),
             Search::Regex { regex, ending } => (regex, *ending),
+        };
+        let mut between = |piece: &str, each: &mut dyn FnMut(&str) -> Result<()>| match piece
+            .is_empty()
+            || self.keep == Keep::Matches
+        {
+            true => Ok(()),
+            false => each(piece),
         };
         let mut start = 0;
         while start < text.len() {
             let input = Input::new(text).range(start..);
             let Some(found) = regex.search(&input) else {
-                return each(&text[start..]);
+                return between(&text[start..], each);
             };
             let mut end = found.end();
             if ending && found.pattern().as_usize() == 1 && end < text.len() {
@@ -243,10 +290,10 @@ impl Expression {
                 // A single character stays.
                 end = if last > 0 { found.start() + last } else { end };
             }
-            if start < found.start() {
-                each(&text[start..found.start()])?;
+            between(&text[start..found.start()], each)?;
+            if self.keep != Keep::Between {
+                each(&text[found.start()..end])?;
             }
-            each(&text[found.start()..end])?;
             start = end;
         }
         Ok(())

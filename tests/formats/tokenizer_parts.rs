@@ -1,8 +1,8 @@
 //! Parts of a tokenizer.json around a small vocabulary. The ids are those of tokenizers 0.23.3.
 
-use crate::tokenizer_ranks::special;
+use crate::tokenizer_ranks::{changed, special};
 use llamabi::Token;
-use llamabi::tokenizer::{self, Tokenizer};
+use llamabi::tokenizer::{self, Bound, Encoded, Tokenizer};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -124,5 +124,117 @@ fn steps_that_would_come_behind_a_cut_are_refused() {
         let result = tokenizer::from_bytes(Path::new("some.json"), json.to_string().as_bytes());
         let sentence = result.map(|_| ()).unwrap_err().to_string();
         assert!(sentence.contains(words), "{sentence}");
+    }
+}
+
+#[test]
+fn what_of_a_text_stays_between_cuts() {
+    let split = |pattern: Value, behavior: &str, invert: bool| json!({"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert});
+    let gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+    let dot = || json!({"String": "."});
+    let texts = ["ab² ab", " ab.ab. a", " "];
+    type Case = (Value, [&'static [Token]; 3]);
+    let cases: [Case; 9] = [
+        // Without Oniguruma, whose `\w` has ² too.
+        (
+            json!({"type": "Whitespace"}),
+            [&[2, 3, 2], &[2, 5, 2, 5, 0], &[]],
+        ),
+        (
+            json!({"type": "WhitespaceSplit"}),
+            [&[4, 2], &[2, 5, 2, 5, 0], &[]],
+        ),
+        (
+            split(dot(), "Isolated", false),
+            [&[4, 7, 2], &[7, 2, 5, 2, 5, 8], &[7]],
+        ),
+        (
+            split(dot(), "Isolated", true),
+            [&[4, 7, 2], &[7, 2, 5, 2, 5, 8], &[7]],
+        ),
+        (
+            split(dot(), "Removed", false),
+            [&[4, 7, 2], &[7, 2, 2, 8], &[7]],
+        ),
+        (split(dot(), "Removed", true), [&[], &[5, 5], &[]]),
+        (
+            split(json!({"Regex": r"\w+"}), "Removed", true),
+            [&[4, 2], &[2, 2, 0], &[]],
+        ),
+        (
+            split(json!({"Regex": r"\w+"}), "Removed", false),
+            [&[7], &[7, 5, 5, 7], &[7]],
+        ),
+        (
+            split(json!({"Regex": gpt2}), "Removed", false),
+            [&[], &[], &[]],
+        ),
+    ];
+    let mut json = characters();
+    json["model"]["vocab"] = json!({"a": 0, "b": 1, "ab": 2, "²": 3, "ab²": 4, ".": 5, ".a": 6,
+        " ": 7, " a": 8, "b ": 9});
+    json["model"]["merges"] = json!([["a", "b"], ["ab", "²"], [".", "a"], [" ", "a"], ["b", " "]]);
+    json["decoder"] = json!({"type": "Fuse"});
+    for (step, expected) in cases {
+        json["pre_tokenizer"] = step.clone();
+        let tokenizer = open(&json);
+        for (text, ids) in texts.iter().zip(expected) {
+            assert_eq!(tokenizer.encode(text).unwrap(), ids, "{step} {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_text_that_goes_is_not_too_long() {
+    let tokenizer = changed(|json| {
+        json["pre_tokenizer"]["pretokenizers"][0] = json!({"type": "WhitespaceSplit"});
+    });
+    let bound = Bound {
+        max_tokens: Some(2),
+        cancel: None,
+    };
+    let text = format!("!{}!", " ".repeat(100_000));
+    let ended = tokenizer
+        .unwrap()
+        .encode_onto(&text, &mut Vec::new(), bound);
+    assert_eq!(ended.unwrap(), Encoded::Whole);
+}
+
+#[test]
+fn a_space_in_front_of_bytes() {
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+        "use_regex": true});
+    let tokenizer = open(&json!({
+        "added_tokens": [{"id": 4, "content": "<e>", "special": true, "normalized": false}],
+        "pre_tokenizer": byte_level,
+        "decoder": {"type": "Sequence", "decoders": [byte_level, {"type": "Fuse"}]},
+        "model": {"type": "BPE", "vocab": {"Ġ": 0, "a": 1, "Ġa": 2, "ĉ": 3}, "merges": ["Ġ a"]},
+    }));
+    for (text, ids, decoded) in [
+        ("a", &[2][..], " a"),
+        (" a", &[2], " a"),
+        ("a<e>a  a", &[2, 4, 2, 0, 2], " a a  a"),
+        ("", &[], ""),
+        ("\ta", &[0, 3, 1], " \ta"),
+    ] {
+        assert_eq!(special(&*tokenizer, text), ids, "{text:?}");
+        assert_eq!(tokenizer.decode(ids).unwrap(), decoded, "{text:?}");
+    }
+}
+
+#[test]
+fn compatibility_characters() {
+    let mut json = characters();
+    json["normalizer"] = json!({"type": "NFKC"});
+    json["model"]["vocab"] = json!({"a": 0, "b": 1, "ab": 2, "f": 3, "i": 4, "2": 5, " ": 6});
+    json["pre_tokenizer"] = Value::Null;
+    json["decoder"] = json!({"type": "Fuse"});
+    let tokenizer = open(&json);
+    for (text, ids) in [
+        ("ﬁ", &[3, 4][..]),
+        ("ab²", &[2, 5]),
+        ("ａ\u{3000}ｂ", &[0, 6, 1]),
+    ] {
+        assert_eq!(tokenizer.encode(text).unwrap(), ids, "{text:?}");
     }
 }

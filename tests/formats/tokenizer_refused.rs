@@ -22,9 +22,9 @@ fn what_is_not_supported_is_named() {
         ("`normalizer` is of type Lowercase", |j| {
             j["normalizer"] = json!({"type": "Lowercase"})
         }),
-        ("`normalizer.normalizers[1]` is of type NFKC", |j| {
+        ("`normalizer.normalizers[1]` is of type NFKD", |j| {
             j["normalizer"] =
-                json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]});
+                json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKD"}]});
         }),
         ("replaces a regular expression", |j| {
             j["normalizer"] =
@@ -34,8 +34,8 @@ fn what_is_not_supported_is_named() {
             j["normalizer"] =
                 json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b".repeat(17)});
         }),
-        ("`pre_tokenizer` is of type Whitespace", |j| {
-            j["pre_tokenizer"] = json!({"type": "Whitespace"});
+        ("`pre_tokenizer` is of type UnicodeScripts", |j| {
+            j["pre_tokenizer"] = json!({"type": "UnicodeScripts"});
         }),
         ("`pre_tokenizer.pretokenizers[0]` has the expression", |j| {
             j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a(?=b)".into();

@@ -18,6 +18,7 @@ use super::extras::Extras;
 use super::normalizer::Normalizer;
 use super::pairs::{Pairs, SPACE_SYMBOL};
 use super::pipeline::{By, Cut, Pipeline};
+use super::split::Expression;
 use super::vocabulary::{Index, Kind, MAX_BYTES, MAX_ID, MAX_TOKEN_BYTES, Vocabulary};
 use super::{Joining, model_proto};
 use crate::{Error, Result, Token, reserve};
@@ -107,7 +108,8 @@ impl Parts {
         let vocabulary = entries.vocabulary(true)?;
         let bpe = entries.bpe(path, file, raw.as_ref().unwrap_or(&vocabulary))?;
         let all_bytes = bpe.bytes.iter().all(Option::is_some);
-        let covers_bytes = all_bytes || bpe.unk.is_some() && !bpe.fuse_unk;
+        let keeps_all = pre.expressions.iter().all(Expression::keeps_all);
+        let covers_bytes = keeps_all && (all_bytes || bpe.unk.is_some() && !bpe.fuse_unk);
         let cut = Cut {
             metaspace: pre.metaspace,
             by: match byte_level || !pre.expressions.is_empty() {

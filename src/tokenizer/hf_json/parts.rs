@@ -4,7 +4,7 @@
 use crate::tokenizer::normalizer::{Normalizer, Step};
 use crate::tokenizer::pairs::SPACE_SYMBOL;
 use crate::tokenizer::pipeline::{Metaspace, Prepend};
-use crate::tokenizer::split::{self, Expression};
+use crate::tokenizer::split::{self, Expression, Keep};
 use crate::{Error, Result, Token, reserve, sentence};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -165,6 +165,7 @@ impl<'a> Node<'a> {
         for node in self.steps("normalizers")? {
             let step = match node.kind()? {
                 "NFC" => Step::Nfc,
+                "NFKC" => Step::Nfkc,
                 "Prepend" => {
                     node.only(&["prepend"])?;
                     Step::Prepend(node.text("prepend")?.into())
@@ -229,8 +230,17 @@ impl<'a> Node<'a> {
                         return Err(node.unsupported("comes behind Metaspace"));
                     }
                     node.only(&["add_prefix_space", "trim_offsets", "use_regex"])?;
+                    // Of each piece, so that it must be the first to cut.
                     if node.flag("add_prefix_space", true)? {
-                        return Err(node.unsupported("has `add_prefix_space`"));
+                        if !all.expressions.is_empty() {
+                            let what = "has `add_prefix_space` and comes behind another step";
+                            return Err(node.unsupported(what));
+                        }
+                        all.metaspace = Some(Metaspace {
+                            symbol: ' ',
+                            prepend: Prepend::Always,
+                            split: false,
+                        });
                     }
                     if node.flag("use_regex", true)? {
                         all.expressions.push(node.expression(split::GPT2)?);
@@ -244,6 +254,17 @@ impl<'a> Node<'a> {
                     all.metaspace = Some(node.metaspace()?);
                 }
                 "Split" => all.expressions.push(node.split()?),
+                // tokenizers has these two without Oniguruma.
+                "Whitespace" => {
+                    node.only(&[])?;
+                    let words = Expression::of_rust(r"\w+|[^\w\s]+").map_err(Error::Internal)?;
+                    all.expressions.push(words.keeping(Keep::Matches));
+                }
+                "WhitespaceSplit" => {
+                    node.only(&[])?;
+                    let white = Expression::of_rust(r"\s+").map_err(Error::Internal)?;
+                    all.expressions.push(white.keeping(Keep::Between));
+                }
                 "Digits" => {
                     node.only(&["individual_digits"])?;
                     let expression = match node.flag("individual_digits", false)? {
@@ -283,15 +304,17 @@ impl<'a> Node<'a> {
         self.only(&["pattern", "behavior", "invert"])?;
         let pattern = self.value.get("pattern");
         let regex = pattern.and_then(|p| p.get("Regex")).and_then(Value::as_str);
-        let Some(regex) = regex else {
-            return Err(self.unsupported("has a pattern that is no regular expression"));
+        let expression = match regex {
+            Some(regex) => self.expression(regex)?,
+            None => Expression::literal(&self.literal()?).map_err(Error::Internal)?,
         };
-        let expression = self.expression(regex)?;
         let behaviour = self.text("behavior")?;
         match (behaviour, self.flag("invert", false)?) {
-            ("Isolated", false) => Ok(expression),
+            ("Isolated", _) => Ok(expression),
             // What it removes is what lies between matches: nothing.
             ("Removed", true) if expression.covers_all() => Ok(expression),
+            ("Removed", true) => Ok(expression.keeping(Keep::Matches)),
+            ("Removed", false) => Ok(expression.keeping(Keep::Between)),
             (behaviour, true) => Err(self.behaviour(&format!("{behaviour}, inverted"))),
             (behaviour, false) => Err(self.behaviour(behaviour)),
         }
@@ -337,7 +360,11 @@ impl<'a> Node<'a> {
     /// This part as a decoder.
     pub fn decoder(self) -> Result<Decoder> {
         let (mut spaces, mut bytes, mut strips, mut fused) = (false, false, false, false);
-        let steps = self.steps("decoders")?;
+        let mut steps = self.steps("decoders")?;
+        // What it gives is one text already.
+        while steps.len() > 1 && steps[0].kind()? == "ByteLevel" && steps[1].kind()? == "Fuse" {
+            steps.remove(1);
+        }
         let n = steps.len();
         for node in steps {
             match node.kind()? {
