@@ -140,11 +140,11 @@ pub const MAX_USER_DEFINED_NESTING: usize = 64;
 pub struct Checked {
     /// Only declared fields; no denormalizer, no precompiled charsmap.
     pub proto: ModelProto,
-    /// Begin-of-sequence id.
+    /// Begin-of-sequence id, -1 where there is none; likewise below.
     pub bos_id: i32,
     /// End-of-sequence id.
     pub eos_id: i32,
-    /// Padding id, -1 where there is none.
+    /// Padding id.
     pub pad_id: i32,
 }
 
@@ -212,7 +212,8 @@ impl Checked {
                 Some(id) if id != found && what != "pad" => Err(format!(
                     "{what}_id is {id}, but the control piece {name:?} has id {found}"
                 )),
-                _ if found < 0 && what != "pad" => {
+                // -1 says that there is none.
+                None if found < 0 && what != "pad" => {
                     Err(format!("there is no control piece {name:?} for {what}_id"))
                 }
                 _ => Ok(found),

@@ -124,6 +124,31 @@ fn tokenizer_config_names_tokens_of_a_sentencepiece_model() {
     }
 }
 
+#[test]
+fn a_sentencepiece_model_without_bos_and_eos() {
+    let mut proto = ModelProto::decode(&*std::fs::read(SMALL).unwrap()).unwrap();
+    for (id, text) in [(1, "<one>"), (2, "<two>")] {
+        proto.pieces[id].piece = Some(text.into());
+    }
+    let trainer = proto.trainer_spec.get_or_insert_default();
+    (trainer.bos_id, trainer.eos_id, trainer.pad_id) = (Some(-1), Some(-1), Some(-1));
+    let dir = TempDir::new();
+    let path = dir.file("tokenizer.model", proto.encode_to_vec());
+    let tokenizer = tokenizer::open(&path).unwrap();
+    let ids = [tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id()];
+    assert_eq!(ids, [-1, -1, -1]);
+    assert!(!tokenizer.adds_bos());
+    let small = tokenizer::open(Path::new(SMALL)).unwrap();
+    assert_eq!(tokenizer.encode("ab").unwrap(), small.encode("ab").unwrap());
+    assert_eq!(special(&*tokenizer, "<one><two>"), [1, 2]);
+    // They may be named beside it.
+    let config = json!({"bos_token": "<one>", "eos_token": "<two>"});
+    dir.file("tokenizer_config.json", config.to_string());
+    let tokenizer = tokenizer::open(&path).unwrap();
+    assert_eq!((tokenizer.bos_id(), tokenizer.eos_id()), (1, 2));
+    assert!(tokenizer.adds_bos());
+}
+
 /// As `add_space_prefix` of a GGUF; what it says counts more than the model's `add_dummy_prefix`.
 #[test]
 fn add_prefix_space_of_tokenizer_config() {
