@@ -87,18 +87,22 @@ impl Pre {
     /// By the name that convert_hf_to_gguf.py of llama.cpp gives it.
     fn named(name: &str) -> Option<Pre> {
         let (expressions, ignore_merges, nfc): (&[&str], bool, bool) = match name {
-            "llama-bpe" | "llama3" | "llama-v3" | "falcon3" => (&[split::LLAMA3], true, false),
+            "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "midm-2.0" => {
+                (&[split::LLAMA3], true, false)
+            }
             "smaug-bpe" | "dbrx" => (&[split::LLAMA3], false, false),
             // These models were trained with NFC. A GGUF cannot say it, and llama.cpp leaves it
             // out.
             "qwen2" | "deepseek-r1-qwen" => (&[split::QWEN2], false, true),
             "qwen35" => (&[split::QWEN35], false, true),
-            "gpt-2" | "olmo" => (&[split::GPT2], false, false),
-            "smollm" | "starcoder" | "refact" => (&[r"\p{N}", split::GPT2], false, false),
+            "gpt-2" | "olmo" | "mellum" | "a.x-4.0" | "trillion" => (&[split::GPT2], false, false),
+            "smollm" | "starcoder" | "refact" | "minerva-7b" => {
+                (&[r"\p{N}", split::GPT2], false, false)
+            }
             "tekken" => (&[split::TEKKEN], true, false),
             "gpt-4o" => (&[split::GPT4O], false, false),
             "seed-coder" => (&[split::SEED], false, false),
-            "hunyuan-dense" => (&split::DEEPSEEK_V3, false, false),
+            "hunyuan-dense" | "deepseek-v3" => (&split::DEEPSEEK_V3, false, false),
             "deepseek-llm" => (&split::DEEPSEEK_LLM, false, false),
             "deepseek-coder" => (&split::DEEPSEEK_CODER, false, false),
             _ => return None,

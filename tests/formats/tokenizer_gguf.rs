@@ -64,11 +64,14 @@ pub fn gguf(name: &str, pre: &str) -> GgufVocabulary {
 fn the_same_out_of_a_gguf() {
     for (name, pre) in [
         ("llama3", "llama-bpe"),
+        ("llama3", "midm-2.0"),
         ("qwen2", "qwen2"),
         ("smollm", "smollm"),
+        ("smollm", "minerva-7b"),
         ("gpt4o", "gpt-4o"),
         ("deepseek-coder", "deepseek-coder"),
         ("hunyuan", "hunyuan-dense"),
+        ("hunyuan", "deepseek-v3"),
         ("seed", "seed-coder"),
     ] {
         agree(
@@ -76,6 +79,27 @@ fn the_same_out_of_a_gguf() {
             name,
         );
     }
+}
+
+#[test]
+fn names_of_the_same_split() {
+    // Two digits together tell the splits apart.
+    let named = |pre: &str| {
+        let mut vocabulary = gguf("smollm", pre);
+        vocabulary.tokens.push("12".into());
+        vocabulary.types.push(1);
+        vocabulary.merges.push("1 2".into());
+        vocabulary.tokenizer(Path::new("a.gguf")).unwrap()
+    };
+    let texts = ["it's 12345 12", "a\n\n  b 12", "   ¾x²  "];
+    let all = |pre: &str| texts.map(|text| named(pre).encode(text).unwrap());
+    for (names, like) in [
+        (["olmo", "mellum", "a.x-4.0", "trillion"], "gpt-2"),
+        (["smollm", "starcoder", "refact", "minerva-7b"], "smollm"),
+    ] {
+        names.map(|name| assert_eq!(all(name), all(like), "{name}"));
+    }
+    assert_ne!(all("gpt-2"), all("smollm"));
 }
 
 /// A SentencePiece model's vocabulary as a GGUF spells it.
