@@ -64,9 +64,9 @@ pub unsafe extern "C" fn llama_build_options_init(
 /// `ckpt_dir` holds Meta's form (`params.json`, `consolidated.NN.pth`) or Hugging Face's
 /// (`config.json`, `*.safetensors` or `pytorch_model.bin`), or is a GGUF file (the first of a split
 /// set), or a directory with one. `tokenizer_path` may be NULL, which means the model's own
-/// (`tokenizer.model`, `tokenizer.json`, or the GGUF file's). `o` may be NULL, which means
-/// defaults. On success `*out` is the handle; free it with `llama_free`. Otherwise `*out` is NULL
-/// and nothing is left behind. Any thread may call this, but not from inside a callback.
+/// (`tokenizer.model`, `tokenizer.json`, `tekken.json`, or the GGUF file's). `o` may be NULL, which
+/// means defaults. On success `*out` is the handle; free it with `llama_free`. Otherwise `*out` is
+/// NULL and nothing is left behind. Any thread may call this, but not from inside a callback.
 ///
 /// Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_IO` (a path is missing or unreadable),
 /// `_FORMAT` (a file is of the wrong kind), `_UNSUPPORTED`, `_NO_MEMORY`, `_DEVICE`,

@@ -13,11 +13,13 @@ mod oniguruma;
 mod pairs;
 mod pipeline;
 mod possessive;
+mod ranked;
 mod scan;
 mod scored_bpe;
 pub mod sentencepiece;
 mod source;
 mod split;
+mod tekken;
 mod tiktoken;
 mod vocabulary;
 

@@ -3,7 +3,7 @@
 use super::added::AddedToken;
 use super::extras::Extras;
 use super::model_proto::{Checked, count_pieces};
-use super::{SentencePiece, Tokenizer, hf_json, tiktoken};
+use super::{SentencePiece, Tokenizer, hf_json, tekken, tiktoken};
 use crate::file::read_small;
 use crate::{Error, Result, reserve};
 use serde::Deserialize;
@@ -22,25 +22,27 @@ const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Most bytes of memory that a byte of such a file turns into.
 const WORK_PER_BYTE: usize = 32;
 
-/// The tokenizer of a checkpoint's directory: `tokenizer.model`, else `tokenizer.json`. Where the
-/// former is Llama 3's and both are there, the latter: it alone knows what a fine-tune renamed.
+/// The tokenizer of a checkpoint's directory: `tokenizer.model`, else `tokenizer.json`, else
+/// `tekken.json`. Where the first is Llama 3's and the second is there too, the second: it alone
+/// knows what a fine-tune renamed.
 ///
 /// [`Error::Io`] where neither is there; otherwise as [`open`].
 pub fn open_in(dir: &Path) -> Result<Arc<dyn Tokenizer>> {
     in_directory(dir, None)
 }
 
-/// What the files of a directory's tokenizer are called: the first two are tokenizers.
-pub const FILES: [&str; 4] = [
+/// What the files of a directory's tokenizer are called: the first three are tokenizers.
+pub const FILES: [&str; 5] = [
     "tokenizer.model",
     "tokenizer.json",
+    "tekken.json",
     "tokenizer_config.json",
     "added_tokens.json",
 ];
 
 /// Whether [`open_in`] finds something to open there.
 pub fn is_in(dir: &Path) -> bool {
-    let mut names = FILES[..2].iter();
+    let mut names = FILES[..3].iter();
     names.any(|name| dir.join(name).symlink_metadata().is_ok())
 }
 
@@ -50,9 +52,10 @@ pub fn is_in(dir: &Path) -> bool {
 /// [`Error::Io`] and [`Error::Format`] where `path` is no file that can be read.
 pub fn files(path: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
     let bytes = read_small(path, "a tokenizer", MAX_FILE_BYTES)?;
-    let [model, json, config, added] = FILES;
+    let [model, json, tekken, config, added] = FILES;
     let (name, beside) = match () {
         _ if Checked::parse(&bytes).is_ok() => (model, &[json, config, added][..]),
+        _ if tekken::is_tekken(&bytes) => (tekken, &[][..]),
         _ if hf_json::is_json(&bytes) => (json, &[config][..]),
         _ => (model, &[][..]),
     };
@@ -74,7 +77,7 @@ pub fn open_below(path: &Path, end: u32) -> Result<Arc<dyn Tokenizer>> {
 }
 
 fn in_directory(dir: &Path, end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
-    let (model, json) = (dir.join("tokenizer.model"), dir.join("tokenizer.json"));
+    let [model, json, tekken] = [FILES[0], FILES[1], FILES[2]].map(|name| dir.join(name));
     let is_there = |path: &Path| path.symlink_metadata().is_ok();
     match (is_there(&model), is_there(&json)) {
         (true, false) => in_file(&model, end),
@@ -86,20 +89,18 @@ fn in_directory(dir: &Path, end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
                 false => with_extras(&model, &bytes, end),
             }
         }
-        (false, false) => Err(Error::Io {
-            path: dir.into(),
-            detail: format!("no tokenizer.model and no tokenizer.json{}", hint(dir)),
-        }),
-    }
-}
-
-/// What else there is that looks like a tokenizer.
-fn hint(dir: &Path) -> &'static str {
-    let is_there = |name| dir.join(name).symlink_metadata().is_ok();
-    match () {
-        _ if is_there("tekken.json") => "; tekken.json is not supported",
-        _ if is_there("vocab.json") => "; vocab.json and merges.txt are not supported",
-        _ => "",
+        (false, false) if is_there(&tekken) => in_file(&tekken, end),
+        (false, false) => {
+            // What else looks like a tokenizer.
+            let hint = match is_there(&dir.join("vocab.json")) {
+                true => "; vocab.json and merges.txt are not supported",
+                false => "",
+            };
+            Err(Error::Io {
+                path: dir.into(),
+                detail: format!("no tokenizer.model, tokenizer.json or tekken.json{hint}"),
+            })
+        }
     }
 }
 
@@ -160,11 +161,12 @@ fn of(
         Err(error) => error,
     };
     if hf_json::is_json(bytes) {
-        return Ok(Arc::new(hf_json::from_bytes(
-            path,
-            bytes,
-            &extras(Kind::Json)?,
-        )?));
+        // The common kind first: a whole file is read to know the other one.
+        let read = hf_json::from_bytes(path, bytes, &extras(Kind::Json)?);
+        return match read {
+            Err(_) if tekken::is_tekken(bytes) => Ok(Arc::new(tekken::from_bytes(path, bytes)?)),
+            read => Ok(Arc::new(read?)),
+        };
     }
     if tiktoken::is_tiktoken(bytes) {
         return Ok(Arc::new(tiktoken::from_bytes(path, bytes)?));

@@ -440,6 +440,14 @@ def main():
             "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True,
                       "vocab": pieces, "merges": ["a b", ["\u2581", "a"]]},
         },
+        "tekken": {
+            "config": {"pattern": expression, "num_vocab_tokens": len(ranks), "version": "v11",
+                       "default_vocab_size": len(ranks) + 4, "default_num_special_tokens": 4},
+            "vocab": [{"rank": i, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
+                      for i, token in enumerate(ranks)],
+            "special_tokens": [{"rank": i, "token_str": text, "is_control": True}
+                               for i, text in enumerate(("<unk>", "<s>", "</s>"))],
+        },
     }
     for name, tokenizer in files.items():
         (HERE / "tokenizer_json" / f"{name}.json").write_text(json.dumps(tokenizer))

@@ -368,7 +368,14 @@ fn config() {
 
 #[test]
 fn tokenizer_json() {
-    let words: [&[u8]; 20] = [
+    let words: [&[u8]; 27] = [
+        b"\"NFKC\"",
+        b"\"Whitespace\"",
+        b"\"Removed\"",
+        b"\"add_prefix_space\":true",
+        b"++",
+        b"\\\\w+",
+        b"[[:alpha:]]",
         b"\"type\":\"Sequence\"",
         b"\"ByteLevel\"",
         b"\"Metaspace\"",

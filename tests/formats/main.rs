@@ -36,6 +36,7 @@ mod tokenizer_parts;
 mod tokenizer_ranks;
 mod tokenizer_real;
 mod tokenizer_refused;
+mod tokenizer_tekken;
 mod tokenizer_words;
 #[path = "../support/tokenizers.rs"]
 mod tokenizers;

@@ -190,16 +190,16 @@ fn which_file_is_a_directorys_tokenizer() {
     let sentence = error.to_string();
     assert!(matches!(error, Error::Io { .. }), "{sentence}");
     assert!(
-        sentence.contains("tokenizer.model") && sentence.contains("tokenizer.json"),
+        sentence.contains("no tokenizer.model, tokenizer.json or tekken.json"),
         "{sentence}"
     );
-    dir.file("tekken.json", "{}");
+    dir.file("vocab.json", "{}");
     let sentence = tokenizer::open_in(dir.path())
         .map(|_| ())
         .unwrap_err()
         .to_string();
     assert!(
-        sentence.contains("tekken.json is not supported"),
+        sentence.contains("vocab.json and merges.txt are not supported"),
         "{sentence}"
     );
 

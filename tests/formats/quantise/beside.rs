@@ -55,8 +55,8 @@ fn a_tokenizer_that_lies_elsewhere_is_named_and_copied() {
         calibration: None,
     };
     let mut without = calibrated(&from, &to, 256);
-    let missing = "from: no tokenizer.model and no tokenizer.json; --tokenizer FILE names one that \
-                   lies elsewhere";
+    let missing = "from: no tokenizer.model, tokenizer.json or tekken.json; --tokenizer FILE names \
+                   one that lies elsewhere";
     for job in [&plain(None), &without] {
         assert_eq!(sentence(job.run(&mut |_, _| true), dir.path()), missing);
     }
