@@ -149,6 +149,22 @@ fn a_sentencepiece_model_without_bos_and_eos() {
     assert!(tokenizer.adds_bos());
 }
 
+#[test]
+fn legacy_where_nothing_is_said() {
+    let dir = TempDir::new();
+    let path = dir.file("tokenizer.model", std::fs::read(SMALL).unwrap());
+    let ids = |config: &str| {
+        dir.file("tokenizer_config.json", config);
+        special(&*tokenizer::open(&path).unwrap(), "ab</s>ab")
+    };
+    let ([absent, yes, no], bare) = (
+        ["{}", r#"{"legacy": true}"#, r#"{"legacy": false}"#].map(ids),
+        special(&*tokenizer::open(Path::new(SMALL)).unwrap(), "ab</s>ab"),
+    );
+    assert_eq!((&absent, &bare), (&yes, &yes));
+    assert_ne!(absent, no);
+}
+
 /// As `add_space_prefix` of a GGUF; what it says counts more than the model's `add_dummy_prefix`.
 #[test]
 fn add_prefix_space_of_tokenizer_config() {
