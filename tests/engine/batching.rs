@@ -57,27 +57,31 @@ fn the_rest_wait_in_order_of_arrival() {
     }
     .start(alphabet);
     probe.hold();
-    let streams: Vec<Stream> = (0..5)
-        .map(|_| host.submit(vec![prompt("a")], length(3)).unwrap())
-        .collect();
+    // Two sequences of one call, which come in one step however late the other calls are.
+    let streams: Vec<(Stream, usize)> = [2, 1, 1, 1]
+        .map(|n| {
+            let prompts = vec![prompt("a"); n];
+            (host.submit(prompts, length(3)).unwrap(), n)
+        })
+        .into();
     probe.wait_for(1);
     assert_eq!(
         (host.engine.timings().running, host.engine.timings().waiting),
         (2, 3)
     );
-    for (ended, running) in [(2, 4), (4, 5)] {
+    for (ended, steps, running) in [(0..1, 3, 2), (1..3, 6, 1)] {
         probe.allow(3);
-        for stream in &streams[ended - 2..ended] {
-            collect(stream, 1).unwrap();
+        for (stream, n) in &streams[ended.clone()] {
+            collect(stream, *n).unwrap();
         }
-        probe.wait_for(ended / 2 * 3 + 1);
-        for (at, stream) in streams.iter().enumerate().skip(ended) {
+        probe.wait_for(steps + 1);
+        for (at, (stream, _)) in streams.iter().enumerate().skip(ended.end) {
             assert_eq!(now(stream), Next::Timeout, "{at}");
         }
-        assert_eq!(host.engine.timings().running as usize, running - ended);
+        assert_eq!(host.engine.timings().running, running);
     }
     probe.release();
-    collect(&streams[4], 1).unwrap();
+    collect(&streams[3].0, 1).unwrap();
     host.assert_empty();
 }
 
