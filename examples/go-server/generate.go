@@ -143,8 +143,7 @@ func (s *server) run(ctx context.Context, j job, out *sink, rec *record) error {
 	return err
 }
 
-// forbidsAll is what a job's options are refused with that leave no token possible, as the library's
-// error says.
+// forbidsAll is the refusal of options that leave no token possible, as the library's error says.
 func (j job) forbidsAll(err error) error {
 	fields := j.forbidding
 	if j.constraint != nil {

@@ -270,8 +270,7 @@ impl Expression {
             Search::Scanner(scanner) => return scan::split(*scanner, text, each),
             Search::Regex { regex, ending } => (regex, *ending),
         };
-        let mut between = |piece: &str, each: &mut dyn FnMut(&str) -> Result<()>| match piece
-            .is_empty()
+        let between = |piece: &str, each: &mut dyn FnMut(&str) -> Result<()>| match piece.is_empty()
             || self.keep == Keep::Matches
         {
             true => Ok(()),
