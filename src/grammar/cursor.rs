@@ -258,5 +258,8 @@ pub(super) fn sentence(error: &str) -> String {
     let error = error.split("\n<non-verbose/>").next().unwrap_or(error);
     // A panic brings its backtrace.
     let error = error.split("\n<backtrace>").next().unwrap_or(error);
-    error.trim().into()
+    match error.trim() {
+        "NoExtensionBias" => "no token can follow here, and the text may not end here".into(),
+        error => error.into(),
+    }
 }
