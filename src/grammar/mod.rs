@@ -12,8 +12,7 @@
 //! | `parser` | one parser, and the memory of all of them |
 //! | `walker` | masks: of a state of the lexer's what hangs on that alone, the second time by heart |
 //! | `tree` | the bytes of all tokens |
-//! | `numbers` | which numbers of a JSON Schema the parser would not take as they are |
-//! | `dialect` | what of a JSON Schema the parser would pass over |
+//! | `schema` | what a JSON Schema says, as the parser reads it |
 //! | `quiet` | the hook for panics, which is not to print the parser's |
 //!
 //! What is matched is the text that is returned. A tokenizer of SentencePiece's kind drops the
@@ -24,10 +23,9 @@
 //! room for it.
 
 mod cursor;
-mod dialect;
-mod numbers;
 mod parser;
 mod quiet;
+mod schema;
 mod scout;
 mod source;
 mod tree;
@@ -46,7 +44,7 @@ use crate::{Error, Result, Token, reserve};
 use cursor::sentence;
 use parser::{Account, Parser};
 use quiet::{Quiet, quietly};
-use source::{Checked, Space, levels};
+use source::{Checked, Space, check_size, levels};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -123,10 +121,11 @@ impl Grammars {
     /// [`Error::Refused`] and [`Error::Thread`] where the system gives no memory or no thread;
     /// [`Error::Unsupported`] where the parser cannot use the tokenizer.
     pub fn compile(&self, tokenizer: &dyn Tokenizer, source: Source<'_>) -> Result<Grammar> {
-        let checked = Checked::new(source)?;
+        check_size(source)?;
         let deep = levels(source) * LEVEL_BYTES;
         reserve::headroom("compiling a grammar", WORK_BYTES + deep)?;
         on_a_large_stack(STACK_BYTES + deep, || {
+            let checked = Checked::new(source)?;
             let bytes = source.len();
             Grammar::new(self.vocabulary(tokenizer)?, &checked, bytes, &self.account)
         })

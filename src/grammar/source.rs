@@ -1,6 +1,6 @@
 //! What a caller gives, as the parser takes it.
 
-use super::{MAX_SOURCE, dialect, numbers};
+use super::{MAX_SOURCE, schema};
 use crate::{Error, Result};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
@@ -77,36 +77,38 @@ pub(super) enum Checked {
     Lark(String),
 }
 
+/// Refuses a source that is too long, or that the parser would recurse over too far.
+pub(super) fn check_size(source: Source<'_>) -> Result<()> {
+    if source.len() > MAX_SOURCE {
+        let expected = format!("at most {MAX_SOURCE} bytes long");
+        let got = format!("{} bytes long", source.len());
+        return Err(Error::invalid("source", expected, got));
+    }
+    let (levels, most) = (levels(source), most_levels(source));
+    if levels > most {
+        return Err(Error::Grammar(format!(
+            "it has {levels} opening brackets and definitions, at most {most} can be"
+        )));
+    }
+    Ok(())
+}
+
 impl Checked {
+    /// Of a source whose size is checked. Schemas are recursed over.
     pub fn new(source: Source<'_>) -> Result<Checked> {
-        let (Source::JsonSchema(text)
-        | Source::Regex(text)
-        | Source::Lark(text)
-        | Source::Choice(text)) = source
-        else {
-            let mut schema = json!({"type": "object"});
-            bound_spaces(&mut schema);
-            return Ok(Checked::Schema(schema));
-        };
-        if text.len() > MAX_SOURCE {
-            let expected = format!("at most {MAX_SOURCE} bytes long");
-            let got = format!("{} bytes long", text.len());
-            return Err(Error::invalid("source", expected, got));
-        }
-        let (levels, most) = (levels(source), most_levels(source));
-        if levels > most {
-            return Err(Error::Grammar(format!(
-                "it has {levels} opening brackets and definitions, at most {most} can be"
-            )));
-        }
         match source {
+            Source::Json => {
+                let mut schema = json!({"type": "object"});
+                bound_spaces(&mut schema);
+                Ok(Checked::Schema(schema))
+            }
             Source::JsonSchema(text) => {
                 let schema = parse(text, "a JSON Schema")?;
-                Ok(Checked::Schema(readable(text, schema)?))
+                Ok(Checked::Schema(readable(text, &schema)?))
             }
             Source::Regex(text) => Ok(Checked::Regex(text.into())),
             Source::Choice(text) => Ok(Checked::Regex(choice(text)?)),
-            Source::Lark(_) | Source::Json => Ok(Checked::Lark(with_readable_schemas(text)?)),
+            Source::Lark(text) => Ok(Checked::Lark(with_readable_schemas(text)?)),
         }
     }
 
@@ -141,11 +143,11 @@ impl Checked {
 }
 
 /// The schema that `text` is, so that the parser reads what it says.
-fn readable(text: &str, mut schema: Value) -> Result<Value> {
-    numbers::check(text, &schema)?;
-    dialect::prepare(&mut schema)?;
-    bound_spaces(&mut schema);
-    Ok(schema)
+fn readable(text: &str, schema: &Value) -> Result<Value> {
+    schema::numbers::check(text, schema)?;
+    let mut readable = schema::prepare(schema)?;
+    bound_spaces(&mut readable);
+    Ok(readable)
 }
 
 /// Leaves room for one space between the parts of a value, unless the schema says itself what there
@@ -180,7 +182,7 @@ fn with_readable_schemas(lark: &str) -> Result<String> {
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         if let Some(Ok(schema)) = values.next() {
             let (text, behind) = rest.split_at(values.byte_offset());
-            let mended = readable(text, schema.clone())?;
+            let mended = readable(text, &schema)?;
             match mended == schema {
                 true => readable_lark += text,
                 // On as many lines: the parser's messages count the caller's own.

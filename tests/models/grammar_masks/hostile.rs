@@ -193,7 +193,7 @@ fn numbers_of_schemas_are_kept_or_refused() {
         for schema in [
             format!(r#"{{"const":{number}}}"#),
             format!(r#"{{"enum":["a\"", {number}]}}"#),
-            format!(r#"{{"type":"integer","minimum":{number}}}"#),
+            format!(r#"{{"properties":{{"a":{{"enum":[[{number}]]}}}}}}"#),
         ] {
             let error = kit.refusal(Source::JsonSchema(&schema));
             let number = number.trim_start_matches('-');
@@ -201,6 +201,9 @@ fn numbers_of_schemas_are_kept_or_refused() {
             assert!(error.contains(&sentence), "{schema}: {error}");
         }
     }
+    let bound = r#"{"type":"number","minimum":-0.12345678901234567891}"#;
+    let error = kit.refusal(Source::JsonSchema(bound));
+    assert!(error.contains("more digits than are kept"), "{error}");
     let kept = r#"{"enum":["12345678901234567890 \\", 9007199254740992, 0.1, 1e3]}"#;
     assert!(kit.compile(Source::JsonSchema(kept)).is_ok());
     let grammar = kit.compile(Source::JsonSchema(r#"{"const":9007199254740991}"#));

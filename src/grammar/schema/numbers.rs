@@ -1,5 +1,6 @@
 //! Numbers of a JSON Schema that the parser would take for others, or would work on for minutes.
 
+use super::refused;
 use crate::{Error, Result};
 use serde_json::Value;
 
@@ -12,13 +13,11 @@ const MAX_MULTIPLE: u64 = 1 << 14;
 const MAX_COEFFICIENT: u64 = u32::MAX as u64 / 10;
 
 /// `text` is that of `schema`.
-pub(super) fn check(text: &str, schema: &Value) -> Result<()> {
+pub(in super::super) fn check(text: &str, schema: &Value) -> Result<()> {
     for number in numbers(text) {
-        if !is_kept(number) {
-            let number: String = number.chars().take(40).collect();
-            return Err(Error::Grammar(format!(
-                "the number {number} has more digits than are kept (those of a double)"
-            )));
+        // Whole numbers keep their digits until it is known what they are for.
+        if !is_whole(number) && !is_kept(number) {
+            return Err(too_long(number));
         }
     }
     let mut multiples = Multiples {
@@ -30,6 +29,34 @@ pub(super) fn check(text: &str, schema: &Value) -> Result<()> {
         bounded(multiples.total)?;
     }
     Ok(())
+}
+
+/// Refuses whole numbers in `value` that are no doubles: the parser would take others for them.
+pub(super) fn kept(value: &Value) -> Result<()> {
+    match value {
+        Value::Number(number) => {
+            let text = number.to_string();
+            match is_whole(&text) && !is_kept(&text) {
+                true => Err(too_long(text.trim_start_matches('-'))),
+                false => Ok(()),
+            }
+        }
+        Value::Array(values) => values.iter().try_for_each(kept),
+        Value::Object(members) => members.values().try_for_each(kept),
+        _ => Ok(()),
+    }
+}
+
+fn too_long(number: &str) -> Error {
+    let number: String = number.chars().take(40).collect();
+    refused(format!(
+        "the number {number} has more digits than are kept (those of a double)"
+    ))
+}
+
+/// Whether a number is kept in a [`Value`] as it is written, digit by digit.
+fn is_whole(number: &str) -> bool {
+    number.parse::<u64>().is_ok() || number.parse::<i64>().is_ok()
 }
 
 /// The numbers of a JSON text, as they are written.
@@ -152,7 +179,7 @@ fn bounded(multiple: u64) -> Result<u64> {
     if multiple <= MAX_MULTIPLE {
         return Ok(multiple);
     }
-    Err(Error::Grammar(format!(
+    Err(refused(format!(
         "numbers would have to be multiples of {}, apart from factors of 2 and 5 at most \
          {MAX_MULTIPLE} can be",
         match multiple {

@@ -1,0 +1,84 @@
+//! A class of characters, as ECMA 262 reads it and as the parser does.
+
+use std::fmt::Write as _;
+
+/// Characters that are escaped in a JSON string. Of a class that has all control characters the
+/// parser takes them as well, whether they are of it or not. One without U+0000 it reads one by
+/// one, so that is never of a class that is without them.
+const ESCAPED: [u32; 2] = [0x22, 0x5c];
+
+/// What is at one place of a pattern or of a class.
+pub(super) enum Atom {
+    Char(char),
+    Set {
+        ranges: &'static [(u32, u32)],
+        is_negated: bool,
+    },
+    /// A property of Unicode, as it is written.
+    Property(String),
+}
+
+/// What is between the brackets of a class.
+#[derive(Default)]
+pub(super) struct Class {
+    text: String,
+    /// Whether it has U+0000, and each of [`ESCAPED`].
+    has: [bool; 3],
+    has_property: bool,
+}
+
+impl Class {
+    pub fn add_range(&mut self, first: u32, last: u32) {
+        let codes = [0, ESCAPED[0], ESCAPED[1]];
+        for (has, code) in self.has.iter_mut().zip(codes) {
+            *has |= (first..=last).contains(&code);
+        }
+        _ = write!(self.text, "\\x{{{first:X}}}");
+        if last > first {
+            _ = write!(self.text, "-\\x{{{last:X}}}");
+        }
+    }
+
+    pub fn add(&mut self, atom: Atom) {
+        match atom {
+            Atom::Char(c) => self.add_range(c.into(), c.into()),
+            Atom::Set { ranges, is_negated } => {
+                let mut set = Class::default();
+                ranges
+                    .iter()
+                    .for_each(|&(first, last)| set.add_range(first, last));
+                for (has, other) in self.has.iter_mut().zip(set.has) {
+                    *has |= other != is_negated;
+                }
+                self.text += match is_negated {
+                    true => "[^",
+                    false => "[",
+                };
+                self.text += &set.text;
+                self.text.push(']');
+            }
+            Atom::Property(text) => {
+                self.text += &text;
+                self.has_property = true;
+            }
+        }
+    }
+
+    /// The class as the parser reads it, without U+0000 where that is what keeps [`ESCAPED`] out.
+    pub fn text(&self, is_negated: bool) -> String {
+        const ALL: &str = "\\x{0}-\\x{10FFFF}";
+        let text = &self.text;
+        let [has_nul, escaped @ ..] = self.has;
+        let has_escaped = escaped.iter().all(|&has| has != is_negated) && !self.has_property;
+        match (is_negated, text.is_empty()) {
+            (false, true) => format!("[^{ALL}]"),
+            (true, true) => format!("[{ALL}]"),
+            (true, _) if !has_escaped => format!("[^{text}\\x{{0}}]"),
+            (true, _) => format!("[^{text}]"),
+            (false, _) if !has_escaped && (has_nul || self.has_property) => {
+                format!("[[{text}]&&[^\\x{{0}}]]")
+            }
+            (false, _) => format!("[{text}]"),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What parts say together that hold of the same value: by reference, by `allOf`, and what stands
+//! around them.
+
+use super::Translation;
+use super::document::Address;
+use crate::Result;
+use serde_json::Value;
+use std::collections::HashSet;
+
+/// A set of types. A number that is whole is of a type of its own.
+pub(super) type Types = u8;
+
+pub(super) const NULL: Types = 1;
+pub(super) const BOOLEAN: Types = 2;
+pub(super) const INTEGER: Types = 4;
+pub(super) const FRACTION: Types = 8;
+pub(super) const STRING: Types = 16;
+pub(super) const ARRAY: Types = 32;
+pub(super) const OBJECT: Types = 64;
+pub(super) const ALL: Types = 127;
+
+fn named(name: &Value) -> Types {
+    match name.as_str() {
+        Some("null") => NULL,
+        Some("boolean") => BOOLEAN,
+        Some("integer") => INTEGER,
+        Some("number") => INTEGER | FRACTION,
+        Some("string") => STRING,
+        Some("array") => ARRAY,
+        Some("object") => OBJECT,
+        // The parser refuses it.
+        _ => ALL,
+    }
+}
+
+/// The names of `types`, if they have any: all numbers but whole ones have none.
+pub(super) fn names(types: Types) -> Option<Vec<&'static str>> {
+    if types & (INTEGER | FRACTION) == FRACTION {
+        return None;
+    }
+    let number = if types & FRACTION > 0 {
+        "number"
+    } else {
+        "integer"
+    };
+    let all = [
+        (NULL, "null"),
+        (BOOLEAN, "boolean"),
+        (INTEGER, number),
+        (STRING, "string"),
+        (ARRAY, "array"),
+        (OBJECT, "object"),
+    ];
+    let all = all.into_iter().filter(|(one, _)| types & one > 0);
+    Some(all.map(|(_, name)| name).collect())
+}
+
+fn type_of(value: &Value) -> Types {
+    match value {
+        Value::Null => NULL,
+        Value::Bool(_) => BOOLEAN,
+        Value::Number(number) => match number.as_f64() {
+            Some(double) if double.fract() != 0.0 => FRACTION,
+            _ => INTEGER,
+        },
+        Value::String(_) => STRING,
+        Value::Array(_) => ARRAY,
+        Value::Object(_) => OBJECT,
+    }
+}
+
+/// Whether two values are one to JSON Schema, to which 1 and 1.0 are.
+pub(super) fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            let is_there = |(name, value)| b.get(name).is_some_and(|other| same(value, other));
+            a.len() == b.len() && a.iter().all(is_there)
+        }
+        _ => a == b,
+    }
+}
+
+impl<'a> Translation<'a> {
+    /// `parts` and what they say by reference and in `allOf`, each once. `None` where there is too
+    /// much to look at.
+    pub(super) fn all_of(&mut self, parts: &[&'a Value]) -> Result<Option<Vec<&'a Value>>> {
+        let mut seen = HashSet::<Address>::new();
+        let mut all = Vec::new();
+        let mut waiting: Vec<&Value> = parts.iter().rev().copied().collect();
+        while let Some(part) = waiting.pop() {
+            if !seen.insert(part) {
+                continue;
+            }
+            if !self.step(1) {
+                return Ok(None);
+            }
+            all.push(part);
+            if let Some(Value::Array(parts)) = part.get("allOf") {
+                waiting.extend(parts.iter().rev());
+            }
+            waiting.extend(self.document.references(part)?);
+        }
+        Ok(Some(all))
+    }
+
+    /// The types that all of `parts` leave.
+    pub(super) fn types(&self, parts: &[&Value]) -> Types {
+        parts.iter().fold(ALL, |types, part| {
+            let own = match part {
+                Value::Bool(false) => 0,
+                part => match part.get("type") {
+                    Some(Value::Array(types)) => types.iter().map(named).fold(0, |a, b| a | b),
+                    Some(one) if self.is_nullable(part) => named(one) | NULL,
+                    Some(one) => named(one),
+                    None => ALL,
+                },
+            };
+            types & own
+        })
+    }
+
+    /// Whether a part is one of OpenAPI 3.0's, which has no type `null` but this. Its schemas name
+    /// no draft.
+    pub(super) fn is_nullable(&self, part: &Value) -> bool {
+        part.get("nullable") == Some(&Value::Bool(true)) && !self.document.says_draft
+    }
+
+    /// The values that all of `parts` leave, where they list them and the lists are not long. A
+    /// value may be among them that something else than lists and types refuses, and one may be
+    /// there twice.
+    pub(super) fn values(&self, parts: &[&'a Value]) -> Option<Vec<&'a Value>> {
+        const MAX_LISTED: usize = 512;
+        static BOOLEANS: [Value; 2] = [Value::Bool(true), Value::Bool(false)];
+        static NULLS: [Value; 1] = [Value::Null];
+        let types = self.types(parts);
+        let mut left: Option<Vec<&Value>> = match types {
+            0 => Some(Vec::new()),
+            NULL => Some(NULLS.iter().collect()),
+            BOOLEAN => Some(BOOLEANS.iter().collect()),
+            _ => None,
+        };
+        for part in parts {
+            for keyword in ["const", "enum"] {
+                let own = match (keyword, part.get(keyword)) {
+                    ("enum", Some(Value::Array(values))) => values,
+                    ("const", Some(value)) if self.document.draft.has(keyword) => {
+                        std::slice::from_ref(value)
+                    }
+                    _ => continue,
+                };
+                if own.len() > MAX_LISTED {
+                    return None;
+                }
+                left = Some(match left {
+                    Some(left) => {
+                        let is_own = |value: &&Value| own.iter().any(|other| same(value, other));
+                        left.into_iter().filter(is_own).collect()
+                    }
+                    None => own.iter().collect(),
+                });
+            }
+        }
+        let mut left = left?;
+        left.retain(|value| type_of(value) & types > 0);
+        Some(left)
+    }
+}

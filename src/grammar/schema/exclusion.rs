@@ -1,0 +1,238 @@
+//! `oneOf`, of which exactly one part holds.
+//!
+//! The parser has only parts of which one or more hold. They are the same where no two hold of one
+//! value, and can be made so where each part can be turned into what it is not.
+
+use super::conjunction::{OBJECT, same};
+use super::document::Address;
+use super::{Made, Translation, bytes, refused};
+use crate::Result;
+use serde_json::{Map, Value, json};
+use std::collections::HashSet;
+
+/// How deep into properties and alternatives it is looked for what makes two parts exclude each
+/// other.
+const MAX_DEPTH: usize = 12;
+
+/// Most parts that are each taken together with what all others are not.
+const MAX_TURNED: usize = 8;
+
+impl<'a> Translation<'a> {
+    pub(super) fn one_of(
+        &mut self,
+        value: &'a Value,
+        part: &'a Value,
+        members: &'a Map<String, Value>,
+        made: &mut Made,
+    ) -> Result<()> {
+        let Value::Array(parts) = value else {
+            // The parser refuses it.
+            made.own.insert("oneOf".into(), value.clone());
+            return Ok(());
+        };
+        let any_of = if self.coerces_one_of || self.exclude_each_other(value, parts)? {
+            self.parts(value)?
+        } else if let Some(turned) = self.each_without_the_others(parts)?
+            && self.alternative(part)?
+        {
+            turned
+        } else {
+            let why = "oneOf with parts that may hold together cannot be followed; \"x-guidance\": \
+                       {\"coerce_one_of\": true} in the schema has it read as anyOf";
+            return Err(self.placed(part, refused(why.into())));
+        };
+        match members.contains_key("anyOf") {
+            true => made.beside.push(json!({"anyOf": any_of})),
+            false => _ = made.own.insert("anyOf".into(), any_of),
+        }
+        Ok(())
+    }
+
+    fn exclude_each_other(&mut self, one_of: &'a Value, parts: &'a [Value]) -> Result<bool> {
+        let mut flat = Vec::new();
+        for part in parts {
+            let mut with = self.around.clone();
+            with.push(part);
+            match self.all_of(&with)? {
+                Some(all) => flat.push(all),
+                None => return Ok(false),
+            }
+        }
+        if parts.len() < 2 || self.differ_by_a_value(&flat)? {
+            return Ok(true);
+        }
+        let mut open = vec![std::ptr::from_ref(one_of)];
+        for (i, a) in flat.iter().enumerate() {
+            for b in &flat[i + 1..] {
+                if !self.exclude(a, b, &mut open, 0)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the parts are of a listed value each, or have a property that has to be there and
+    /// is: what most unions have, told without comparing every two of them.
+    fn differ_by_a_value(&mut self, flat: &[Vec<&'a Value>]) -> Result<bool> {
+        if are_distinct(flat.iter().map(|parts| self.values(parts))) {
+            return Ok(true);
+        }
+        if flat.iter().any(|parts| self.types(parts) & !OBJECT > 0) {
+            return Ok(false);
+        }
+        let names = required(&flat[0]);
+        for name in names.into_iter().take(64) {
+            let mut listed = Vec::new();
+            for parts in flat {
+                let is_required = required(parts).contains(&name);
+                let parts = self.all_of(&property(parts, name))?;
+                match parts.and_then(|parts| self.values(&parts)) {
+                    Some(values) if is_required => listed.push(Some(values)),
+                    _ => break,
+                }
+            }
+            if listed.len() == flat.len() && are_distinct(listed.into_iter()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether no value is both `a` and `b`, each of which is all that holds together. `open`: the
+    /// alternatives that are looked into already.
+    fn exclude(
+        &mut self,
+        a: &[&'a Value],
+        b: &[&'a Value],
+        open: &mut Vec<Address>,
+        depth: usize,
+    ) -> Result<bool> {
+        let common = self.types(a) & self.types(b);
+        if common == 0 {
+            return Ok(true);
+        }
+        if depth == MAX_DEPTH || !self.step(a.len() + b.len()) {
+            return Ok(false);
+        }
+        if let (Some(mine), Some(others)) = (self.values(a), self.values(b)) {
+            let is_there = |value: &&Value| others.iter().any(|other| same(other, value));
+            return Ok(self.step(mine.len() * others.len()) && !mine.iter().any(is_there));
+        }
+        if common == OBJECT {
+            let mut names = required(a);
+            names.extend(required(b));
+            names.sort_unstable();
+            names.dedup();
+            for name in names {
+                if !self.step(a.len() + b.len()) {
+                    return Ok(false);
+                }
+                let (mine, others) = (property(a, name), property(b, name));
+                let (Some(mine), Some(others)) = (self.all_of(&mine)?, self.all_of(&others)?)
+                else {
+                    return Ok(false);
+                };
+                if self.exclude(&mine, &others, open, depth + 1)? {
+                    return Ok(true);
+                }
+            }
+        }
+        for (one, other) in [(a, b), (b, a)] {
+            for part in one {
+                for keyword in ["anyOf", "oneOf"] {
+                    let Some(alternatives @ Value::Array(parts)) = part.get(keyword) else {
+                        continue;
+                    };
+                    if open.contains(&std::ptr::from_ref(alternatives)) {
+                        continue;
+                    }
+                    open.push(alternatives);
+                    let mut exclude = true;
+                    for part in parts {
+                        let mut with = one.to_vec();
+                        with.push(part);
+                        let with = self.all_of(&with)?;
+                        exclude = match with {
+                            Some(with) => self.exclude(&with, other, open, depth + 1)?,
+                            None => false,
+                        };
+                        if !exclude {
+                            break;
+                        }
+                    }
+                    open.pop();
+                    if exclude {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Each of `parts` together with what the others are not, if that can be said.
+    fn each_without_the_others(&mut self, parts: &'a [Value]) -> Result<Option<Value>> {
+        if parts.len() > MAX_TURNED {
+            return Ok(None);
+        }
+        let mut turned = Vec::new();
+        for part in parts {
+            match self.negated(part)? {
+                Some(part) => turned.push(part),
+                None => return Ok(None),
+            }
+        }
+        let copied: usize = turned.iter().map(bytes).sum();
+        self.spend(copied * parts.len())?;
+        let mut each = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            let others = turned.iter().enumerate().filter(|(j, _)| *j != i);
+            let mut all = vec![self.part(part)?];
+            all.extend(others.map(|(_, turned)| turned.clone()));
+            each.push(json!({"allOf": all}));
+        }
+        Ok(Some(each.into()))
+    }
+}
+
+/// Whether all lists are there and no two of them have a value in common. `false` where that is
+/// not told by one look at each.
+fn are_distinct<'a>(lists: impl Iterator<Item = Option<Vec<&'a Value>>>) -> bool {
+    let mut seen = HashSet::new();
+    for list in lists {
+        let Some(list) = list else { return false };
+        for value in list {
+            let key = match value {
+                // 1 is 1.0.
+                Value::Number(number) => format!("{:?}", number.as_f64()),
+                Value::Array(_) | Value::Object(_) => return false,
+                other => other.to_string(),
+            };
+            if !seen.insert(key) {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// The names of the properties that an object of all of `parts` has to have.
+pub(super) fn required<'a>(parts: &[&'a Value]) -> Vec<&'a str> {
+    let lists = parts
+        .iter()
+        .filter_map(|part| part.get("required")?.as_array());
+    lists.flatten().filter_map(Value::as_str).collect()
+}
+
+/// What `parts` say of the property `name` of an object; less where patterns may say something.
+pub(super) fn property<'a>(parts: &[&'a Value], name: &str) -> Vec<&'a Value> {
+    let own = parts.iter().filter_map(|part| {
+        let named = part.get("properties").and_then(|named| named.get(name));
+        match part.get("patternProperties") {
+            Some(_) => named,
+            None => named.or_else(|| part.get("additionalProperties")),
+        }
+    });
+    own.collect()
+}

@@ -1,0 +1,51 @@
+//! Of what language the parser's schema is.
+
+mod parts;
+mod values;
+
+use crate::grammar::{Cursor, Grammars, Source};
+use crate::tokenizer::{self, Tokenizer};
+use std::path::Path;
+use std::sync::Arc;
+
+struct Kit {
+    tokenizer: Arc<dyn Tokenizer>,
+    grammars: Grammars,
+}
+
+impl Kit {
+    fn new() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let tokenizer = tokenizer::open_in(&root.join("demo/meta")).unwrap();
+        let grammars = Grammars::new(tokenizer.vocab_size(), vec![tokenizer.eos_id()]);
+        Self {
+            tokenizer,
+            grammars,
+        }
+    }
+
+    /// That texts are of a schema's language, and others are not.
+    fn check(&self, schema: &str, taken: &[&str], refused: &[&str]) {
+        let source = Source::JsonSchema(schema);
+        let grammar = self.grammars.compile(&*self.tokenizer, source);
+        let grammar = Arc::new(grammar.unwrap_or_else(|e| panic!("{schema}: {e}")));
+        let all = taken.iter().map(|text| (text, true));
+        for (text, expected) in all.chain(refused.iter().map(|text| (text, false))) {
+            let mut cursor = Cursor::new(&grammar).unwrap();
+            let mut tokens = self.tokenizer.encode(text).unwrap().into_iter();
+            let is_taken = tokens
+                .all(|token| token == self.tokenizer.bos_id() || cursor.take(token).unwrap())
+                && cursor.accepts().unwrap();
+            assert_eq!(is_taken, expected, "{schema}: {text}");
+        }
+    }
+
+    /// That a schema is refused, with a sentence that has these words.
+    fn refuse(&self, schema: &str, words: &str) {
+        let source = Source::JsonSchema(schema);
+        match self.grammars.compile(&*self.tokenizer, source) {
+            Ok(_) => panic!("{schema} is taken"),
+            Err(error) => assert!(error.to_string().contains(words), "{schema}: {error}"),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What parts say together, and what refers to what.
+
+use super::super::prepare;
+use super::Kit;
+use serde_json::{Value, json};
+
+#[test]
+fn what_says_nothing_is_not_there_for_the_parser() {
+    let kit = Kit::new();
+    for annotation in [
+        r#""deprecated":true"#,
+        r#""x-order":1"#,
+        r#""example":{"next":{}}"#,
+        r#""discriminator":{"propertyName":"a"}"#,
+        r#""xml":{"name":"n"}"#,
+    ] {
+        let schema = format!(
+            r##"{{"$defs":{{"n":{{"type":"object","additionalProperties":false,"properties":
+                {{"next":{{"$ref":"#/$defs/n",{annotation}}}}}}}}},"$ref":"#/$defs/n"}}"##
+        );
+        let texts = [r#"{"next":{"next":{}}}"#, "{}"];
+        kit.check(&schema, &texts, &[r#"{"next":1}"#, r#"{"a":{}}"#]);
+    }
+    // What is referred to may be in a member that no draft has.
+    let schema = r##"{"$ref":"#/components/schemas/A","components":{"schemas":
+        {"A":{"type":"array","items":{"$ref":"#/components/schemas/B"}},"B":{"type":"integer"}}}}"##;
+    kit.check(schema, &["[1]"], &["1", r#"["a"]"#]);
+    // Of each of a chain of definitions there is one.
+    let link = |i: usize| {
+        let next = json!({"$ref": format!("#/$defs/d{}", i + 1), "deprecated": true});
+        let properties = json!({"type": "object", "properties": {"x": next, "y": next}});
+        (format!("d{i}"), properties)
+    };
+    let mut links: serde_json::Map<String, Value> = (0..60).map(link).collect();
+    links.insert("d60".into(), json!({"type": "null"}));
+    let made = prepare(&json!({"$ref": "#/$defs/d0", "$defs": links})).unwrap();
+    assert_eq!(made["$defs"].as_object().unwrap().len(), 61);
+}
+
+#[test]
+fn one_of_parts_that_exclude_each_other_is_followed() {
+    let kit = Kit::new();
+    let pets = r##""$defs":{"cat":{"type":"object","properties":{"kind":{"const":"cat"},
+        "n":{"type":"integer"}},"required":["kind"]},"dog":{"type":"object","properties":
+        {"kind":{"enum":["dog","wolf"]},"n":{"$ref":"#/$defs/pet"}},"required":["kind"]},
+        "pet":{"oneOf":[{"$ref":"#/$defs/cat"},{"$ref":"#/$defs/dog"}]}}"##;
+    for one_of in [
+        r##""$ref":"#/$defs/pet""##,
+        r##""oneOf":[{"$ref":"#/$defs/cat"},{"$ref":"#/$defs/dog"},{"type":"null"}]"##,
+        r##""discriminator":{"propertyName":"kind"},"anyOf":[{"$ref":"#/$defs/pet"}]"##,
+    ] {
+        let schema = format!("{{{one_of},{pets}}}");
+        let texts = [
+            r#"{"kind":"cat","n":1}"#,
+            r#"{"kind":"wolf","n":{"kind":"cat"}}"#,
+        ];
+        kit.check(
+            &schema,
+            &texts,
+            &[r#"{"kind":"dog","n":1}"#, r#"{"kind":"cow"}"#],
+        );
+    }
+    kit.check(
+        r#"{"oneOf":[{"const":1,"title":"low"},{"const":2}]}"#,
+        &["1", "2"],
+        &["3"],
+    );
+    kit.check(
+        r#"{"type":"object","properties":{"a":{"type":"null"},"b":{"type":"null"}},
+            "oneOf":[{"required":["a"]},{"required":["b"]}],"additionalProperties":false}"#,
+        &[r#"{"a":null}"#, r#"{"b":null}"#],
+        &[r#"{"a":null,"b":null}"#, "{}"],
+    );
+    // Closed objects, of which each needs what the other has not.
+    let closed = |name: &str| {
+        json!({"type": "object", "properties": {name: {"type": "null"}}, "required": [name],
+            "additionalProperties": false})
+    };
+    let schema = json!({"oneOf": [closed("a"), closed("b"), {"type": "string", "enum": ["U"]}]});
+    kit.check(
+        &schema.to_string(),
+        &[r#"{"a":null}"#, r#"{"b":null}"#, r#""U""#],
+        &["{}"],
+    );
+    // What OpenAPI 3.0 has for a type is two, and draft 4 knows no `const`.
+    let nullable = r#"{"oneOf":[{"type":"string","nullable":true},{"type":"null"}]}"#;
+    kit.check(nullable, &[r#""a""#], &["null"]);
+    let draft = r#""$schema":"http://json-schema.org/draft-04/schema#""#;
+    let constants = r#""oneOf":[{"const":1},{"const":2}]"#;
+    kit.refuse(&format!("{{{draft},{constants}}}"), "nsatisfiable");
+    let coerced = r#""x-guidance":{"coerce_one_of":true},"#;
+    for (option, one_of) in [
+        ("", r#""oneOf":[{"type":"integer"},{"type":"number"}]"#),
+        (
+            "",
+            r#""oneOf":[{"const":1},{"enum":[2,1.0]},{"pattern":"a"}]"#,
+        ),
+        (
+            "",
+            r##""$defs":{"a":{"oneOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"},
+            {"format":"email"}]}},"$ref":"#/$defs/a""##,
+        ),
+    ] {
+        kit.refuse(
+            &format!("{{{option}{one_of}}}"),
+            "may hold together cannot be followed",
+        );
+    }
+    let schema = format!(r#"{{{coerced}"oneOf":[{{"type":"integer"}},{{"type":"number"}}]}}"#);
+    kit.check(&schema, &["1", "1.5"], &["null"]);
+}
+
+/// Whether parts exclude each other, and what they are not, is looked for in parts that lead into
+/// each other in more ways than could ever be looked at.
+#[test]
+fn comparing_parts_comes_to_an_end() {
+    let lattice = |keyword: &str| {
+        let level = |i: usize| {
+            let next = json!([{"$ref": format!("#/$defs/a{}", i + 1)},
+                {"$ref": format!("#/$defs/b{}", i + 1)}]);
+            ["a", "b"].map(|name| (format!("{name}{i}"), json!({keyword: next})))
+        };
+        let mut parts: serde_json::Map<String, Value> = (0..50).flat_map(level).collect();
+        parts.insert("a50".into(), json!({"type": "object", "required": ["a"]}));
+        parts.insert("b50".into(), json!({"type": "object", "minProperties": 1}));
+        parts
+    };
+    for keyword in ["oneOf", "anyOf", "allOf"] {
+        let pair = json!([{"$ref": "#/$defs/a0"}, {"$ref": "#/$defs/b0"}]);
+        for around in ["oneOf", "not", "propertyNames", "if"] {
+            let mut schema = json!({"$defs": lattice(keyword), "then": false});
+            schema[around] = match around {
+                "oneOf" => pair.clone(),
+                _ => json!({"$ref": "#/$defs/a0"}),
+            };
+            // Refused or not.
+            _ = prepare(&schema);
+        }
+    }
+}
+
+#[test]
+fn references_are_followed_as_they_are_written() {
+    let kit = Kit::new();
+    for (reference, rest) in [
+        (
+            "#/$defs/a~1b",
+            r#""$defs":{"a/b":{"type":"integer"},"a~1b":{}}"#,
+        ),
+        ("#/$defs/a%20b", r#""$defs":{"a b":{"type":"integer"}}"#),
+        (
+            "#name",
+            r#""$defs":{"a":{"$anchor":"name","type":"integer"}}"#,
+        ),
+        (
+            "https://a.b/c",
+            r#""$defs":{"a":{"$id":"https://a.b/c","type":"integer"}}"#,
+        ),
+        (
+            "/c",
+            r#""$id":"https://a.b/x","$defs":{"a":{"$id":"c","type":"integer"}}"#,
+        ),
+        (
+            "https://a.b/x#/$defs/a",
+            r#""$id":"https://a.b/x","$defs":{"a":{"type":"integer"}}"#,
+        ),
+        (
+            "#/$defs/a/items/0",
+            r#""$defs":{"a":{"items":[{"type":"integer"}]}}"#,
+        ),
+    ] {
+        let schema = format!(r#"{{"$ref":"{reference}",{rest}}}"#);
+        kit.check(&schema, &["1"], &[r#""a""#]);
+    }
+    // Inside of a part with an `$id` it is into that part.
+    kit.check(
+        r##"{"$ref":"#/$defs/a","$defs":{"b":{"type":"integer"},"a":{"$id":"https://a.b/c",
+            "items":{"$ref":"#/$defs/b"},"$defs":{"b":{"type":"string"}}}}}"##,
+        &[r#"["a"]"#],
+        &["[1]"],
+    );
+    kit.check(
+        r#"{"$id":"T","type":"array","items":{"$ref":"T"}}"#,
+        &["[[],[[]]]"],
+        &["[1]"],
+    );
+    kit.check(
+        r##"{"type":"object","properties":{"a":{"type":"integer"},"b":{"$ref":"#/properties/a"}},
+            "additionalProperties":false}"##,
+        &[r#"{"a":1,"b":2}"#],
+        &[r#"{"b":"x"}"#],
+    );
+    kit.refuse(
+        r##"{"items":{"$ref":"https://a.b/c"}}"##,
+        r#"at #/items: $ref "https://a.b/c" is none of the document's own parts"#,
+    );
+    kit.refuse(
+        r##"{"$ref":"#/$defs/a"}"##,
+        "refers to a part that is not there",
+    );
+}
+
+#[test]
+fn conditions_become_alternatives() {
+    let kit = Kit::new();
+    let object = r#""type":"object","additionalProperties":false,"properties":{"a":{"enum":["x","y"]},
+        "b":{"type":"null"},"c":{"type":"null"}}"#;
+    let (both, a, b) = (r#"{"a":"x","b":null}"#, r#"{"a":"x"}"#, r#"{"b":null}"#);
+    for (rest, taken, refused) in [
+        (
+            r#""dependentRequired":{"a":["b"]}"#,
+            vec![both, b, "{}"],
+            vec![a],
+        ),
+        (
+            r#""dependencies":{"a":["b"]}"#,
+            vec![both, b, "{}"],
+            vec![a],
+        ),
+        (
+            r#""dependentSchemas":{"a":{"required":["b"]}}"#,
+            vec![both, b, "{}"],
+            vec![a],
+        ),
+        (
+            r#""if":{"properties":{"a":{"const":"x"}},"required":["a"]},"then":{"required":["b"]},
+                "else":{"required":["c"]}"#,
+            vec![both, r#"{"c":null}"#, r#"{"a":"y","c":null}"#],
+            vec![a, b, "{}", r#"{"a":"y","b":null}"#],
+        ),
+        (
+            r#""allOf":[{"if":{"properties":{"a":{"const":"x"}}},"then":{"required":["b"]}}]"#,
+            vec![both, b, r#"{"a":"y"}"#],
+            vec![a, "{}"],
+        ),
+        (r#""not":{"required":["a"]}"#, vec![b, "{}"], vec![a, both]),
+        (
+            r#""if":true,"then":{"required":["a"]},"else":false"#,
+            vec![a, both],
+            vec![b],
+        ),
+        (r#""then":false"#, vec![a, b, both, "{}"], vec![]),
+    ] {
+        kit.check(&format!("{{{object},{rest}}}"), &taken, &refused);
+    }
+    kit.check(
+        r#"{"type":"object","properties":{"a":{"not":{}},"b":{"type":"null"}}}"#,
+        &[b, r#"{"c":1}"#],
+        &[r#"{"a":1}"#],
+    );
+    kit.check(
+        r#"{"not":{"type":["object","array"]}}"#,
+        &["1", "null"],
+        &["[]", "{}"],
+    );
+    kit.refuse(
+        r#"{"items":{"type":"string","not":{"pattern":"a"}}}"#,
+        r#"at #/items: not cannot be followed here; "x-guidance": {"lenient": true}"#,
+    );
+    let if_any =
+        |i: usize| json!({"if": {"required": [format!("p{i}")]}, "then": {"required": ["z"]}});
+    let many: Vec<Value> = (0..7).map(if_any).collect();
+    kit.refuse(
+        &json!({"allOf": many}).to_string(),
+        "more than 6 conditions of one value",
+    );
+}
+
+#[test]
+fn what_is_openapis_is_told_from_what_is_not() {
+    let kit = Kit::new();
+    let nullable = r#"{"type":"string","nullable":true}"#;
+    kit.check(nullable, &["null", r#""a""#], &["1"]);
+    let says = r#"{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"string",
+        "nullable":true}"#;
+    kit.check(says, &[r#""a""#], &["null"]);
+    kit.refuse(
+        r#"{"name":"x","strict":true,"schema":{"type":"object"}}"#,
+        r#"an object as "schema": that one alone may be the schema"#,
+    );
+    kit.check(r#"{"type":"object","schema":{}}"#, &["{}"], &["1"]);
+}
+
+#[test]
+fn no_text_is_led_to_where_it_cannot_end() {
+    let kit = Kit::new();
+    kit.check(
+        r#"{"type":"object","properties":{"a":{"type":"integer","maximum":9}},"required":["a"],
+            "patternProperties":{"^a$":{"minimum":3}},"additionalProperties":false}"#,
+        &[r#"{"a":5}"#],
+        &[r#"{"a":5,"#, r#"{"a":2}"#],
+    );
+    let schema = r##"{"type":"object","properties":{"a":{"$ref":"#/$defs/loop"},"b":{"type":"null"}},
+        "$defs":{"loop":{"type":"array","items":{"$ref":"#/$defs/loop"},"minItems":1}}}"##;
+    kit.check(schema, &[r#"{"b":null}"#, "{}"], &[]);
+    let made = prepare(&serde_json::from_str(schema).unwrap()).unwrap();
+    assert_eq!(made["properties"]["a"], json!(false));
+    for nothing in [
+        r##"{"$ref":"#"}"##,
+        r##"{"type":"array","items":{"$ref":"#"},"minItems":1}"##,
+        r#"{"type":"integer","exclusiveMinimum":0.5,"maximum":1.99,"multipleOf":0.3}"#,
+        r#"{"type":"number","exclusiveMinimum":3,"exclusiveMaximum":6,"multipleOf":3}"#,
+    ] {
+        kit.refuse(nothing, "schema is false");
+    }
+    kit.check(
+        r#"{"type":"integer","minimum":0.5,"maximum":3,"multipleOf":0.3}"#,
+        &["3"],
+        &["0.6"],
+    );
+}
