@@ -3,7 +3,7 @@
 mod parts;
 mod values;
 
-use crate::grammar::{Cursor, Grammars, Source};
+use crate::grammar::{Cursor, Grammar, Grammars, Source};
 use crate::tokenizer::{self, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
@@ -24,11 +24,15 @@ impl Kit {
         }
     }
 
-    /// That texts are of a schema's language, and others are not.
-    fn check(&self, schema: &str, taken: &[&str], refused: &[&str]) {
+    fn grammar(&self, schema: &str) -> Arc<Grammar> {
         let source = Source::JsonSchema(schema);
         let grammar = self.grammars.compile(&*self.tokenizer, source);
-        let grammar = Arc::new(grammar.unwrap_or_else(|e| panic!("{schema}: {e}")));
+        Arc::new(grammar.unwrap_or_else(|e| panic!("{schema}: {e}")))
+    }
+
+    /// That texts are of a schema's language, and others are not.
+    fn check(&self, schema: &str, taken: &[&str], refused: &[&str]) {
+        let grammar = self.grammar(schema);
         let all = taken.iter().map(|text| (text, true));
         for (text, expected) in all.chain(refused.iter().map(|text| (text, false))) {
             let mut cursor = Cursor::new(&grammar).unwrap();

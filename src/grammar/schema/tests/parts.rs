@@ -2,6 +2,7 @@
 
 use super::super::prepare;
 use super::Kit;
+use crate::grammar::Cursor;
 use serde_json::{Value, json};
 
 #[test]
@@ -284,12 +285,12 @@ fn what_is_openapis_is_told_from_what_is_not() {
 #[test]
 fn no_text_is_led_to_where_it_cannot_end() {
     let kit = Kit::new();
-    kit.check(
-        r#"{"type":"object","properties":{"a":{"type":"integer","maximum":9}},"required":["a"],
-            "patternProperties":{"^a$":{"minimum":3}},"additionalProperties":false}"#,
-        &[r#"{"a":5}"#],
-        &[r#"{"a":5,"#, r#"{"a":2}"#],
-    );
+    // A name that is taken is no other property's.
+    let schema = r#"{"type":"object","properties":{"a":{"type":"integer","maximum":9}},
+        "patternProperties":{"^a$":{"minimum":3}},"additionalProperties":false}"#;
+    kit.check(schema, &[r#"{"a":5}"#], &[r#"{"a":5,"a":5}"#, r#"{"a":2}"#]);
+    let made = prepare(&serde_json::from_str(schema).unwrap()).unwrap();
+    assert!(made.get("patternProperties").is_none(), "{made}");
     let schema = r##"{"type":"object","properties":{"a":{"$ref":"#/$defs/loop"},"b":{"type":"null"}},
         "$defs":{"loop":{"type":"array","items":{"$ref":"#/$defs/loop"},"minItems":1}}}"##;
     kit.check(schema, &[r#"{"b":null}"#, "{}"], &[]);
@@ -308,4 +309,21 @@ fn no_text_is_led_to_where_it_cannot_end() {
         &["3"],
         &["0.6"],
     );
+}
+
+/// Where it is told by more than letters that a name is taken, a text can still come to nothing.
+#[test]
+fn where_nothing_can_follow_is_said() {
+    let kit = Kit::new();
+    let grammar = kit.grammar(
+        r#"{"type":"object","properties":{"a":{"const":1}},"patternProperties":{"^a{1}$":true},
+            "additionalProperties":false}"#,
+    );
+    let mut cursor = Cursor::new(&grammar).unwrap();
+    for token in kit.tokenizer.encode("{\"a\":1,").unwrap() {
+        assert!(token == kit.tokenizer.bos_id() || cursor.take(token).unwrap());
+    }
+    let error = cursor.mask(&mut vec![0; grammar.mask_words()]).unwrap_err();
+    let words = "no token can follow here, and the text may not end here";
+    assert!(error.to_string().contains(words), "{error}");
 }
