@@ -133,11 +133,16 @@ impl Place {
 }
 
 impl Step {
-    /// Whether it takes away what the text begins with, and puts nothing in its place.
+    /// Whether it takes away what the text begins with. What replaces several characters comes from
+    /// the last of them, as tokenizers reckons.
     fn removes_start(&self, text: &str) -> bool {
         match self {
             Step::Trim => text.starts_with(' '),
-            Step::Replace { from, to } => to.is_empty() && text.starts_with(from.as_str()),
+            Step::Squeeze => text.starts_with("  "),
+            Step::Replace { from, to } => {
+                let one = !to.is_empty() && from.chars().nth(1).is_none();
+                !one && text.starts_with(from.as_str())
+            }
             _ => false,
         }
     }

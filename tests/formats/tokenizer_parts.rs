@@ -99,6 +99,22 @@ fn what_transformers_writes_for_sentencepiece_models() {
     }
 }
 
+/// What replaces several characters comes from the last of them.
+#[test]
+fn a_text_whose_start_was_replaced() {
+    let mut json = characters();
+    json["pre_tokenizer"]["prepend_scheme"] = "first".into();
+    for (from, to, ids) in [
+        ("!", "b", &[3, 1, 0][..]),
+        ("!", "", &[0]),
+        ("!a", "b", &[1]),
+        ("?", "b", &[3, 0]),
+    ] {
+        json["normalizer"] = json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+        assert_eq!(open(&json).encode("!a").unwrap(), ids, "{from:?}");
+    }
+}
+
 #[test]
 fn steps_that_would_come_behind_a_cut_are_refused() {
     for (step, split, words) in [
