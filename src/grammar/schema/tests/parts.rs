@@ -317,7 +317,7 @@ fn where_nothing_can_follow_is_said() {
     let kit = Kit::new();
     let grammar = kit.grammar(
         r#"{"type":"object","properties":{"a":{"const":1}},"patternProperties":{"^a{1}$":true},
-            "additionalProperties":false}"#,
+            "additionalProperties":false,"x-guidance":{"whitespace_flexible":false}}"#,
     );
     let mut cursor = Cursor::new(&grammar).unwrap();
     for token in kit.tokenizer.encode("{\"a\":1,").unwrap() {
