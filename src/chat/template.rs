@@ -7,8 +7,12 @@ use crate::tokenizer::{Bound, Encoded, Joining, Tokenizer};
 use crate::{Cancel, Error, Result, Token, reserve, thread};
 
 /// More stack than the deepest nesting takes that a template's limits allow: a level costs the
-/// parser 5 KiB, and the evaluator one.
-const STACK: usize = 3 << 19;
+/// parser 5 KiB, and the evaluator one. Without optimisation frames are several times as large.
+const STACK: usize = if cfg!(any(debug_assertions, llamabi_planted)) {
+    6 << 20
+} else {
+    3 << 19
+};
 
 /// Does what depends on how deep templates and messages are nested.
 fn deep<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
