@@ -1,4 +1,5 @@
 // /tokenize and /detokenize, as llama-server has them.
+import { setImmediate as othersTurn } from 'node:timers/promises';
 import { badRequest, jsonOf } from './http.mjs';
 import { kind, wellFormed } from './json.mjs';
 import { checkNames, flag, tokensOf } from './request.mjs';
@@ -10,9 +11,23 @@ export function tokenize(service, body) {
   return { sequences: 1, param: 'content', text: wellFormed(body.content), bos: flag(body, 'add_special'), pieces: flag(body, 'with_pieces') };
 }
 
+const STRIDE = 4096; // tokens that are written before other requests have their turn
+
 export async function answerTokens({ model }, job, res, signal) {
   const tokens = await model.encodeAsync(job.text, { bos: job.bos, signal });
-  return jsonOf({ tokens: job.pieces ? Array.from(tokens, (id) => ({ id, piece: pieceOf(model, id) })) : [...tokens] });
+  const written = new Map(); // of each token that has been met, what the list has for it
+  const writtenOf = (id) => {
+    if (!written.has(id)) written.set(id, JSON.stringify({ id, piece: pieceOf(model, id) }));
+    return written.get(id);
+  };
+  const parts = [Buffer.from('{"tokens":[')];
+  for (let at = 0; at < tokens.length; at += STRIDE) {
+    if (at > 0) await othersTurn();
+    signal.throwIfAborted();
+    const some = tokens.subarray(at, at + STRIDE);
+    parts.push(Buffer.from((at > 0 ? ',' : '') + (job.pieces ? Array.from(some, writtenOf) : some).join()));
+  }
+  return Buffer.concat([...parts, Buffer.from(']}')]);
 }
 
 const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });

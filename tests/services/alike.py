@@ -102,7 +102,7 @@ BODIES = [
     ("/v1/chat/completions", CHAT | {"messages": [message]}) for message in ({"role": HALF * 101, "content": "a"}, {"role": "user", "content": "a", HALF: 1}, {"role": "user", "content": [{"type": "text", "text": "a", HALF: 1}]})
 ] + [
     ("/tokenize", body) for body in ({"content": "Once"}, *({"content": "a", **more} for more in UNASKED), {"content": "a\ud83d", "with_pieces": True}, {"content": ""}, {"content": 5}, {}, {"content": "a", "add_special": True, "x": 1},
-                                     {"content": "\u20ac", "with_pieces": True, "add_special": True}, {"content": "a", "parse_special": True}, {"content": "a", "add_special": 1})
+                                     {"content": "\u20ac", "with_pieces": True, "add_special": True}, {"content": "a", "parse_special": True}, {"content": "a", "add_special": 1}, *({"content": "a " * 8192, "with_pieces": pieces} for pieces in (True, False)))
 ] + [
     ("/detokenize", body) for body in ({"tokens": [1, 713]}, *({"tokens": [1], **more} for more in UNASKED), {"tokens": []}, {"tokens": 5}, {}, {"tokens": [-1]}, {"tokens": [1024]}, {"tokens": ["a"]}, {"tokens": [1.0]}, {"tokens": [0.5]})
 ]

@@ -5,6 +5,7 @@ operations.py DEMO ENDLESS COMMAND...   two checkpoints, the second of a model t
 """
 
 import http.client
+import itertools
 import json
 import math
 import os
@@ -381,6 +382,8 @@ def loop():
             if alone["answers"] >= 5:
                 break
         assert alone["answers"] >= 5, alone
+        # Nor do they wait for most of the time that the pieces of a million tokens take.
+        assert during(service, "/tokenize", {"content": "\x01" * 690_000, "with_pieces": True}, 200)["longest"] < 0.5
         status, _, text = service.send("/v1/completions", b"[" * 500_000 + b"]" * 500_000)
         assert status == 400 and "nested more than 64 deep" in text, text[:200]
         assert service.send("/v1/completions", b'{"prompt":"%s\\"[[[","model":1}' % (b"[" * 100))[0] == 400  # not nested at all
@@ -396,7 +399,7 @@ def loop():
 
 
 def during(service, path, body, expected):
-    """What a request's answer is, and how many of /healthz there are meanwhile."""
+    """What a request's answer is, how many of /healthz there are meanwhile, and for how much of the time there is none."""
     done, answers = threading.Event(), []
 
     def ask():
@@ -412,7 +415,9 @@ def during(service, path, body, expected):
     done.set()
     asking.join()
     assert status == expected, text[:300]
-    return {"answers": sum(begin < t < end for t in answers), "text": text if expected != 200 else ""}
+    between = [begin, *(t for t in answers if begin < t < end), end]
+    longest = max(after - before for before, after in itertools.pairwise(between)) / (end - begin)
+    return {"answers": len(between) - 2, "longest": longest, "text": text if expected != 200 else ""}
 
 
 CHECKS = [drain, ready, early, keys, cors, hosts, media_types, tokens, prefixes, timeouts, waiting, loop]
