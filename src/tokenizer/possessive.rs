@@ -107,7 +107,12 @@ fn firsts(hir: &Hir) -> Option<ClassUnicode> {
             let mut all = ClassUnicode::empty();
             for part in parts {
                 all.union(&firsts(part)?);
-                if part.properties().minimum_len() != Some(0) {
+                // Not known where a part of it never matches.
+                if part
+                    .properties()
+                    .minimum_len()
+                    .is_some_and(|least| least > 0)
+                {
                     break;
                 }
             }

@@ -11,6 +11,10 @@ use std::path::Path;
 const WHAT: &str = "a tokenizer's vocabulary";
 /// Most tokens with a rank; Llama 3 has 128,000.
 pub(super) const MAX_RANKS: usize = 1_000_000;
+/// Most merges: of tokens that are one letter over and over there would be half their number's
+/// square. A run of spaces is usual, up to some hundreds.
+const MERGES_OF_A_TOKEN: usize = 16;
+const MERGES_BESIDE: usize = 1 << 18;
 
 /// The tokens of these ids, the first of which has rank 0; `path` is for the messages.
 ///
@@ -32,7 +36,7 @@ pub(super) fn bpe(path: &Path, vocabulary: &Vocabulary, ids: Range<u32>) -> Resu
             return Err(format(format!("no rank is the single byte {byte:#04x}")));
         }
     }
-    let merges = merges(vocabulary, ids)?;
+    let merges = merges(path, vocabulary, ids)?;
     Bpe::new(merges, byte_ids, index, true, vocabulary)
 }
 
@@ -40,7 +44,7 @@ pub(super) fn bpe(path: &Path, vocabulary: &Vocabulary, ids: Range<u32>) -> Resu
 ///
 /// What a token begins with and what it ends with is found by sorting all of them, which takes a
 /// fifth of the time of looking up both sides of every split.
-fn merges(vocabulary: &Vocabulary, ids: Range<u32>) -> Result<Merges> {
+fn merges(path: &Path, vocabulary: &Vocabulary, ids: Range<u32>) -> Result<Merges> {
     let Range { start: first, end } = ids;
     let n = (end - first) as usize;
     let texts = Texts {
@@ -49,8 +53,8 @@ fn merges(vocabulary: &Vocabulary, ids: Range<u32>) -> Result<Merges> {
         n,
     };
     let (starts, ends) = (texts.within(Side::Start)?, texts.within(Side::End)?);
-    // Llama 3 has 2.2 for each token.
-    let mut merges = reserve::room(WHAT, n * 9 / 4)?;
+    let most = MERGES_OF_A_TOKEN * n + MERGES_BESIDE;
+    let mut merges = reserve::room(WHAT, n * 9 / 4)?; // 2.2 for each token of Llama 3
     let len = |rank: u32| texts.text(rank).len();
     // The tokens that end the one at hand, by their length.
     let mut ending = reserve::room(WHAT, vocabulary.longest())?;
@@ -70,6 +74,11 @@ fn merges(vocabulary: &Vocabulary, ids: Range<u32>) -> Result<Merges> {
         }
         for end in chain(&ends, rank) {
             ending[len(end)] = NONE;
+        }
+        if merges.len() > most {
+            let detail =
+                format!("its {n} ranks have more than {most} merges, the most for so many");
+            return Err(Error::format(path, detail));
         }
     }
     bpe::table(&merges)

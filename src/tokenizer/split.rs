@@ -143,7 +143,7 @@ const NFA_BYTES: usize = 2 << 20;
 const DFA_BYTES: usize = 16 << 20;
 /// Most bytes of an expression. The longest in use have a few thousand; of user-defined pieces (as
 /// transformers writes them) there may be a thousand.
-const MAX_BYTES: usize = 64 << 10;
+pub(super) const MAX_BYTES: usize = 64 << 10;
 
 /// A pre-tokenizer: every match is a piece, and so is what lies between two, or only one of these.
 pub(super) struct Expression {
@@ -199,24 +199,24 @@ impl Expression {
             Some(body) => (body, true),
             None => (text, false),
         };
-        let mut patterns = vec![pattern(match body {
-            LINE_ENDING_SPACE => oniguruma::parse_as_it_is(r"(?m:\s+$)"),
-            body => oniguruma::parse(&possessive::greedy(body)?),
-        })?];
+        let mut patterns = vec![match body {
+            LINE_ENDING_SPACE => oniguruma::parse_as_it_is(r"(?m:\s+$)")?,
+            body => oniguruma::parse(&possessive::greedy(body)?)?,
+        }];
         if ending {
-            patterns.push(pattern(oniguruma::parse(r"\s+"))?);
+            patterns.push(oniguruma::parse(r"\s+")?);
         }
         Expression::of(&patterns, ending)
     }
 
     /// Of a text that stands for itself and is not empty.
     pub fn literal(text: &str) -> std::result::Result<Expression, String> {
-        Expression::of(&[pattern(Ok(Hir::literal(text.as_bytes())))?], false)
+        Expression::of(&[Hir::literal(text.as_bytes())], false)
     }
 
     /// Of a short text that was written for Rust's regex.
     pub fn of_rust(text: &str) -> std::result::Result<Expression, String> {
-        Expression::of(&[pattern(oniguruma::parse_as_it_is(text))?], false)
+        Expression::of(&[oniguruma::parse_as_it_is(text)?], false)
     }
 
     fn of(patterns: &[Hir], ending: bool) -> std::result::Result<Expression, String> {
@@ -229,6 +229,12 @@ impl Expression {
             .configure(config)
             .build_many_from_hir(patterns)
             .map_err(|e| explain(&e))?;
+        // No expression looks around but those of ours, so one that matches no empty text matches
+        // nothing empty within another one. (The least length that an expression says it has is
+        // not known where a part of it never matches.)
+        if regex.is_match("") {
+            return Err("it matches an empty text".into());
+        }
         let regex = Box::new(regex);
         Ok(Expression {
             search: Search::Regex { regex, ending },
@@ -309,15 +315,6 @@ pub(super) fn split(
         [] => each(text),
         [only] => only.split(text, each),
         [first, rest @ ..] => first.split(text, &mut |piece| split(rest, piece, each)),
-    }
-}
-
-/// One of a regex's patterns.
-fn pattern(meaning: std::result::Result<Hir, String>) -> std::result::Result<Hir, String> {
-    let hir = meaning?;
-    match hir.properties().minimum_len() {
-        Some(0) => Err("it matches an empty text".into()),
-        _ => Ok(hir),
     }
 }
 

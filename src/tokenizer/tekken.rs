@@ -7,7 +7,7 @@ use super::hf_json::file::Text;
 use super::normalizer::Normalizer;
 use super::pipeline::{Cut, Pipeline};
 use super::ranked::{self, MAX_RANKS, base64};
-use super::split::Expression;
+use super::split::{Expression, Keep};
 use super::vocabulary::{Kind, MAX_TOKEN_BYTES, Vocabulary};
 use crate::{Error, Result, reserve, sentence};
 use serde::de::IgnoredAny;
@@ -46,7 +46,7 @@ const SPECIAL: [&str; 20] = [
     "[TOOL_CONTENT]",
 ];
 /// What means something else to Oniguruma than to tiktoken, whose expression it is.
-const AMBIGUOUS: [&str; 3] = [r"\w", r"\W", "[:"];
+const AMBIGUOUS: [&str; 4] = [r"\w", r"\W", "[:", r"\s+$"];
 
 /// The file, without what it says of images, sounds and settings.
 #[derive(serde::Deserialize)]
@@ -101,6 +101,7 @@ pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Pipeline> {
         .map_err(|e| format(format!("not a tekken.json as expected: {e}")))?;
     let special = file.special(path)?;
     let expression = file.config.expression(path)?;
+    let covers_bytes = expression.covers_all();
     let (first, n) = (special.len(), file.tokens(path)?);
     let mut shown: Vec<u8> = reserve::room(WHAT, bytes.len())?;
     let mut ends = reserve::room(WHAT, first + n)?;
@@ -157,7 +158,7 @@ pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Pipeline> {
         adds_bos: bos_id >= 0,
         strips_leading_space: false,
         joining: Joining::ByteLevel,
-        covers_bytes: true,
+        covers_bytes,
     })
 }
 
@@ -243,7 +244,10 @@ impl Config {
         };
         match AMBIGUOUS.iter().find(|part| text.contains(*part)) {
             Some(part) => Err(refused(format!("it has {part}"))),
-            None => Expression::new(text).map_err(refused),
+            // What lies between matches is dropped.
+            None => Ok(Expression::new(text)
+                .map_err(refused)?
+                .keeping(Keep::Matches)),
         }
     }
 }

@@ -53,6 +53,19 @@ fn ids_are_the_ranks_behind_the_special_tokens() {
 }
 
 #[test]
+fn what_the_pattern_does_not_match_is_dropped() {
+    let mut json = tekken();
+    let all = open(&json).unwrap();
+    json["config"]["pattern"] = r"\p{L}+|[0-9]".into();
+    let ours = open(&json).unwrap();
+    for (text, left) in [("ab, cd 12", "abcd12"), ("?!", ""), ("", "")] {
+        let ids = ours.encode(text).unwrap();
+        assert_eq!(ours.decode(&ids).unwrap(), left);
+    }
+    assert_eq!(all.decode(&all.encode("ab, ?").unwrap()).unwrap(), "ab, ?");
+}
+
+#[test]
 fn special_tokens_are_those_of_the_file_or_of_its_version() {
     let mut json = tekken();
     let ours = open(&json).unwrap();
@@ -84,7 +97,7 @@ fn special_tokens_are_those_of_the_file_or_of_its_version() {
 #[test]
 fn tekken_files_that_are_refused() {
     type Change = fn(&mut Value);
-    let cases: [(bool, &str, Change); 13] = [
+    let cases: [(bool, &str, Change); 15] = [
         (
             true,
             "`config.version` is \"v99\", expected one of v1, ",
@@ -95,6 +108,17 @@ fn tekken_files_that_are_refused() {
         }),
         (true, "`config.pattern` is a(?=b): look-around", |j| {
             j["config"]["pattern"] = "a(?=b)".into()
+        }),
+        (true, r"`config.pattern` is \s+$: it has \s+$", |j| {
+            j["config"]["pattern"] = r"\s+$".into()
+        }),
+        (false, "its 1220 ranks have more than 281664 merges", |j| {
+            let vocab = j["vocab"].as_array_mut().unwrap();
+            for n in 1..=800 {
+                let bytes = "////".repeat(n);
+                vocab.push(json!({"rank": vocab.len(), "token_bytes": bytes}));
+            }
+            j["config"]["default_vocab_size"] = (vocab.len() + 40).into();
         }),
         (
             false,
