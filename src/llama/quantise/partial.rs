@@ -50,7 +50,7 @@ impl Partial {
             open_regular(&path)?;
         }
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(done.is_none());
+        options.read(true).write(true).create(done == 0);
         let file = options.open(&path);
         let failed = |e: std::io::Error| Error::io(&path, &e);
         let file = file.map_err(failed)?;
@@ -62,31 +62,42 @@ impl Partial {
             }
             Err(TryLockError::Error(e)) => return Err(failed(e)),
         }
-        match done {
-            None => {
-                file.set_len(0).map_err(failed)?;
-                file.set_len(layout.len).map_err(failed)?;
-                file.write_all_at(&layout.header, 0).map_err(failed)?;
-            }
-            Some(_) => {
-                let len = file.metadata().map_err(failed)?.len();
-                if len != layout.len {
-                    let detail = format!("has {len} bytes, expected {}", layout.len);
-                    return Err(Error::format(&path, detail));
-                }
-            }
-        }
         let mut partial = Partial {
             dir,
             path,
             file,
             mark: mark.into(),
-            done: done.unwrap_or(0),
+            done,
         };
-        if done.is_none() {
-            partial.say(0, false)?;
+        match done {
+            0 => partial.begin(layout)?,
+            _ => partial.go_on(layout)?,
         }
         Ok(partial)
+    }
+
+    fn begin(&mut self, layout: &Layout<'_>) -> Result<()> {
+        // Before the file has a header, with which it could be taken for a whole one.
+        self.say(0, false)?;
+        sync_names(&self.dir)?;
+        let write = || {
+            self.file.set_len(0)?;
+            self.file.set_len(layout.len)?;
+            self.file.write_all_at(&layout.header, 0)
+        };
+        write().map_err(|e| Error::io(&self.path, &e))
+    }
+
+    fn go_on(&self, layout: &Layout<'_>) -> Result<()> {
+        let metadata = self.file.metadata();
+        let len = metadata.map_err(|e| Error::io(&self.path, &e))?.len();
+        match len == layout.len {
+            true => Ok(()),
+            false => {
+                let detail = format!("has {len} bytes, expected {}", layout.len);
+                Err(Error::format(&self.path, detail))
+            }
+        }
     }
 
     /// How many units are done.
@@ -170,6 +181,14 @@ impl Partial {
     }
 }
 
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Closing the file is not enough where the process forks at the same time: the child has it
+        // open as well until it runs another program.
+        let _ = self.file.unlock();
+    }
+}
+
 /// The names in a directory are on the disk, once this has returned.
 fn sync_names(dir: &Path) -> Result<()> {
     // Who may write into a directory need not be allowed to read it.
@@ -183,8 +202,8 @@ fn sync_names(dir: &Path) -> Result<()> {
     }
 }
 
-/// How many units of this job are done; `None` where nothing was begun.
-fn state(dir: &Path, file_name: &str, mark: &str, units: usize) -> Result<Option<usize>> {
+/// How many units of this job are done.
+fn state(dir: &Path, file_name: &str, mark: &str, units: usize) -> Result<usize> {
     let path = dir.join(STATE);
     if path.symlink_metadata().is_err() {
         // What was cut off at its very beginning has no more than these.
@@ -198,7 +217,7 @@ fn state(dir: &Path, file_name: &str, mark: &str, units: usize) -> Result<Option
                 });
             }
         }
-        return Ok(None);
+        return Ok(0);
     }
     let json = read_small(&path, "such a file", 1 << 16)?;
     let state: Option<serde_json::Value> = serde_json::from_slice(&json).ok();
@@ -216,5 +235,5 @@ fn state(dir: &Path, file_name: &str, mark: &str, units: usize) -> Result<Option
         let detail = format!("says that {done} units are done, there are {units}");
         return Err(Error::format(&path, detail));
     }
-    Ok(Some(done as usize))
+    Ok(done as usize)
 }

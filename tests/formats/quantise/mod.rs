@@ -332,6 +332,27 @@ fn an_unfinished_checkpoint_is_not_loaded() {
     }
 }
 
+/// Nor is what was cut off before it said so.
+#[test]
+fn a_header_comes_after_the_word_that_all_is_missing() {
+    let (dir, from) = (TempDir::new(), root("tests/data/gguf/q8_0.gguf"));
+    let to = dir.path().join("new");
+    let mut job = calibrated(&from, &to, 256);
+    job.calibration = None;
+    // In the way of that word.
+    let in_the_way = dir.path().join("new.partial/unfinished.next");
+    std::fs::create_dir_all(&in_the_way).unwrap();
+    job.run(&mut |_, _| true).unwrap_err();
+    let weights = dir.path().join("new.partial/model.gguf");
+    assert_eq!(std::fs::metadata(&weights).unwrap().len(), 0);
+    // Where the header is missing behind it, the job begins.
+    std::fs::remove_dir(&in_the_way).unwrap();
+    cut_off(&job, 1);
+    std::fs::write(&weights, "").unwrap();
+    job.run(&mut |_, _| true).unwrap();
+    Llama::build(&to, None, &BuildOptions::default(), &mut |_| true).unwrap();
+}
+
 #[test]
 fn the_new_directory_has_a_name() {
     let (dir, from) = (TempDir::new(), root("demo/hf"));
