@@ -117,6 +117,19 @@ impl Chat {
         chat
     }
 
+    /// Without the formats that are built in: they are Meta's, and mean nothing to others' models.
+    #[must_use]
+    pub fn without_metas(self) -> Chat {
+        match self.format {
+            Format::Llama2 | Format::Llama3 => Chat {
+                format: Format::None,
+                default: None,
+                ..self
+            },
+            Format::Template | Format::None => self,
+        }
+    }
+
     /// How dialogs become prompts.
     pub fn format(&self) -> Format {
         self.format

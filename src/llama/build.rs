@@ -320,7 +320,7 @@ impl<'a> Build<'a> {
             config,
             eos_ids,
         };
-        let chat = super::chat::chat(options, &*checkpoint, &*tokenizer);
+        let chat = super::chat::chat(options, &*checkpoint, &info.config, &*tokenizer);
         Ok(Llama {
             adapters: Adapters::new(loaded.adapters, loaded.orders, options.log.clone()),
             engine,

@@ -5,6 +5,7 @@ use crate::chat::{Chat, Sources};
 use crate::checkpoint::{Checkpoint, TokenizerSource};
 use crate::file::read_small;
 use crate::log::Level;
+use crate::model::{Config, family};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, reserve};
 use serde_json::Value;
@@ -20,6 +21,7 @@ const WORK_PER_BYTE: usize = 100;
 pub(super) fn chat(
     options: &BuildOptions,
     checkpoint: &dyn Checkpoint,
+    config: &Config,
     tokenizer: &dyn Tokenizer,
 ) -> Chat {
     let warn = |error: &Error| {
@@ -48,6 +50,10 @@ pub(super) fn chat(
         Vec::new()
     });
     let chat = Chat::new(template, tokens, tokenizer, options.chat_now);
+    let chat = match config.family.model_type == family::LLAMA.model_type {
+        true => chat,
+        false => chat.without_metas(),
+    };
     if let Some(error) = chat.broken() {
         warn(error);
     }

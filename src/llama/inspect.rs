@@ -14,11 +14,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Formats of weights that the report compares; `None`: as stored.
-const DTYPES: [Option<Dtype>; 4] = [
+const DTYPES: [Option<Dtype>; 7] = [
     None,
+    Some(Dtype::F32),
     Some(Dtype::Bf16),
+    Some(Dtype::F16),
     Some(Dtype::Int8),
     Some(Dtype::Int4),
+    Some(Dtype::Nf4),
 ];
 
 /// Lengths of a context that the report compares.
@@ -82,7 +85,7 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         (_, Err(_)) => None,
     };
     line("ends with", ends(path, &config, opened)?);
-    line("chat", chat(&*checkpoint, opened));
+    line("chat", chat(&*checkpoint, &config, opened));
     let kept: Vec<&str> = plan
         .layer_dtypes()
         .iter()
@@ -197,7 +200,7 @@ fn ends(path: &Path, config: &Config, tokenizer: Option<&dyn Tokenizer>) -> Resu
 }
 
 /// What becomes of messages. A template that cannot be used does not keep a model from being built.
-fn chat(checkpoint: &dyn Checkpoint, tokenizer: Option<&dyn Tokenizer>) -> String {
+fn chat(checkpoint: &dyn Checkpoint, config: &Config, tokenizer: Option<&dyn Tokenizer>) -> String {
     let own = match checkpoint.chat_template() {
         Ok(Some(template)) => format!("template of {} bytes", template.default.len()),
         Ok(None) => "no template".into(),
@@ -206,7 +209,7 @@ fn chat(checkpoint: &dyn Checkpoint, tokenizer: Option<&dyn Tokenizer>) -> Strin
     let Some(tokenizer) = tokenizer else {
         return own;
     };
-    let chat = super::chat::chat(&BuildOptions::default(), checkpoint, tokenizer);
+    let chat = super::chat::chat(&BuildOptions::default(), checkpoint, config, tokenizer);
     let text = match chat.format() {
         Format::None => "no format: calls need a chat_template".into(),
         Format::Llama2 => "Llama 2's format, which is built in".into(),

@@ -111,6 +111,8 @@ fn what_a_model_is() {
 
     let mistral = family("mistral-window");
     assert_eq!(mistral["family"], "mistral");
+    // Meta's format is of Llama 2, not of whatever has a tokenizer like its.
+    assert_eq!(mistral["chat"], "no format: calls need a chat_template");
     assert_eq!(mistral["window"], "16 keys");
     assert_eq!(mistral["trained for"], "128 positions");
     assert_eq!(family("qwen2-window")["window"], "16 keys in 1 of 2 layers");
