@@ -70,6 +70,7 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	@scripts/check lint
 	@scripts/smollm2 >/dev/null || test $$? = 3
 	@scripts/json-schema-suite >/dev/null || test $$? = 3
+	@scripts/test-peers >/dev/null || test $$? = 3
 	cargo unit --no-fail-fast
 	LLAMABI_LIB_DIR=$(RELEASE_PATH) cargo test --release --locked --no-fail-fast --bins --examples --test '*'
 	cargo test --release --locked --doc

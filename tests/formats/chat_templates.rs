@@ -1,5 +1,6 @@
 //! Chat templates of models: transformers' reference cases, messages as JSON, formats of Meta's.
 
+use crate::aloud::skipped;
 use crate::tokenizers::WIDE;
 use llamabi::chat::jinja::{Meter, Moment, Template, Value, read_json};
 use llamabi::chat::{Chat, ChatRequest, Encoding, Format, Sources, Turn};
@@ -118,7 +119,7 @@ fn templates_render_as_in_transformers() {
     // Templates of models are others' property: a folder of cases.json and templates/ may be named.
     match std::env::var_os("LLAMABI_CHAT_CASES").map(PathBuf::from) {
         Some(folder) => eprintln!("{} cases of {}", compare(&folder), folder.display()),
-        None => eprintln!("skipped: LLAMABI_CHAT_CASES names no folder of models' templates"),
+        None => skipped("templates of real models: LLAMABI_CHAT_CASES names no folder"),
     }
 }
 

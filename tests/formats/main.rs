@@ -3,6 +3,8 @@
 mod account;
 mod adapter_cuts;
 mod adapter_merges;
+#[path = "../support/aloud.rs"]
+mod aloud;
 mod chat;
 mod chat_templates;
 #[path = "../support/checkpoints/mod.rs"]
@@ -24,6 +26,7 @@ mod info;
 mod jinja;
 mod kept;
 mod limits;
+mod peers;
 mod pth_files;
 mod quantise;
 mod quantised;

@@ -1,6 +1,7 @@
 //! Tokenizers that merge by rank: what tokenizers and tiktoken make of texts.
 //! `tests/data/tokenizers/make.py` wrote the cases.
 
+use crate::peers;
 use crate::rng::Rng;
 use crate::tokenizer_gguf::gguf;
 use llamabi::tokenizer::{self, Bound, Detokenizer, Encoded, GgufVocabulary, Run, Tokenizer};
@@ -387,16 +388,11 @@ fn events_joined_are_the_decoded_text() {
     }
 }
 
-/// The libraries themselves on random texts, where Python has them: `LLAMABI_TOKENIZERS_PYTHON`
-/// names an interpreter with tokenizers and tiktoken of PyPI. `LLAMABI_TOKENIZERS_TEXTS`: how many
-/// texts for each file, 1,000 unless said. `LLAMABI_TOKENIZERS_FILES`: a folder of more files, for
-/// real ones.
+/// The libraries themselves on random texts. `LLAMABI_TOKENIZERS_TEXTS`: how many texts for each
+/// file, 1,000 unless said. `LLAMABI_TOKENIZERS_FILES`: a folder of more files, for real ones.
 #[test]
 fn random_texts_as_the_libraries_encode_them() {
-    let Some(python) = std::env::var_os("LLAMABI_TOKENIZERS_PYTHON") else {
-        // Not `eprintln`, which the test runner keeps to itself.
-        let words = "SKIPPED: random texts against tokenizers and tiktoken: LLAMABI_TOKENIZERS_PYTHON names no Python\n";
-        std::io::Write::write_all(&mut std::io::stderr(), words.as_bytes()).unwrap();
+    let Some(python) = peers::python("random texts against tokenizers and tiktoken") else {
         return;
     };
     let texts = std::env::var("LLAMABI_TOKENIZERS_TEXTS").unwrap_or("1000".into());

@@ -4,16 +4,15 @@
 //!
 //! `LLAMABI_REAL_TOKENIZERS` names a folder with any of the files, under the names there.
 
+use crate::aloud::skipped;
 use llamabi::tokenizer;
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 #[test]
 fn real_vocabularies_encode_as_their_own_libraries() {
     let Some(folder) = std::env::var_os("LLAMABI_REAL_TOKENIZERS").map(PathBuf::from) else {
-        let words = "SKIPPED: tokenizers of real models: LLAMABI_REAL_TOKENIZERS names no folder\n";
-        return std::io::stderr().write_all(words.as_bytes()).unwrap();
+        return skipped("tokenizers of real models: LLAMABI_REAL_TOKENIZERS names no folder");
     };
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tokenizers/real.json");
     let cases: Value = serde_json::from_str(&std::fs::read_to_string(cases).unwrap()).unwrap();

@@ -3,6 +3,8 @@
 #[path = "../support/adapted.rs"]
 mod adapted;
 mod adapters;
+#[path = "../support/aloud.rs"]
+mod aloud;
 #[path = "../support/checkpoints/mod.rs"]
 mod checkpoints;
 #[path = "../support/common.rs"]

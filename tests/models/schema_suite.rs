@@ -8,6 +8,7 @@
 //! A text has its object's members in some order, and a schema lets them come in its own only. So
 //! each order is tried where the first is refused.
 
+use crate::aloud::skipped;
 use llamabi::Token;
 use llamabi::grammar::{Cursor, Grammar, Grammars, Source};
 use llamabi::tokenizer;
@@ -16,7 +17,6 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -109,9 +109,9 @@ fn suite() -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    // Not the captured one: whoever runs the tests shall see it.
-    let words = "SKIPPED: JSON Schema's own tests: scripts/json-schema-suite has not fetched them, and LLAMABI_JSON_SCHEMA_SUITE names none\n";
-    std::io::stderr().write_all(words.as_bytes()).unwrap();
+    skipped(
+        "JSON Schema's own tests: scripts/json-schema-suite has not fetched them, and LLAMABI_JSON_SCHEMA_SUITE names none",
+    );
     None
 }
 

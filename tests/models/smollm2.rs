@@ -5,10 +5,10 @@
 //! `LLAMABI_SMOLLM2` names the file elsewhere. Where there is none, these tests say that they are
 //! skipped.
 
+use crate::aloud::skipped;
 use crate::common::*;
 use llamabi::capi::*;
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 fn model_path() -> Option<PathBuf> {
@@ -20,9 +20,7 @@ fn model_path() -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    // Not the captured one: whoever runs the tests shall see it.
-    let words = "SKIPPED: the real model: scripts/smollm2 has not fetched it, and LLAMABI_SMOLLM2 names none\n";
-    std::io::stderr().write_all(words.as_bytes()).unwrap();
+    skipped("the real model: scripts/smollm2 has not fetched it, and LLAMABI_SMOLLM2 names none");
     None
 }
 

@@ -3,8 +3,8 @@
 
 #![allow(dead_code)] // each test binary uses its part
 
+use crate::aloud::skipped;
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The project's own; `make.py` beside it trained it.
@@ -47,11 +47,7 @@ pub fn all_cases() -> Vec<Cases> {
             tokenizer: file.into(),
             folder: "tests/data/llama2",
         }),
-        // Not `eprintln`, which the test runner keeps to itself.
-        None => {
-            let words = "SKIPPED: the cases of Llama 2's tokenizer: LLAMABI_LLAMA2_TOKENIZER names no file\n";
-            std::io::stderr().write_all(words.as_bytes()).unwrap();
-        }
+        None => skipped("the cases of Llama 2's tokenizer: LLAMABI_LLAMA2_TOKENIZER names no file"),
     }
     all
 }

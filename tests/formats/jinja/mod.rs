@@ -5,6 +5,7 @@ mod hostile;
 mod python;
 
 use crate::account::measure;
+use crate::peers;
 use crate::rng::Rng;
 use llamabi::Cancel;
 use llamabi::chat::jinja::{Kind, Meter, Moment, Rendered, Template, Value, limits, read_json};
@@ -123,20 +124,9 @@ fn the_language_is_jinjas() {
     assert_eq!(cases.len(), 44);
 }
 
-/// An interpreter that has jinja2, if there is one.
-fn python() -> Option<String> {
-    let python = std::env::var("LLAMABI_PYTHON").unwrap_or_else(|_| "python3".into());
-    let found = Command::new(&python)
-        .args(["-c", "import jinja2; assert jinja2.__version__ >= '3.1.6'"])
-        .stderr(Stdio::null())
-        .status();
-    found.is_ok_and(|status| status.success()).then_some(python)
-}
-
 #[test]
 fn random_templates_render_as_in_jinja2() {
-    let Some(python) = python() else {
-        eprintln!("skipped: no Python with jinja2 3.1.6 (LLAMABI_PYTHON names one)");
+    let Some(python) = peers::python("random templates against jinja2") else {
         return;
     };
     let number = |name: &str, default: u64| -> u64 {
