@@ -53,7 +53,7 @@ OPEN = {
     "a tree": {"$ref": "#/$defs/node", "$defs": {"node": whole({"name": WORD, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}})}},
     "anything": {},
 }
-TIGHT = {"x-guidance": {"whitespace_flexible": False}}
+SPACED = ({}, {"x-guidance": {"whitespace_flexible": False}})  # each schema with one space at most, and with none
 
 
 def checker(schema):
@@ -65,7 +65,7 @@ CHECKERS = {name: checker(schema) for name, schema in (BOUNDED | OPEN).items()}
 
 
 def answer(name, schema, seed):
-    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {**schema, **TIGHT}}}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema | SPACED[seed // len(BOUNDED) % 2]}}
     request = dict(model=MODEL, messages=[{"role": "user", "content": "Describe an animal, as JSON."}], seed=seed, temperature=1, max_tokens=MAX_TOKENS, response_format=form)
     if seed % 2:
         choice = client.chat.completions.create(**request).choices[0]
