@@ -108,7 +108,12 @@ fn an_adapter_of_a_request_computes_what_a_merged_one_does() {
 /// Law four: the bits of a sequence do not depend on the adapters of those in the same steps.
 #[test]
 fn rows_of_different_adapters_share_steps_and_change_no_bit_of_each_other() {
-    for dtype in [LLAMA_DTYPE_AUTO, LLAMA_DTYPE_F32, LLAMA_DTYPE_INT8] {
+    for dtype in [
+        LLAMA_DTYPE_AUTO,
+        LLAMA_DTYPE_F32,
+        LLAMA_DTYPE_INT8,
+        LLAMA_DTYPE_INT4,
+    ] {
         let model = merged(&data("base"), &[], &[], dtype).unwrap();
         let plain = model.add_adapter(&data("plain"), 1.0).unwrap();
         let other = model.add_adapter(&data("rslora-patterns"), 0.5).unwrap();
