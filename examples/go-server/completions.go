@@ -100,8 +100,12 @@ func (p prompts) haveText(model *llamabi.Model) ([]bool, error) {
 	for i, text := range p.texts {
 		have[i] = text != ""
 	}
+	silent := map[int32]bool{} // tokens without a text
 	for i, tokens := range p.tokens {
 		for _, token := range tokens {
+			if silent[token] {
+				continue
+			}
 			bytes, err := model.TokenBytes(token)
 			if err != nil {
 				return nil, err
@@ -109,6 +113,7 @@ func (p prompts) haveText(model *llamabi.Model) ([]bool, error) {
 			if have[i] = len(bytes) > 0; have[i] {
 				break
 			}
+			silent[token] = true
 		}
 	}
 	return have, nil

@@ -62,6 +62,7 @@ var shared = []string{"bad_words", "draft_len", "early_stopping", "epsilon_cutof
 const (
 	maxStops     = 1024
 	maxStopBytes = 4096
+	maxBadTokens = 65536
 	maxSequences = 65536
 )
 
@@ -394,6 +395,7 @@ func (f *fields) badWords(s *server) [][]int32 {
 		f.fail("bad_words", "'bad_words' has %d strings, at most %d are taken.", len(list), maxStops)
 	}
 	var words [][]int32
+	tokens := 0
 	for i, v := range list {
 		word, ok := v.(string)
 		switch {
@@ -423,6 +425,11 @@ func (f *fields) badWords(s *server) [][]int32 {
 		words = append(words, bare)
 		if len(spaced) == len(bare) && spaced[0] != bare[0] {
 			words = append(words, spaced)
+			tokens += len(spaced)
+		}
+		if tokens += len(bare); tokens > maxBadTokens {
+			f.fail("bad_words", "'bad_words' has more than %d tokens, the most that are taken.", maxBadTokens)
+			return nil
 		}
 	}
 	return words

@@ -113,7 +113,7 @@ func (s *server) routes() http.Handler {
 		path := r.URL.EscapedPath()
 		if strings.HasPrefix(path, "/v1/models/") {
 			return modelRoute
-		} else if table[path] != nil && path != modelRoute {
+		} else if table[path] != nil {
 			return path
 		}
 		return unknownRoute

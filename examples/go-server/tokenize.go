@@ -50,15 +50,36 @@ func (s *server) tokensOf(ctx context.Context, content string, addSpecial, withP
 	if !withPieces {
 		return jsonOf(map[string]any{"tokens": tokens})
 	}
-	pieces := make([]any, len(tokens))
+	return s.piecesOf(ctx, tokens)
+}
+
+// piecesOf is the answer that has tokens and their texts. It is written at once: a million of them
+// as a list of values took 700 MB.
+func (s *server) piecesOf(ctx context.Context, tokens []int32) ([]byte, error) {
+	whole := []byte(`{"tokens":[`)
+	written := map[int32][]byte{} // of each token that has been met, what the list has for it
 	for i, token := range tokens {
-		bytes, err := s.model.TokenBytes(token)
-		if err != nil {
-			return nil, err
+		item := written[token]
+		if item == nil {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			bytes, err := s.model.TokenBytes(token)
+			if err != nil {
+				return nil, err
+			}
+			if item, err = jsonOf(map[string]any{"id": token, "piece": pieceOf(bytes)}); err != nil {
+				return nil, err
+			}
+			item = item[:len(item)-1] // without the line feed
+			written[token] = item
 		}
-		pieces[i] = map[string]any{"id": token, "piece": pieceOf(bytes)}
+		if i > 0 {
+			whole = append(whole, ',')
+		}
+		whole = append(whole, item...)
 	}
-	return jsonOf(map[string]any{"tokens": pieces})
+	return append(whole, "]}\n"...), nil
 }
 
 // pieceOf is a text; for a part of a code point a list of its bytes.

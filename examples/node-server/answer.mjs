@@ -1,5 +1,6 @@
 // Runs a job: gives the bytes of a whole answer, or sends one as server-sent events.
 import { randomUUID } from 'node:crypto';
+import { setImmediate as othersTurn } from 'node:timers/promises';
 import { Backlog } from './backlog.mjs';
 import { beamOf } from './beams.mjs';
 import { grammarOf } from './constraint.mjs';
@@ -128,8 +129,13 @@ export async function answer(service, job, res, signal) {
   }
 
   if (out) return out.end(usage, timings);
-  const whole = best(choices, job).map((c, index) => ({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish, c.calls) }));
-  return jsonOf({ ...base, choices: whole, usage, timings });
+  const written = [];
+  for (const [index, c] of best(choices, job).entries()) {
+    if (index > 0) await othersTurn(); // a choice may have megabytes of log probabilities
+    written.push(JSON.stringify({ index, ...shape.choice(c.text, job.logprobs ? c.scored : null, c.finish, c.calls) }));
+  }
+  const [head, tail] = [JSON.stringify(base).slice(0, -1), JSON.stringify({ usage, timings }).slice(1)];
+  return Buffer.from(`${head},"choices":[${written.join()}],${tail}`);
 }
 
 // Whether what the model adds to a choice goes on from a text, and does not begin one. A text in a

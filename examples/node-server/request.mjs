@@ -7,6 +7,7 @@ import { CONSTRAINTS, constraintOf } from './constraint.mjs';
 import { badRequest } from './http.mjs';
 import { isObject, kind, wellFormed } from './json.mjs';
 import { contentOf, dialogOf, listOf } from './messages.mjs';
+import { bytesOf } from './spelling.mjs';
 import { checkStreamOptions, streamOptionsOf } from './streaming.mjs';
 import { conversationOf, toolsOf, variablesOf } from './tools.mjs';
 
@@ -14,6 +15,7 @@ const INT32 = 2 ** 31 - 1;
 const FLOAT32 = (2 - 2 ** -23) * 2 ** 127;
 // As the library has them.
 const MAX_STOPS = 1024;
+const MAX_BAD_TOKENS = 65536;
 const MAX_STOP_BYTES = 4096;
 const MAX_SEQUENCES = 65536;
 
@@ -140,6 +142,7 @@ function badWordsOf(body, model) {
   };
   if (!Array.isArray(value)) refuse(`'bad_words' must be an array of strings, not ${kind(value)}.`);
   if (value.length > MAX_STOPS) refuse(`'bad_words' has ${value.length} strings, at most ${MAX_STOPS} are taken.`);
+  let tokens = 0;
   return value.flatMap((given, i) => {
     if (typeof given !== 'string') refuse(`'bad_words[${i}]' must be a string, not ${kind(given)}.`);
     const word = wellFormed(given).replace(/^ +/, '');
@@ -149,7 +152,10 @@ function badWordsOf(body, model) {
     const [bare, spaced] = [model.encode(word), model.encode(` ${word}`)];
     // A tokenizer may drop characters.
     if (bare.length === 0) refuse(`'bad_words[${i}]' has no tokens, so nothing can be forbidden.`);
-    return spaced.length === bare.length && spaced[0] !== bare[0] ? [bare, spaced] : [bare];
+    const both = spaced.length === bare.length && spaced[0] !== bare[0] ? [bare, spaced] : [bare];
+    tokens += both.length * bare.length;
+    if (tokens > MAX_BAD_TOKENS) refuse(`'bad_words' has more than ${MAX_BAD_TOKENS} tokens, the most that are taken.`);
+    return both;
   });
 }
 
@@ -281,7 +287,7 @@ export function completion(service, body) {
   const tokens = asked.reduce((sum, prompt) => sum + job.n * mostTokens(service.room, job.options.maxGenLen, echo ? length(prompt) : 0), 0);
   checkAnswer(service, job.stream, tokens, top ?? 0);
   // What continues a prompt without a text begins as every text does.
-  const hasText = (prompt) => (typeof prompt === 'string' ? prompt !== '' : prompt.some((token) => service.model.tokenBytes(token).length > 0));
+  const hasText = (prompt) => (typeof prompt === 'string' ? prompt !== '' : prompt.some((token) => bytesOf(service.model, token).length > 0));
   const haveText = asked.map(hasText);
   Object.assign(job.options, { echo, logprobs: top !== null || job.n > given, topLogprobs: top ?? 0 });
   return { ...job, given, input: repeated(asked, job.copies), sequences, haveText, logprobs: top !== null, echo, kind: 'completion', param: 'prompt' };

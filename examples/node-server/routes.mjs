@@ -70,7 +70,7 @@ export class Service {
 
   async handle(req, res) {
     const { host, path } = targetOf(req);
-    let route = path.startsWith('/v1/models/') ? MODEL : path === MODEL ? '/' : path;
+    let route = path.startsWith('/v1/models/') ? MODEL : path;
     const known = ['GET', 'POST'].filter((method) => Object.hasOwn(this.routes, `${method} ${route}`));
     if (known.length === 0) route = '/'; // as others count what is nowhere
     const access = new Access(req, res);
@@ -158,7 +158,7 @@ export class Service {
     } catch (error) {
       if (error.code === 'LLAMA_CANCELLED' && abort.signal.aborted) error = abort.signal.reason;
       const param = job.constraint && isAboutGrammar(error) ? job.constraint.field : job.param;
-      if (!left) throw forbidsAll(error, job) ?? this.apiError(error, param, job.copies);
+      if (!left && !res.destroyed) throw forbidsAll(error, job) ?? this.apiError(error, param, job.copies);
     } finally {
       this.#inside -= weight;
       res.off('close', onClose);

@@ -97,7 +97,7 @@ BODIES = [
 ] + [
     (path, body | more) for path, body in (("/v1/completions", STORY), ("/v1/chat/completions", CHAT)) for more in (
         {"model": HALF}, {HALF: 1}, {"stream": True, "stream_options": {HALF: 1}}, {"structured_outputs": {HALF: 1}}, {"response_format": {"type": "text", HALF: 1}}, {"logit_bias": {HALF: 1}},
-        {"n": -0.0}, {"top_p": -1e-300}, {"bad_words": ["zebra"], "logit_bias": {str(token): -100 for token in range(1024)}}, {"guided_choice": ["fox"], "logit_bias": {str(token): -100 for token in range(1024)}, "stream": True})
+        {"n": -0.0}, {"top_p": -1e-300}, {"bad_words": ["\u20ac" * 1365] * 20}, {"bad_words": ["zebra"], "logit_bias": {str(token): -100 for token in range(1024)}}, {"guided_choice": ["fox"], "logit_bias": {str(token): -100 for token in range(1024)}, "stream": True})
 ] + [
     ("/v1/chat/completions", CHAT | {"messages": [message]}) for message in ({"role": HALF * 101, "content": "a"}, {"role": "user", "content": "a", HALF: 1}, {"role": "user", "content": [{"type": "text", "text": "a", HALF: 1}]})
 ] + [
