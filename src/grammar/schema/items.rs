@@ -85,10 +85,12 @@ impl<'a> Translation<'a> {
             let why = "unevaluatedItems beside conditions cannot be followed";
             return self.pass_over(whole, why);
         }
+        let has_first = self.document.draft.has("prefixItems");
         let mut longest = 0;
         for part in parts {
             let is_whole = std::ptr::eq(part, whole);
-            match (part.get("items"), part.get("prefixItems")) {
+            let first = part.get("prefixItems");
+            match (part.get("items"), first.filter(|_| has_first)) {
                 (Some(Value::Array(_)), _) if has(part, "additionalItems") => return Ok(()),
                 (Some(Value::Array(first)), _) | (None, Some(Value::Array(first))) => {
                     longest = longest.max(first.len());

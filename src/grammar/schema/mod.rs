@@ -218,9 +218,12 @@ impl<'a> Translation<'a> {
         made: &mut Made,
     ) -> Result<()> {
         // Keywords that are read together are where the first of them is: the parser reads what
-        // stands between two of those that apply others on its own.
+        // stands between two of those that apply others on its own. One that the draft has not is
+        // not looked at, so it cannot stand for the others.
+        let draft = self.document.draft;
         let is_first = |of: &[&str]| {
-            let first = members.keys().find(|name| of.contains(&name.as_str()));
+            let mut known = members.keys().filter(|name| draft.has(name));
+            let first = known.find(|name| of.contains(&name.as_str()));
             first.is_some_and(|first| first == keyword)
         };
         match keyword {

@@ -89,7 +89,12 @@ impl<'a> Translation<'a> {
             ("properties", Value::Object(named)) => {
                 for (name, schema) in named {
                     let known = self.all_of(&property(around, name))?.unwrap_or_default();
-                    match self.turned(schema, &known, depth - 1)? {
+                    // What holds of the object says nothing of the property's value, of which a
+                    // `not` in there is written as it stands.
+                    let outside = std::mem::replace(&mut self.around, known.clone());
+                    let turned = self.turned(schema, &known, depth - 1)?;
+                    self.around = outside;
+                    match turned {
                         Some(Value::Bool(false)) => {}
                         Some(turned) => any.push(json!({
                             "type": "object",

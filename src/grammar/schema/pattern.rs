@@ -40,6 +40,7 @@ pub(super) fn translated(pattern: &str) -> Found<String> {
         rest: pattern.chars().peekable(),
         made: String::with_capacity(pattern.len() * 2),
         dot_is_all: false,
+        outside: Vec::new(),
     };
     reader.all()?;
     Ok(reader.made)
@@ -71,6 +72,8 @@ struct Reader<'a> {
     made: String,
     /// Whether flags in front of it make `.` every character. They are Python's and Rust's.
     dot_is_all: bool,
+    /// What `dot_is_all` was in front of each group that is open: flags hold to the end of theirs.
+    outside: Vec<bool>,
 }
 
 impl Reader<'_> {
@@ -97,7 +100,10 @@ impl Reader<'_> {
                     self.made.push(c);
                     repeats = false;
                 }
-                ')' => self.made.push(c),
+                ')' => {
+                    self.dot_is_all = self.outside.pop().unwrap_or(self.dot_is_all);
+                    self.made.push(c);
+                }
                 '*' | '+' | '?' if was => {
                     self.made.push(c);
                     self.lazy();
@@ -157,6 +163,7 @@ impl Reader<'_> {
     fn group(&mut self) -> Found<()> {
         if self.rest.next_if_eq(&'?').is_none() {
             self.made.push('(');
+            self.outside.push(self.dot_is_all);
             return Ok(());
         }
         // Python's and Rust's `(?P<name>`.
@@ -175,28 +182,35 @@ impl Reader<'_> {
             _ if is_python => return Err(BACK_REFERENCE),
             Some('=' | '!') => return Err(LOOK_AROUND),
             Some(':') => self.made.push_str("(?:"),
-            Some(first @ ('i' | 's' | '-')) => {
-                self.made.push_str("(?");
-                self.made.push(first);
-                let mut is_off = first == '-';
-                self.dot_is_all |= first == 's';
-                loop {
-                    match self.rest.next() {
-                        Some(c @ ('i' | 's' | '-')) => {
-                            is_off |= c == '-';
-                            self.dot_is_all |= c == 's' && !is_off;
-                            self.made.push(c);
-                        }
-                        Some(c @ (':' | ')')) => {
-                            self.made.push(c);
-                            break;
-                        }
-                        _ => return Err(NO_PATTERN),
-                    }
-                }
-            }
+            Some(first @ ('i' | 's' | '-')) => return self.flags(first),
             _ => return Err(NO_PATTERN),
         }
+        self.outside.push(self.dot_is_all);
+        Ok(())
+    }
+
+    /// Flags, of which `first` is read: of the group that they open, or of what is behind them in
+    /// the one that is open.
+    fn flags(&mut self, first: char) -> Found<()> {
+        self.made.push_str("(?");
+        let (mut next, mut is_off, mut dot_is_all) = (Some(first), false, self.dot_is_all);
+        loop {
+            match next {
+                Some('i') => {}
+                Some('s') => dot_is_all = !is_off,
+                Some('-') => is_off = true,
+                Some(':') => {
+                    self.outside.push(self.dot_is_all);
+                    break;
+                }
+                Some(')') => break,
+                _ => return Err(NO_PATTERN),
+            }
+            self.made.extend(next);
+            next = self.rest.next();
+        }
+        self.made.extend(next);
+        self.dot_is_all = dot_is_all;
         Ok(())
     }
 

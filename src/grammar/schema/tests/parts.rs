@@ -254,6 +254,12 @@ fn conditions_become_alternatives() {
         &["1", "null"],
         &["[]", "{}"],
     );
+    // What holds of an object is nothing that makes parts of its property exclude each other.
+    kit.refuse(
+        r#"{"type":"object","not":{"properties":{"a":{"not":{"oneOf":
+            [{"type":"integer"},{"type":"number","minimum":3}]}}}}}"#,
+        "may hold together cannot be followed",
+    );
     kit.refuse(
         r#"{"items":{"type":"string","not":{"pattern":"a"}}}"#,
         r#"at #/items: not cannot be followed here; "x-guidance": {"lenient": true}"#,

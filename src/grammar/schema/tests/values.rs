@@ -168,6 +168,22 @@ fn what_is_not_evaluated_is_additional() {
         &["[null]", "[]"],
         &["[null,1]"],
     );
+    // What the draft has not stands for nothing that is read with it, and evaluates nothing.
+    let of = |draft: &str, rest: &str| format!(r#"{{"$schema":"{draft}",{rest}}}"#);
+    let (d7, d19) = (
+        "http://json-schema.org/draft-07/schema#",
+        "https://json-schema.org/draft/2019-09/schema",
+    );
+    kit.check(
+        &of(d19, r#""prefixItems":[true],"unevaluatedItems":false"#),
+        &["[]", "1"],
+        &["[1]"],
+    );
+    let minimum = r#""type":"array","minContains":1,"items":{"type":"null"},"minItems":1"#;
+    kit.check(&of(d7, minimum), &["[null]"], &["[]", "[1]"]);
+    let closed = r#""unevaluatedProperties":false,"type":"object","properties":
+        {"a":{"type":"null"}},"required":["a"],"additionalProperties":false"#;
+    kit.check(&of(d7, closed), &[r#"{"a":null}"#], &["{}", r#"{"b":1}"#]);
     kit.refuse(
         r#"{"anyOf":[{"properties":{"a":{}}}],"unevaluatedProperties":false}"#,
         "unevaluatedProperties beside conditions",
@@ -207,6 +223,10 @@ fn patterns_are_those_of_ecma_262() {
         (r"^[\x00-\x1f]$", vec!["\u{1}", "\n"], vec!["\"", "\\"]),
         (r"^\p{Cc}$", vec!["\u{1}"], vec!["\"", "\\"]),
         (r"^[^\p{P}]$", vec!["a"], vec!["\"", "\\"]),
+        // A flag holds to the end of the group that it stands in.
+        (r"^(?s:a).$", vec!["ab"], vec!["a\n", "b\n"]),
+        (r"^(?:(?s)a.).$", vec!["a\nb"], vec!["a\n\n"]),
+        (r"^(?s).(?-s:.).$", vec!["\na\n"], vec!["\n\n\n"]),
     ] {
         let schema = json!({"type": "string", "pattern": pattern}).to_string();
         let text = |text: &&str| Value::from(*text).to_string();
