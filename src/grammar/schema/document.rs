@@ -1,10 +1,11 @@
 //! A JSON Schema as it was given: its parts, and what their references refer to.
 
-use super::draft::Draft;
+use super::draft::{Draft, asserts};
 use super::refused;
 use super::uri::{decoded, join};
 use crate::Result;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -57,6 +58,40 @@ fn kind(keyword: &str) -> Kind {
         | "properties" => Kind::Named,
         "const" | "default" | "enum" | "examples" => Kind::Values,
         _ => Kind::Unknown,
+    }
+}
+
+/// `schema` without what says nothing for standing beside a `$ref`, as drafts 4 to 7 have it.
+pub(super) fn without_siblings(schema: &Value) -> Result<Cow<'_, Value>> {
+    match Draft::said_by(schema)? {
+        Some(draft) if draft <= Draft::Seven => {
+            let mut schema = schema.clone();
+            drop_siblings(&mut schema);
+            Ok(Cow::Owned(schema))
+        }
+        _ => Ok(Cow::Borrowed(schema)),
+    }
+}
+
+fn drop_siblings(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(drop_siblings),
+        Value::Object(members) => {
+            // Definitions stay: they are referred to.
+            if members.get("$ref").is_some_and(Value::is_string) {
+                members.retain(|keyword, _| keyword == "$ref" || !asserts(keyword));
+            }
+            for (keyword, value) in members {
+                match (kind(keyword), value) {
+                    (Kind::Values, _) => {}
+                    (Kind::Named, Value::Object(named)) => {
+                        named.values_mut().for_each(drop_siblings);
+                    }
+                    (_, value) => drop_siblings(value),
+                }
+            }
+        }
+        _ => {}
     }
 }
 

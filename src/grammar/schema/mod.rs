@@ -42,6 +42,7 @@ const PART_BYTES: usize = 64;
 /// What `schema` says, as the parser reads it. [`Error::Grammar`] where it cannot be followed.
 pub(super) fn prepare(schema: &Value) -> Result<Value> {
     refuse_wrapper(schema)?;
+    let schema = &*document::without_siblings(schema)?;
     let mut translation = Translation::new(schema)?;
     let mut made = translation.own(schema)?;
     let mut definitions = Map::new();

@@ -191,6 +191,28 @@ fn references_are_followed_as_they_are_written() {
         &[r#"{"a":1,"b":2}"#],
         &[r#"{"b":"x"}"#],
     );
+    // In drafts 4 to 7 what stands beside a reference says nothing: where it would take something
+    // away, and where that would leave more.
+    for draft in ["04", "06", "07"] {
+        let of = |rest: &str| {
+            format!(
+                r#"{{"$schema":"http://json-schema.org/draft-{draft}/schema#",
+                "definitions":{{"any":{{}},"text":{{"type":"string"}}}},{rest}}}"#
+            )
+        };
+        let wider = r##""oneOf":[{},{"$ref":"#/definitions/any","type":"integer"}]"##;
+        kit.refuse(&of(wider), "schema is false");
+        let texts = [r#""abcd""#, r#""a""#];
+        let own = r##""$ref":"#/definitions/text","maxLength":3,"enum":[1]"##;
+        kit.check(&of(own), &texts, &["1"]);
+        let not = r##""not":{"$ref":"#/definitions/text","maxLength":3}"##;
+        kit.check(&of(not), &["1"], &texts);
+        // A property may be called like a keyword.
+        let named = r##""properties":{"$ref":{"type":"null"},"a":{"type":"null"}}"##;
+        kit.check(&of(named), &[r#"{"a":null}"#], &[r#"{"a":1}"#]);
+    }
+    let newer = r##"{"$defs":{"text":{"type":"string"}},"$ref":"#/$defs/text","maxLength":3}"##;
+    kit.check(newer, &[r#""a""#], &[r#""abcd""#]);
     kit.refuse(
         r##"{"items":{"$ref":"https://a.b/c"}}"##,
         r#"at #/items: $ref "https://a.b/c" is none of the document's own parts"#,
