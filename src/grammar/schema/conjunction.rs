@@ -19,6 +19,20 @@ pub(super) const ARRAY: Types = 32;
 pub(super) const OBJECT: Types = 64;
 pub(super) const ALL: Types = 127;
 
+/// Most types that a part names: there are not so many. Each part is asked for its own often.
+pub(super) const MAX_TYPES: usize = 16;
+
+/// The types that a `type` names. What is no list of a few the parser refuses.
+pub(super) fn said_types(said: &Value) -> Types {
+    match said {
+        Value::Array(types) if types.len() <= MAX_TYPES => {
+            types.iter().map(named).fold(0, |a, b| a | b)
+        }
+        Value::Array(_) => ALL,
+        one => named(one),
+    }
+}
+
 fn named(name: &Value) -> Types {
     match name.as_str() {
         Some("null") => NULL,
@@ -113,9 +127,8 @@ impl<'a> Translation<'a> {
             let own = match part {
                 Value::Bool(false) => 0,
                 part => match part.get("type") {
-                    Some(Value::Array(types)) => types.iter().map(named).fold(0, |a, b| a | b),
-                    Some(one) if self.is_nullable(part) => named(one) | NULL,
-                    Some(one) => named(one),
+                    Some(one @ Value::String(_)) if self.is_nullable(part) => named(one) | NULL,
+                    Some(said) => said_types(said),
                     None => ALL,
                 },
             };

@@ -2,15 +2,40 @@
 //!
 //! The parser would lead a text into them, and it could never come to its end.
 
+use super::conjunction::{ALL, ARRAY, OBJECT, said_types};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// Most parts that are looked at. A part that was not looked at counts as one that has values.
+/// Most looks at parts. A part that was not looked at counts as one that has values.
 const MAX_STEPS: usize = 1 << 20;
 
 /// Makes references to definitions without a value `false`, in what the parser is given.
 pub(super) fn prune(root: &mut Value, definitions: &mut Map<String, Value>) {
+    let Some(filled) = filled(root, definitions) else {
+        return;
+    };
+    if filled.len() == definitions.len() + 1 {
+        return;
+    }
+    definitions.retain(|name, _| filled.contains(&reference_to(name)));
+    for part in definitions.values_mut() {
+        prune_references(&filled, part);
+    }
+    match filled.contains("#") {
+        true => prune_references(&filled, root),
+        false => *root = false.into(),
+    }
+}
+
+fn reference_to(name: &str) -> String {
+    format!("#/$defs/{name}")
+}
+
+/// References to the parts that have a value. `None` where it would take too long to tell.
+fn filled(root: &Value, definitions: &Map<String, Value>) -> Option<HashSet<String>> {
     let mut search = Search {
+        root,
+        definitions,
         filled: HashSet::new(),
         steps: 0,
     };
@@ -19,110 +44,171 @@ pub(super) fn prune(root: &mut Value, definitions: &mut Map<String, Value>) {
     loop {
         let before = search.filled.len();
         let all = definitions.iter().rev();
-        let all = all.map(|(name, part)| (format!("#/$defs/{name}"), part));
-        for (reference, part) in all.chain([("#".into(), &*root)]) {
-            if !search.filled.contains(&reference) && search.may_have_a_value(part) {
+        let all = all.map(|(name, part)| (reference_to(name), part));
+        for (reference, part) in all.chain([("#".into(), root)]) {
+            if !search.filled.contains(&reference) && search.may_have_a_value(part, true) {
                 search.filled.insert(reference);
             }
         }
         if search.steps > MAX_STEPS {
-            return;
+            return None;
         }
         if search.filled.len() == before {
-            break;
+            return Some(search.filled);
         }
-    }
-    if search.filled.len() == definitions.len() + 1 {
-        return;
-    }
-    definitions.retain(|name, _| search.filled.contains(&format!("#/$defs/{name}")));
-    definitions.values_mut().for_each(|part| search.prune(part));
-    match search.filled.contains("#") {
-        true => search.prune(root),
-        false => *root = false.into(),
     }
 }
 
-struct Search {
+struct Search<'a> {
+    root: &'a Value,
+    definitions: &'a Map<String, Value>,
     /// References to parts that may have a value.
     filled: HashSet<String>,
     steps: usize,
 }
 
-impl Search {
+/// A part that holds with others of one value.
+#[derive(Clone, Copy)]
+struct Held<'a> {
+    members: &'a Map<String, Value>,
+    /// Whether it stands inside of the definition that is looked at. What others have inside was
+    /// looked at for them, and may lead back here.
+    is_own: bool,
+}
+
+impl<'a> Search<'a> {
     /// `false` only if no value is of `part`, as long as those that are not in `filled` have none.
-    fn may_have_a_value(&mut self, part: &Value) -> bool {
-        self.steps += 1;
-        let members = match part {
-            Value::Bool(all) => return *all,
-            Value::Object(members) if self.steps <= MAX_STEPS => members,
-            _ => return true,
-        };
-        members
-            .iter()
-            .all(|(keyword, value)| match (&**keyword, value) {
-                ("$ref", Value::String(reference)) => self.filled.contains(reference),
-                ("allOf", Value::Array(parts)) => parts.iter().all(|p| self.may_have_a_value(p)),
-                ("anyOf", Value::Array(parts)) => parts.iter().any(|p| self.may_have_a_value(p)),
-                ("type", Value::String(one)) if one == "array" => self.may_have_items(members),
-                ("type", Value::String(one)) if one == "object" => {
-                    self.may_have_properties(members)
+    fn may_have_a_value(&mut self, part: &'a Value, is_own: bool) -> bool {
+        self.may_hold(Vec::new(), part, is_own)
+    }
+
+    /// Whether there may be a value of `part` and of all that is `held`.
+    fn may_hold(&mut self, mut held: Vec<Held<'a>>, part: &'a Value, is_own: bool) -> bool {
+        let first_new = held.len();
+        self.steps += 1 + first_new;
+        if !self.hold(part, is_own, &mut held) {
+            return false;
+        }
+        if self.steps > MAX_STEPS {
+            return true;
+        }
+        let types = held.iter().fold(ALL, |types, one| {
+            types & one.members.get("type").map_or(ALL, said_types)
+        });
+        // What has no type at all the parser refuses with a better sentence.
+        let may_be_one = types == 0
+            || types & !(ARRAY | OBJECT) > 0
+            || (types & ARRAY > 0 && self.may_have_items(&held))
+            || (types & OBJECT > 0 && self.may_have_properties(&held));
+        may_be_one
+            && (first_new..held.len()).all(|i| match held[i].members.get("anyOf") {
+                Some(Value::Array(parts)) if held[i].is_own => {
+                    let mut parts = parts.iter();
+                    parts.any(|part| self.may_hold(held.clone(), part, true))
                 }
                 _ => true,
             })
     }
 
-    fn may_have_items(&mut self, members: &Map<String, Value>) -> bool {
-        let least = members.get("minItems").and_then(Value::as_u64).unwrap_or(0);
-        let first = members.get("prefixItems").and_then(Value::as_array);
-        let first = first.map_or(&[][..], Vec::as_slice);
-        let mut needed = first
-            .iter()
-            .take(usize::try_from(least).unwrap_or(usize::MAX));
-        let rest = members.get("items").filter(|_| least > first.len() as u64);
-        needed.all(|part| self.may_have_a_value(part))
-            && rest.is_none_or(|part| self.may_have_a_value(part))
+    /// Adds `part` and what it says by `allOf` and by reference. `false` where one of that has no
+    /// value.
+    fn hold(&mut self, part: &'a Value, is_own: bool, held: &mut Vec<Held<'a>>) -> bool {
+        let mut waiting = vec![(part, is_own)];
+        let mut seen = HashSet::new();
+        while let Some((part, is_here)) = waiting.pop() {
+            self.steps += 1;
+            let members = match part {
+                Value::Bool(false) => return false,
+                Value::Object(members) if self.steps <= MAX_STEPS => members,
+                _ => continue,
+            };
+            held.push(Held {
+                members,
+                is_own: is_here,
+            });
+            if let Some(Value::Array(parts)) = members.get("allOf") {
+                waiting.extend(parts.iter().map(|part| (part, is_here)));
+            }
+            if let Some(Value::String(reference)) = members.get("$ref") {
+                if !self.filled.contains(reference) {
+                    return false;
+                }
+                let target = match reference.strip_prefix("#/$defs/") {
+                    Some(name) => self.definitions.get(name),
+                    None => Some(self.root),
+                };
+                // A part that is a reference alone is known already.
+                let is_alone = held.len() == 1 && waiting.is_empty() && members.len() == 1;
+                if is_own && !is_alone && seen.insert(reference) {
+                    waiting.extend(target.map(|target| (target, false)));
+                }
+            }
+        }
+        true
     }
 
-    fn may_have_properties(&mut self, members: &Map<String, Value>) -> bool {
-        let Some(Value::Array(required)) = members.get("required") else {
-            return true;
-        };
-        let rest = match members.get("patternProperties") {
-            Some(_) => None,
-            None => members.get("additionalProperties"),
-        };
-        required.iter().filter_map(Value::as_str).all(|name| {
-            let own = members.get("properties").and_then(|named| named.get(name));
-            own.or(rest).is_none_or(|part| self.may_have_a_value(part))
+    fn may_have_items(&mut self, held: &[Held<'a>]) -> bool {
+        let least = |one: &Held<'a>| one.members.get("minItems").and_then(Value::as_u64);
+        let least = held.iter().filter_map(least).max().unwrap_or(0);
+        held.iter().all(|&Held { members, is_own }| {
+            let first = members.get("prefixItems").and_then(Value::as_array);
+            let first = first.map_or(&[][..], Vec::as_slice);
+            let mut needed = first
+                .iter()
+                .take(usize::try_from(least).unwrap_or(usize::MAX));
+            let rest = members.get("items").filter(|_| least > first.len() as u64);
+            needed.all(|part| self.may_have_a_value(part, is_own))
+                && rest.is_none_or(|part| self.may_have_a_value(part, is_own))
         })
     }
 
-    /// Makes what refers to a part without a value `false`.
-    fn prune(&self, part: &mut Value) {
-        match part {
-            Value::Array(parts) => parts.iter_mut().for_each(|part| self.prune(part)),
-            Value::Object(members) => {
-                let is_empty = |reference: &str| !self.filled.contains(reference);
-                if members
-                    .get("$ref")
-                    .and_then(Value::as_str)
-                    .is_some_and(is_empty)
-                {
-                    *part = false.into();
-                    return;
-                }
-                for (keyword, value) in members {
-                    match (&**keyword, value) {
-                        ("const" | "enum", _) => {}
-                        ("properties" | "patternProperties", Value::Object(named)) => {
-                            named.values_mut().for_each(|part| self.prune(part));
-                        }
-                        (_, value) => self.prune(value),
+    fn may_have_properties(&mut self, held: &[Held<'a>]) -> bool {
+        let lists = held.iter().filter_map(|one| one.members.get("required"));
+        let names = lists.filter_map(Value::as_array).flatten();
+        names.filter_map(Value::as_str).all(|name| {
+            self.steps += held.len();
+            self.steps > MAX_STEPS
+                || held.iter().all(|&Held { members, is_own }| {
+                    let own = members.get("properties").and_then(|named| named.get(name));
+                    let rest = match members.get("patternProperties") {
+                        Some(_) => None,
+                        None => members.get("additionalProperties"),
+                    };
+                    own.or(rest)
+                        .is_none_or(|part| self.may_have_a_value(part, is_own))
+                })
+        })
+    }
+}
+
+/// Makes what refers to a part without a value `false`.
+fn prune_references(filled: &HashSet<String>, part: &mut Value) {
+    match part {
+        Value::Array(parts) => parts
+            .iter_mut()
+            .for_each(|part| prune_references(filled, part)),
+        Value::Object(members) => {
+            let is_empty = |reference: &str| !filled.contains(reference);
+            if members
+                .get("$ref")
+                .and_then(Value::as_str)
+                .is_some_and(is_empty)
+            {
+                *part = false.into();
+                return;
+            }
+            for (keyword, value) in members {
+                match (&**keyword, value) {
+                    ("const" | "enum", _) => {}
+                    ("properties" | "patternProperties", Value::Object(named)) => {
+                        named
+                            .values_mut()
+                            .for_each(|part| prune_references(filled, part));
                     }
+                    (_, value) => prune_references(filled, value),
                 }
             }
-            _ => {}
         }
+        _ => {}
     }
 }

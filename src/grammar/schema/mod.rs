@@ -23,6 +23,7 @@ mod range;
 mod uri;
 
 use crate::{Error, Result};
+use conjunction::MAX_TYPES;
 use document::{Address, Document};
 use draft::Draft;
 use serde_json::{Map, Value, json};
@@ -228,6 +229,14 @@ impl<'a> Translation<'a> {
             first.is_some_and(|first| first == keyword)
         };
         match keyword {
+            "type"
+                if value
+                    .as_array()
+                    .is_some_and(|types| types.len() > MAX_TYPES) =>
+            {
+                let why = format!("type has more than {MAX_TYPES} types");
+                return Err(self.placed(part, refused(why)));
+            }
             "type" => {
                 // What has an array there has `null` in it, if it means to.
                 let types = match value {

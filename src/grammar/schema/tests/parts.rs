@@ -327,11 +327,33 @@ fn no_text_is_led_to_where_it_cannot_end() {
     for nothing in [
         r##"{"$ref":"#"}"##,
         r##"{"type":"array","items":{"$ref":"#"},"minItems":1}"##,
+        // However it is said that there has to be another one inside.
+        r##"{"allOf":[{"type":"array","minItems":1},{"items":{"$ref":"#"}}]}"##,
+        r##"{"type":"object","properties":{"a":{"$ref":"#"}},"allOf":[{"required":["a"]}]}"##,
+        r##"{"type":["object"],"properties":{"a":{"$ref":"#"}},"required":["a"]}"##,
+        r##"{"type":["object","array"],"properties":{"a":{"$ref":"#"}},"items":{"$ref":"#"},
+            "required":["a"],"minItems":1}"##,
+        r##"{"type":"object","anyOf":[{"required":["a"]},{"required":["b"]}],
+            "additionalProperties":{"$ref":"#"}}"##,
+        r##"{"allOf":[{"$ref":"#/$defs/a"},{"required":["a"]}],"type":"object",
+            "$defs":{"a":{"properties":{"a":{"$ref":"#"}}}}}"##,
         r#"{"type":"integer","exclusiveMinimum":0.5,"maximum":1.99,"multipleOf":0.3}"#,
         r#"{"type":"number","exclusiveMinimum":3,"exclusiveMaximum":6,"multipleOf":3}"#,
     ] {
         kit.refuse(nothing, "schema is false");
     }
+    // There is one that ends.
+    kit.check(
+        r##"{"type":["object","null"],"properties":{"a":{"$ref":"#"}},"required":["a"]}"##,
+        &["null", r#"{"a":{"a":null}}"#],
+        &["{}"],
+    );
+    kit.check(
+        r##"{"type":"object","properties":{"a":{"$ref":"#"}},
+            "anyOf":[{"required":["a"]},{"required":["b"]}]}"##,
+        &[r#"{"a":{"b":1}}"#, r#"{"b":1}"#],
+        &["{}"],
+    );
     kit.check(
         r#"{"type":"integer","minimum":0.5,"maximum":3,"multipleOf":0.3}"#,
         &["3"],
