@@ -1,5 +1,6 @@
 //! A class of characters, as ECMA 262 reads it and as the parser does.
 
+use super::keys::SPELT_BY_CODE;
 use std::fmt::Write as _;
 
 /// Characters that are escaped in a JSON string. Of a class that has all control characters the
@@ -25,6 +26,8 @@ pub(super) struct Class {
     /// Whether it has U+0000, and each of [`ESCAPED`].
     has: [bool; 3],
     has_property: bool,
+    /// Whether it has a character that JSON has a spelling for which is not its code.
+    has_spelling: bool,
 }
 
 impl Class {
@@ -33,6 +36,8 @@ impl Class {
         for (has, code) in self.has.iter_mut().zip(codes) {
             *has |= (first..=last).contains(&code);
         }
+        let is_in = |&(from, to): &(u32, u32)| from <= first && last <= to;
+        self.has_spelling |= !SPELT_BY_CODE.iter().any(is_in);
         _ = write!(self.text, "\\x{{{first:X}}}");
         if last > first {
             _ = write!(self.text, "-\\x{{{last:X}}}");
@@ -50,6 +55,7 @@ impl Class {
                 for (has, other) in self.has.iter_mut().zip(set.has) {
                     *has |= other != is_negated;
                 }
+                self.has_spelling |= is_negated || set.has_spelling;
                 self.text += match is_negated {
                     true => "[^",
                     false => "[",
@@ -60,8 +66,15 @@ impl Class {
             Atom::Property(text) => {
                 self.text += &text;
                 self.has_property = true;
+                self.has_spelling = true;
             }
         }
+    }
+
+    /// Whether all of its characters are written by their code, of which there are few: what one
+    /// has not leaves others.
+    pub fn is_spelt_by_code(&self, is_negated: bool) -> bool {
+        !is_negated && !self.has_spelling && !self.text.is_empty()
     }
 
     /// The class as the parser reads it, without U+0000 where that is what keeps [`ESCAPED`] out.

@@ -1,6 +1,7 @@
 //! What a `format` and a `pattern` say of strings.
 
-use super::{Made, Translation, pattern, refused};
+use super::pattern::{self, Translated};
+use super::{Made, Translation, refused};
 use crate::Result;
 use serde_json::{Map, Value, json};
 
@@ -80,7 +81,10 @@ impl<'a> Translation<'a> {
         match given {
             Some(Value::String(given)) => {
                 let pattern = self.pattern(given, part)?;
-                made.own.insert("pattern".into(), pattern.into());
+                if pattern.asks_for_code {
+                    self.ask_for_code(part);
+                }
+                made.own.insert("pattern".into(), pattern.text.into());
             }
             // The parser refuses it.
             Some(other) => {
@@ -111,7 +115,7 @@ impl<'a> Translation<'a> {
     }
 
     /// A pattern as the parser reads it.
-    pub(super) fn pattern(&self, pattern: &str, part: &Value) -> Result<String> {
+    pub(super) fn pattern(&self, pattern: &str, part: &Value) -> Result<Translated> {
         pattern::translated(pattern).map_err(|why| {
             let shown: String = pattern.chars().take(60).collect();
             self.placed(part, refused(format!("the pattern {shown:?} {why}")))

@@ -15,6 +15,7 @@ mod emptiness;
 mod exclusion;
 mod format;
 mod items;
+mod keys;
 mod negation;
 pub(super) mod numbers;
 mod pattern;
@@ -51,12 +52,22 @@ pub(super) fn prepare(schema: &Value) -> Result<Value> {
         definitions.insert(name, translation.own(part)?);
     }
     emptiness::prune(&mut made, &mut definitions);
+    let mut options = schema.get(OPTIONS).cloned();
+    if keys::are_ambiguous(&made) || definitions.values().any(keys::are_ambiguous) {
+        if let Some(error) = translation.asks_for_code {
+            return Err(error);
+        }
+        // What is no object the parser refuses.
+        if let Value::Object(options) = options.get_or_insert_with(|| json!({})) {
+            keys::spell_once(options);
+        }
+    }
     if let Value::Object(members) = &mut made {
         if !definitions.is_empty() {
             members.insert("$defs".into(), definitions.into());
         }
-        if let Some(options) = schema.get(OPTIONS) {
-            members.insert(OPTIONS.into(), options.clone());
+        if let Some(options) = options {
+            members.insert(OPTIONS.into(), options);
         }
     }
     Ok(made)
@@ -83,6 +94,8 @@ struct Translation<'a> {
     alternatives: usize,
     steps: usize,
     bytes: usize,
+    /// What is wrong with a part that nothing is of but by `\u`, where there may be none.
+    asks_for_code: Option<Error>,
     is_lenient: bool,
     /// Whether `oneOf` is to be read as `anyOf`.
     coerces_one_of: bool,
@@ -133,6 +146,7 @@ impl<'a> Translation<'a> {
             alternatives: 0,
             steps: 0,
             bytes: 0,
+            asks_for_code: None,
             is_lenient: asks("lenient"),
             coerces_one_of: asks("lenient") || asks("coerce_one_of"),
         })
@@ -248,6 +262,9 @@ impl<'a> Translation<'a> {
             "const" | "enum" => {
                 numbers::kept(value)?;
                 self.spend(bytes(value))?;
+                if keys::has_spelt_by_code(value) {
+                    self.ask_for_code(part);
+                }
                 made.own.insert(keyword.into(), value.clone());
             }
             "required" => {
@@ -344,6 +361,16 @@ impl<'a> Translation<'a> {
         Err(refused(format!(
             "it would be more than {MAX_BYTES} bytes with its conditions as alternatives"
         )))
+    }
+
+    /// Keeps that `part` has a character that is written by its code alone.
+    fn ask_for_code(&mut self, part: &Value) {
+        if self.asks_for_code.is_none() {
+            let why = "it has a control character that only \\u writes, which cannot be followed \
+                       where an object may have properties beside those that are named \
+                       (\"additionalProperties\": false lets it have none)";
+            self.asks_for_code = Some(self.placed(part, refused(why.into())));
+        }
     }
 
     /// Refuses what cannot be followed, unless the schema says to pass over it.

@@ -5,6 +5,7 @@
 //! all but a line feed, and `\s` other characters.
 
 use super::class::{Atom, Class};
+use super::keys::is_spelt_by_code;
 use std::fmt::Write as _;
 use std::iter::Peekable;
 use std::str::Chars;
@@ -34,16 +35,27 @@ const SPACES: &[(u32, u32)] = &[
 /// What `.` is not.
 const LINE_ENDS: &[(u32, u32)] = &[(0x0a, 0x0a), (0x0d, 0x0d), (0x2028, 0x2029)];
 
+/// A pattern as the parser reads it.
+pub(super) struct Translated {
+    pub text: String,
+    /// Whether it has a place that only characters are of which JSON writes by their code.
+    pub asks_for_code: bool,
+}
+
 /// `pattern` as the parser reads it, or what is wrong with it.
-pub(super) fn translated(pattern: &str) -> Found<String> {
+pub(super) fn translated(pattern: &str) -> Found<Translated> {
     let mut reader = Reader {
         rest: pattern.chars().peekable(),
         made: String::with_capacity(pattern.len() * 2),
         dot_is_all: false,
         outside: Vec::new(),
+        asks_for_code: false,
     };
     reader.all()?;
-    Ok(reader.made)
+    Ok(Translated {
+        text: reader.made,
+        asks_for_code: reader.asks_for_code,
+    })
 }
 
 /// The one text that `pattern` matches, where it says so by its letters between `^` and `$`.
@@ -74,6 +86,7 @@ struct Reader<'a> {
     dot_is_all: bool,
     /// What `dot_is_all` was in front of each group that is open: flags hold to the end of theirs.
     outside: Vec<bool>,
+    asks_for_code: bool,
 }
 
 impl Reader<'_> {
@@ -142,6 +155,7 @@ impl Reader<'_> {
     }
 
     fn literal(&mut self, c: char) {
+        self.asks_for_code |= is_spelt_by_code(c);
         match c {
             c if c.is_alphanumeric()
                 || matches!(c, '_' | ' ' | '"' | '\'' | ',' | ':' | ';' | '@') =>
@@ -156,6 +170,7 @@ impl Reader<'_> {
     fn one_of(&mut self, atom: Atom, is_negated: bool) {
         let mut class = Class::default();
         class.add(atom);
+        self.asks_for_code |= class.is_spelt_by_code(is_negated);
         self.made.push_str(&class.text(is_negated));
     }
 
@@ -360,6 +375,7 @@ impl Reader<'_> {
                 other => class.add(other),
             }
         }
+        self.asks_for_code |= class.is_spelt_by_code(is_negated);
         self.made.push_str(&class.text(is_negated));
         Ok(())
     }

@@ -48,7 +48,7 @@ impl<'a> Translation<'a> {
                     // A name that is taken must not seem to be free for the pattern.
                     match pattern::literal(pattern) {
                         Some(name) => both(&mut properties, name, schema),
-                        None => both(&mut patterns, self.pattern(pattern, part)?, schema),
+                        None => both(&mut patterns, self.pattern(pattern, part)?.text, schema),
                     }
                 }
             }
@@ -128,7 +128,7 @@ impl<'a> Translation<'a> {
                 for pattern in named.keys() {
                     let (into, name) = match pattern::literal(pattern) {
                         Some(name) => (&mut evaluated.named, name),
-                        None => (&mut evaluated.patterns, self.pattern(pattern, part)?),
+                        None => (&mut evaluated.patterns, self.pattern(pattern, part)?.text),
                     };
                     into.insert(name, true.into());
                 }
@@ -162,7 +162,7 @@ impl<'a> Translation<'a> {
         for part in parts {
             let before = patterns.len();
             if let Some(given) = part.get("pattern").and_then(Value::as_str) {
-                patterns.push(self.pattern(given, part)?);
+                patterns.push(self.pattern(given, part)?.text);
             }
             let name = part.get("format").and_then(Value::as_str);
             match name.map(format) {

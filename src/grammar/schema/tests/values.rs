@@ -87,6 +87,76 @@ fn names_of_properties_are_held() {
     );
 }
 
+/// A key that a schema names, or has a pattern for, is one in all of its spellings.
+#[test]
+fn keys_have_one_spelling() {
+    let kit = Kit::new();
+    let text = r#""type":"object","additionalProperties":{"type":"string"}"#;
+    for (schema, taken, refused) in [
+        (
+            r#""properties":{"a":{"type":"integer"}}"#,
+            vec![r#"{"a":1,"b":"x"}"#, r#"{"b\\":"x"}"#, r#"{"\n":"é"}"#],
+            vec![
+                r#"{"\u0061":"x"}"#,
+                r#"{"a":1,"\u0061":"x"}"#,
+                r#"{"a":"x"}"#,
+            ],
+        ),
+        (
+            r#""patternProperties":{"c$":{"type":"integer"}}"#,
+            vec![r#"{"bc":1}"#, r#"{"b":"x"}"#],
+            vec![r#"{"b\u0063":"x"}"#, r#"{"bc":"x"}"#],
+        ),
+        (
+            r#""required":["b"],"properties":{"a":false}"#,
+            vec![r#"{"b":"x"}"#],
+            vec![r#"{"b":"x","\u0061":"x"}"#, r#"{"\u0062":"x"}"#],
+        ),
+        (
+            r#""properties":{"\n":{"type":"integer"}},"patternProperties":{"^[\\n]$":true}"#,
+            vec![r#"{"\n":1}"#],
+            vec![r#"{"\u000a":1}"#, r#"{"\u000A":"x"}"#, r#"{"\n":"x"}"#],
+        ),
+        (
+            r#""not":{"required":["a"]}"#,
+            vec![r#"{"b":"x"}"#],
+            vec![r#"{"\u0061":"x"}"#],
+        ),
+    ] {
+        kit.check(&format!("{{{text},{schema}}}"), &taken, &refused);
+    }
+    // Whatever the schema asks of the parser.
+    let asks = r#"{"type":"object","properties":{"a":{"type":"integer"}},"x-guidance":{
+        "json_allowed_escapes":"nu\"","json_allow_general_unicode_escapes":true}}"#;
+    kit.check(
+        asks,
+        &[r#"{"b":"\n"}"#],
+        &[r#"{"\u0061":"x"}"#, r#"{"b":"\t"}"#],
+    );
+    // Where no name can be meant by another spelling, control characters stay.
+    let closed = r#"{"properties":{"a":{"enum":["\u0001",2]}},"required":["a"],"#;
+    let code = [r#"{"a":"\u0001"}"#];
+    kit.check(
+        &format!(r#"{closed}"additionalProperties":false}}"#),
+        &code,
+        &[],
+    );
+    let lone = r#"{"type":"string","pattern":"^\\x01$"}"#;
+    kit.check(lone, &[r#""\u0001""#], &[]);
+    for open in [
+        &format!(r#"{closed}"minProperties":0}}"#),
+        r#"{"type":"object","properties":{"a":{"pattern":"^[\\x01-\\x05]"}}}"#,
+    ] {
+        let words = r"at #/properties/a: it has a control character that only \u writes";
+        kit.refuse(open, words);
+    }
+    kit.check(
+        r#"{"type":"object","properties":{"a":{"pattern":"^[\\x01-\\x0a]$"}}}"#,
+        &[r#"{"a":"\n"}"#],
+        &[r#"{"a":"\u0001"}"#],
+    );
+}
+
 #[test]
 fn formats_that_no_draft_defines_say_nothing() {
     let kit = Kit::new();
