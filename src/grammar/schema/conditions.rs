@@ -1,7 +1,6 @@
 //! What holds only where something else does.
 
 use super::conjunction::OBJECT;
-use super::exclusion::required;
 use super::{Made, Translation, bytes};
 use crate::Result;
 use serde_json::{Map, Value, json};
@@ -58,7 +57,8 @@ impl<'a> Translation<'a> {
         };
         let around = self.around.clone();
         let around = self.all_of(&around)?.unwrap_or_default();
-        let required: HashSet<&str> = required(&around).into_iter().collect();
+        let required = self.required(&around).unwrap_or_default();
+        let required: HashSet<&str> = required.into_iter().collect();
         for (name, needed) in needs {
             let needed = match needed {
                 Value::Array(names) if names.is_empty() => continue,

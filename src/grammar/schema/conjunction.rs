@@ -1,11 +1,12 @@
 //! What parts say together that hold of the same value: by reference, by `allOf`, and what stands
 //! around them.
 
-use super::Translation;
 use super::document::Address;
+use super::{PART_STEPS, Translation, bytes};
 use crate::Result;
 use serde_json::Value;
 use std::collections::HashSet;
+use std::fmt::Write as _;
 
 /// A set of types. A number that is whole is of a type of its own.
 pub(super) type Types = u8;
@@ -83,19 +84,42 @@ fn type_of(value: &Value) -> Types {
     }
 }
 
-/// Whether two values are one to JSON Schema, to which 1 and 1.0 are.
-pub(super) fn same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+/// A text that two values have in common if they are one to JSON Schema, to which 1 and 1.0 are.
+pub(super) fn key(value: &Value) -> String {
+    let mut key = String::new();
+    write_key(value, &mut key);
+    key
+}
+
+fn write_key(value: &Value, key: &mut String) {
+    match value {
+        // Zero has no sign.
+        Value::Number(number) => _ = write!(key, "{:?}", number.as_f64().map(|n| n + 0.0)),
+        Value::Array(values) => {
+            key.push('[');
+            for value in values {
+                write_key(value, key);
+                key.push(',');
+            }
+            key.push(']');
         }
-        (Value::Object(a), Value::Object(b)) => {
-            let is_there = |(name, value)| b.get(name).is_some_and(|other| same(value, other));
-            a.len() == b.len() && a.iter().all(is_there)
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_unstable_by_key(|(name, _)| *name);
+            key.push('{');
+            for (name, value) in members {
+                _ = write!(key, "{name:?}:");
+                write_key(value, key);
+                key.push(',');
+            }
+            key.push('}');
         }
-        _ => a == b,
+        other => _ = write!(key, "{other}"),
     }
+}
+
+pub(super) fn keys<'b>(values: impl IntoIterator<Item = &'b Value>) -> HashSet<String> {
+    values.into_iter().map(key).collect()
 }
 
 impl<'a> Translation<'a> {
@@ -109,11 +133,14 @@ impl<'a> Translation<'a> {
             if !seen.insert(part) {
                 continue;
             }
-            if !self.step(1) {
+            if !self.step(PART_STEPS) {
                 return Ok(None);
             }
             all.push(part);
             if let Some(Value::Array(parts)) = part.get("allOf") {
+                if !self.step(parts.len()) {
+                    return Ok(None);
+                }
                 waiting.extend(parts.iter().rev());
             }
             waiting.extend(self.document.references(part)?);
@@ -144,8 +171,8 @@ impl<'a> Translation<'a> {
 
     /// The values that all of `parts` leave, where they list them and the lists are not long. A
     /// value may be among them that something else than lists and types refuses, and one may be
-    /// there twice.
-    pub(super) fn values(&self, parts: &[&'a Value]) -> Option<Vec<&'a Value>> {
+    /// there twice. `None` also where there is too much to look at.
+    pub(super) fn values(&mut self, parts: &[&'a Value]) -> Option<Vec<&'a Value>> {
         const MAX_LISTED: usize = 512;
         static BOOLEANS: [Value; 2] = [Value::Bool(true), Value::Bool(false)];
         static NULLS: [Value; 1] = [Value::Null];
@@ -165,12 +192,13 @@ impl<'a> Translation<'a> {
                     }
                     _ => continue,
                 };
-                if own.len() > MAX_LISTED {
+                if own.len() > MAX_LISTED || !self.step(own.iter().map(steps).sum()) {
                     return None;
                 }
                 left = Some(match left {
                     Some(left) => {
-                        let is_own = |value: &&Value| own.iter().any(|other| same(value, other));
+                        let own = keys(own);
+                        let is_own = |value: &&Value| own.contains(&key(value));
                         left.into_iter().filter(is_own).collect()
                     }
                     None => own.iter().collect(),
@@ -181,4 +209,10 @@ impl<'a> Translation<'a> {
         left.retain(|value| type_of(value) & types > 0);
         Some(left)
     }
+}
+
+/// Steps of comparing a value.
+pub(super) fn steps(value: &Value) -> usize {
+    const STEP_BYTES: usize = 32;
+    bytes(value) / STEP_BYTES
 }

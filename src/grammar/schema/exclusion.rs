@@ -3,9 +3,9 @@
 //! The parser has only parts of which one or more hold. They are the same where no two hold of one
 //! value, and can be made so where each part can be turned into what it is not.
 
-use super::conjunction::{OBJECT, same};
+use super::conjunction::{OBJECT, key, keys};
 use super::document::Address;
-use super::{Made, Translation, bytes, refused};
+use super::{Made, PART_STEPS, Translation, bytes, refused};
 use crate::Result;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -81,15 +81,24 @@ impl<'a> Translation<'a> {
         if flat.iter().any(|parts| self.types(parts) & !OBJECT > 0) {
             return Ok(false);
         }
+        let mut lists: Vec<HashSet<&str>> = Vec::new();
+        for parts in flat {
+            let Some(names) = self.required(parts) else {
+                return Ok(false);
+            };
+            lists.push(names.into_iter().collect());
+        }
         let names = required(&flat[0]);
         for name in names.into_iter().take(64) {
             let mut listed = Vec::new();
-            for parts in flat {
-                let is_required = required(parts).contains(&name);
+            for (parts, required) in flat.iter().zip(&lists) {
+                if !required.contains(name) {
+                    break;
+                }
                 let parts = self.all_of(&property(parts, name))?;
                 match parts.and_then(|parts| self.values(&parts)) {
-                    Some(values) if is_required => listed.push(Some(values)),
-                    _ => break,
+                    Some(values) => listed.push(Some(values)),
+                    None => break,
                 }
             }
             if listed.len() == flat.len() && are_distinct(listed.into_iter()) {
@@ -108,24 +117,28 @@ impl<'a> Translation<'a> {
         open: &mut Vec<Address>,
         depth: usize,
     ) -> Result<bool> {
+        if depth == MAX_DEPTH || !self.step(PART_STEPS * (a.len() + b.len())) {
+            return Ok(false);
+        }
         let common = self.types(a) & self.types(b);
         if common == 0 {
             return Ok(true);
         }
-        if depth == MAX_DEPTH || !self.step(a.len() + b.len()) {
-            return Ok(false);
-        }
-        if let (Some(mine), Some(others)) = (self.values(a), self.values(b)) {
-            let is_there = |value: &&Value| others.iter().any(|other| same(other, value));
-            return Ok(self.step(mine.len() * others.len()) && !mine.iter().any(is_there));
+        if let Some(mine) = self.values(a)
+            && let Some(others) = self.values(b)
+        {
+            let others = keys(others);
+            return Ok(!mine.iter().any(|value| others.contains(&key(value))));
         }
         if common == OBJECT {
-            let mut names = required(a);
-            names.extend(required(b));
+            let (Some(mut names), Some(others)) = (self.required(a), self.required(b)) else {
+                return Ok(false);
+            };
+            names.extend(others);
             names.sort_unstable();
             names.dedup();
             for name in names {
-                if !self.step(a.len() + b.len()) {
+                if !self.step(PART_STEPS * (a.len() + b.len())) {
                     return Ok(false);
                 }
                 let (mine, others) = (property(a, name), property(b, name));
@@ -150,6 +163,9 @@ impl<'a> Translation<'a> {
                     open.push(alternatives);
                     let mut exclude = true;
                     for part in parts {
+                        if !self.step(one.len()) {
+                            return Ok(false);
+                        }
                         let mut with = one.to_vec();
                         with.push(part);
                         let with = self.all_of(&with)?;
@@ -169,6 +185,13 @@ impl<'a> Translation<'a> {
             }
         }
         Ok(false)
+    }
+
+    /// [`required`], where there is not too much to look at.
+    pub(super) fn required(&mut self, parts: &[&'a Value]) -> Option<Vec<&'a str>> {
+        let names = required(parts);
+        self.step(2 * names.iter().map(|name| 1 + name.len() / 32).sum::<usize>())
+            .then_some(names)
     }
 
     /// Each of `parts` together with what the others are not, if that can be said.
@@ -203,13 +226,7 @@ fn are_distinct<'a>(lists: impl Iterator<Item = Option<Vec<&'a Value>>>) -> bool
     for list in lists {
         let Some(list) = list else { return false };
         for value in list {
-            let key = match value {
-                // 1 is 1.0.
-                Value::Number(number) => format!("{:?}", number.as_f64()),
-                Value::Array(_) | Value::Object(_) => return false,
-                other => other.to_string(),
-            };
-            if !seen.insert(key) {
+            if !seen.insert(key(value)) {
                 return false;
             }
         }
@@ -218,7 +235,7 @@ fn are_distinct<'a>(lists: impl Iterator<Item = Option<Vec<&'a Value>>>) -> bool
 }
 
 /// The names of the properties that an object of all of `parts` has to have.
-pub(super) fn required<'a>(parts: &[&'a Value]) -> Vec<&'a str> {
+fn required<'a>(parts: &[&'a Value]) -> Vec<&'a str> {
     let lists = parts
         .iter()
         .filter_map(|part| part.get("required")?.as_array());

@@ -80,6 +80,7 @@ impl<'a> Translation<'a> {
         let (given, name) = (members.get("pattern"), members.get("format"));
         match given {
             Some(Value::String(given)) => {
+                self.spend(given.len())?;
                 let pattern = self.pattern(given, part)?;
                 if pattern.asks_for_code {
                     self.ask_for_code(part);

@@ -1,9 +1,10 @@
 //! What is said of an array's items.
 
-use super::conjunction::{self, ARRAY, names, same};
+use super::conjunction::{self, ARRAY, key, names};
 use super::{Made, Translation, bytes, count};
 use crate::Result;
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 
 pub(super) const KEYWORDS: [&str; 10] = [
     "prefixItems",
@@ -103,6 +104,7 @@ impl<'a> Translation<'a> {
             }
         }
         let rest = self.inside(rest)?;
+        self.spend(longest.saturating_mul(bytes(&Value::Null)))?;
         let first = vec![true; longest];
         made.beside
             .push(json!({"prefixItems": first, "items": rest}));
@@ -158,12 +160,12 @@ impl<'a> Translation<'a> {
             Some(schema) => self.all_of(&[schema])?.filter(|parts| is_list(parts)),
             None => None,
         };
-        let mut distinct: Vec<&Value> = Vec::new();
+        let (mut distinct, mut seen) = (Vec::<&Value>::new(), HashSet::new());
         for value in listed
             .and_then(|parts| self.values(&parts))
             .unwrap_or_default()
         {
-            if !distinct.iter().any(|other| same(other, value)) {
+            if seen.insert(key(value)) {
                 distinct.push(value);
             }
         }

@@ -16,6 +16,7 @@ mod exclusion;
 mod format;
 mod items;
 mod keys;
+mod merging;
 mod negation;
 pub(super) mod numbers;
 mod pattern;
@@ -30,9 +31,12 @@ use draft::Draft;
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// Most steps over parts in which they are compared, beyond the one look at each. References could
-/// make that exponential.
-const MAX_STEPS: usize = 1 << 18;
+/// Most steps in which parts are compared, beyond the one look at each: a second or two. References
+/// could make that exponential. A step is one name or one short value of a list.
+const MAX_STEPS: usize = 1 << 24;
+
+/// Steps of a part, whose references are resolved.
+const PART_STEPS: usize = 1 << 6;
 
 /// Most bytes of what the parser is given, roughly. Where parts are turned into alternatives, they
 /// are there more than once.
@@ -52,6 +56,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value> {
         definitions.insert(name, translation.own(part)?);
     }
     emptiness::prune(&mut made, &mut definitions);
+    merging::check(&made, &definitions)?;
     let mut options = schema.get(OPTIONS).cloned();
     if keys::are_ambiguous(&made) || definitions.values().any(keys::are_ambiguous) {
         if let Some(error) = translation.asks_for_code {
@@ -268,6 +273,7 @@ impl<'a> Translation<'a> {
                 made.own.insert(keyword.into(), value.clone());
             }
             "required" => {
+                self.spend(bytes(value))?;
                 made.own.insert(keyword.into(), value.clone());
             }
             "minLength" | "maxLength" | "minProperties" | "maxProperties" => {

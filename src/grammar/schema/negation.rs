@@ -1,9 +1,9 @@
 //! What a part is not, as far as a schema can say it.
 
-use super::conjunction::{self, names, same};
+use super::conjunction::{self, key, keys, names, steps};
 use super::draft::asserts;
 use super::exclusion::property;
-use super::{Made, PART_BYTES, Translation, bytes, count};
+use super::{Made, PART_BYTES, PART_STEPS, Translation, bytes, count};
 use crate::Result;
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ impl<'a> Translation<'a> {
             Value::Object(members) => members,
             _ => return Ok(None),
         };
-        if depth == 0 || !self.step(around.len()) {
+        if depth == 0 || !self.step(PART_STEPS * (1 + around.len())) {
             return Ok(None);
         }
         self.spend(PART_BYTES)?;
@@ -83,11 +83,13 @@ impl<'a> Translation<'a> {
             ("enum", Value::Array(values)) => return self.without(values, around),
             ("required", Value::Array(required)) => {
                 for name in required.iter().filter_map(Value::as_str) {
+                    self.spend(PART_BYTES + name.len())?;
                     any.push(json!({"type": "object", "properties": {name: false}}));
                 }
             }
             ("properties", Value::Object(named)) => {
                 for (name, schema) in named {
+                    self.spend(2 * name.len())?;
                     let known = self.all_of(&property(around, name))?.unwrap_or_default();
                     // What holds of the object says nothing of the property's value, of which a
                     // `not` in there is written as it stands.
@@ -149,13 +151,14 @@ impl<'a> Translation<'a> {
 
     /// What is none of `listed`, where there are only so many values: by a list around it, or
     /// because all of `listed` are of types that have few.
-    fn without(&mut self, listed: &[Value], around: &[&Value]) -> Result<Option<Vec<Value>>> {
+    fn without(&mut self, listed: &[Value], around: &[&'a Value]) -> Result<Option<Vec<Value>>> {
         let small = [Value::Null, Value::Bool(true), Value::Bool(false)];
-        let is_listed = |value: &&Value| listed.iter().any(|other| same(other, value));
+        if !self.step(listed.iter().map(steps).sum()) {
+            return Ok(None);
+        }
+        let keys = keys(listed);
+        let is_listed = |value: &&Value| keys.contains(&key(value));
         if let Some(all) = self.values(around) {
-            if !self.step(all.len().saturating_mul(listed.len())) {
-                return Ok(None);
-            }
             let left: Vec<&Value> = all.into_iter().filter(|value| !is_listed(value)).collect();
             self.spend(left.iter().map(|value| bytes(value)).sum())?;
             let any = (!left.is_empty()).then(|| json!({"enum": left}));

@@ -1,7 +1,7 @@
 //! What is said of an object's properties.
 
 use super::format::{Format, format};
-use super::{Made, PART_BYTES, Translation, pattern};
+use super::{Made, PART_BYTES, Translation, bytes, pattern};
 use crate::Result;
 use serde_json::{Map, Value, json};
 
@@ -31,6 +31,7 @@ impl<'a> Translation<'a> {
         match members.get("properties") {
             Some(Value::Object(named)) => {
                 for (name, schema) in named {
+                    self.spend(name.len())?;
                     properties.insert(name.clone(), self.inside(schema)?);
                 }
             }
@@ -44,6 +45,7 @@ impl<'a> Translation<'a> {
         match members.get("patternProperties") {
             Some(Value::Object(named)) => {
                 for (pattern, schema) in named {
+                    self.spend(pattern.len())?;
                     let schema = self.inside(schema)?;
                     // A name that is taken must not seem to be free for the pattern.
                     match pattern::literal(pattern) {
@@ -151,6 +153,7 @@ impl<'a> Translation<'a> {
         if let Some(listed) = self.values(&parts)
             && has_only(&["const", "enum"])
         {
+            self.spend(listed.iter().map(|name| bytes(name)).sum())?;
             let listed = listed.into_iter().filter_map(Value::as_str);
             let named: Map<_, _> = listed.map(|name| (name.into(), true.into())).collect();
             made.beside

@@ -92,6 +92,7 @@ fn one_of_parts_that_exclude_each_other_is_followed() {
     let coerced = r#""x-guidance":{"coerce_one_of":true},"#;
     for (option, one_of) in [
         ("", r#""oneOf":[{"type":"integer"},{"type":"number"}]"#),
+        ("", r#""oneOf":[{"const":0},{"const":-0.0},{"const":1}]"#),
         (
             "",
             r#""oneOf":[{"const":1},{"enum":[2,1.0]},{"pattern":"a"}]"#,
@@ -359,6 +360,58 @@ fn no_text_is_led_to_where_it_cannot_end() {
         &["3"],
         &["0.6"],
     );
+}
+
+/// What costs the parser minutes is refused before it is given it.
+#[test]
+fn what_would_be_too_many_names_or_patterns_is_refused() {
+    let kit = Kit::new();
+    let names = |n: usize| -> Vec<String> { (0..n).map(|i| format!("n{i}")).collect() };
+    let base = |n: usize| json!({"b": {"type": "object", "required": names(n)}});
+    let with_base =
+        |i: usize| json!({"allOf": [{"$ref": "#/$defs/b"}, {"required": [i.to_string()]}]});
+    let times = |n: usize| (0..n).map(with_base).collect::<Vec<_>>();
+    let patterns = |n: usize| -> serde_json::Map<String, Value> {
+        (0..n).map(|i| (format!("^a{i:05}"), true.into())).collect()
+    };
+    let one_by_one = |n: usize| -> Vec<Value> {
+        let pattern = |i: usize| json!({"patternProperties": {format!("^a{i:05}b"): true}});
+        (0..n).map(pattern).collect()
+    };
+    for (schema, words) in [
+        (
+            json!({"type": "object", "required": names(9000)}),
+            "9000 names of properties, at most 8192 can be",
+        ),
+        (
+            json!({"prefixItems": times(600), "$defs": base(8000)}),
+            "more than 4194304 names would be required",
+        ),
+        (
+            json!({"$ref": "#/$defs/b", "anyOf": times(300), "$defs": base(8000)}),
+            "16001 names of properties",
+        ),
+        (
+            json!({"type": "object", "patternProperties": patterns(400)}),
+            "telling 400 patterns of names from each other would take too long",
+        ),
+        (
+            json!({"type": "object", "allOf": one_by_one(128)}),
+            "telling 128 patterns of names from each other would take too long",
+        ),
+    ] {
+        kit.refuse(&schema.to_string(), words);
+    }
+    let schema = json!({"type": "object", "patternProperties": patterns(64)});
+    kit.check(&schema.to_string(), &[r#"{"a00063":1}"#], &["1"]);
+    // The lists that parts are compared by, in each pair of them.
+    let listed = |name: &str| -> Vec<String> { (0..510).map(|i| format!("{name}{i}")).collect() };
+    let both = json!({"type": "string", "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]});
+    let mut one_of = vec![both; 400];
+    one_of.push(json!({"type": "number"}));
+    let schema =
+        json!({"oneOf": one_of, "$defs": {"a": {"enum": listed("a")}, "b": {"enum": listed("b")}}});
+    kit.refuse(&schema.to_string(), "may hold together cannot be followed");
 }
 
 /// Where it is told by more than letters that a name is taken, a text can still come to nothing.
