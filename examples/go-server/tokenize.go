@@ -53,8 +53,8 @@ func (s *server) tokensOf(ctx context.Context, content string, addSpecial, withP
 	return s.piecesOf(ctx, tokens)
 }
 
-// piecesOf is the answer that has tokens and their texts. It is written at once: a million of them
-// as a list of values took 700 MB.
+// piecesOf is the answer that has tokens and their texts. It is put together here: as a list of
+// values, a million of them took 700 MB.
 func (s *server) piecesOf(ctx context.Context, tokens []int32) ([]byte, error) {
 	whole := []byte(`{"tokens":[`)
 	written := map[int32][]byte{} // of each token that has been met, what the list has for it

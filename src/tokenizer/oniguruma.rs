@@ -5,6 +5,7 @@
 //! has it, on every character, and some thousand random expressions on random texts.
 
 use super::split::MAX_BYTES;
+use crate::sentence;
 use regex_syntax::ast::{self, Ast, ClassAsciiKind, ClassPerl, ClassPerlKind, ClassSetItem};
 use regex_syntax::ast::{HexLiteralKind, LiteralKind, Span};
 use regex_syntax::hir::Hir;
@@ -109,7 +110,8 @@ impl<'a> Translation<'a> {
             _ => true,
         };
         if !means_the_same {
-            return Err(format!("it has {}", self.words(&literal.span)));
+            let words = self.words(&literal.span);
+            return Err(format!("it has {}", sentence::name(words)));
         }
         let has_no_case = c.is_ascii() || ('\u{2000}'..='\u{206f}').contains(&c);
         match has_no_case {
@@ -152,7 +154,7 @@ impl<'a> Translation<'a> {
         let words = self.words(&class.span);
         // `[--a]` is a range there that begins with a hyphen, and three characters here.
         match words[1..].trim_start_matches('^').starts_with("--") {
-            true => Err(format!("it has {words}, which begins with two hyphens")),
+            true => Err("it has a class that begins with two hyphens".into()),
             false => Ok(()),
         }
     }
@@ -269,7 +271,7 @@ impl Translation<'_> {
         };
         let words = self.words(&repetition.op.span);
         if words.contains(char::is_whitespace) {
-            return Err(format!("it has {words}, with a space between the braces"));
+            return Err("it has a repetition with a space between the braces".into());
         }
         match (&*repetition.ast, range) {
             (Ast::Repetition(_), _) => {

@@ -150,6 +150,7 @@ def chain():
     refused(lambda: ids(logit_bias={"999999": 1}), "logit_bias", "no token")
     refused(lambda: ids(logit_bias={"5": 101}), "logit_bias", "at most 100")
     refused(lambda: ids(bad_words=[""]), "bad_words", "empty")
+    refused(lambda: ids(bad_words=["\u20ac" * 1365] * 20), "bad_words", "more than 65536 tokens")
     refused(lambda: ids(min_tokens=13), "min_tokens", "'max_tokens', 12")
     refused(lambda: ids(epsilon_cutoff=1), "epsilon_cutoff", "less than 1")
     refused(lambda: ids(stop_token_ids=[-1]), "stop_token_ids", "must be a token")
