@@ -108,8 +108,9 @@ fn quantise(cpu: &Cpu, source: &[u8], rows: usize, cols: usize, quant: Quant) ->
         for (code, byte) in codes.iter_mut().zip(source.iter().cycle()) {
             *code = *byte;
         }
-        let words = quant.scales(k::BLOCK);
-        let word = |i: usize| match i % words < k::GROUP_WORDS {
+        let words = quant.scales(quant.block());
+        let small = k::words(quant).map_or(0, |_| k::GROUP_WORDS);
+        let word = |i: usize| match i % words < small {
             true => 0x1f1f,
             false => half::f16::from_f32(1e-4).to_bits(),
         };

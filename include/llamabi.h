@@ -251,6 +251,16 @@ const char *llama_status_string(llama_status s);
 /// rest is as with K4.
 #define LLAMA_DTYPE_K6 11
 
+/// 4-bit codes for a table of 16 integers, with an f16 scale for each group of 32 along a row.
+/// IQ4_NL of GGUF files is kept in this form, exactly, and IQ4_XS with its scales rounded to f16.
+/// The rest is as with K4.
+#define LLAMA_DTYPE_IQ4 12
+
+/// 4-bit integers with a scale and a zero point, both f16, for each group of 32 along a row. AWQ,
+/// asymmetric GPTQ and compressed-tensors, and Q4_1 of GGUF files are kept in this form. The rest
+/// is as with K4.
+#define LLAMA_DTYPE_UINT4 13
+
 /// Something failed.
 #define LLAMA_LOG_ERROR 1
 

@@ -41,18 +41,20 @@ type Dtype int32
 
 // The dtypes. DtypeAuto: weights as stored in the checkpoint, the KV cache to suit them.
 const (
-	DtypeAuto Dtype = C.LLAMA_DTYPE_AUTO
-	DtypeF32  Dtype = C.LLAMA_DTYPE_F32
-	DtypeF16  Dtype = C.LLAMA_DTYPE_F16
-	DtypeBF16 Dtype = C.LLAMA_DTYPE_BF16
-	DtypeInt8 Dtype = C.LLAMA_DTYPE_INT8
-	DtypeInt4 Dtype = C.LLAMA_DTYPE_INT4
-	DtypeNF4  Dtype = C.LLAMA_DTYPE_NF4
-	DtypeFP8  Dtype = C.LLAMA_DTYPE_FP8
-	DtypeK4   Dtype = C.LLAMA_DTYPE_K4 // in Info only
-	DtypeK8   Dtype = C.LLAMA_DTYPE_K8 // in Info only
-	DtypeK5   Dtype = C.LLAMA_DTYPE_K5 // in Info only
-	DtypeK6   Dtype = C.LLAMA_DTYPE_K6 // in Info only
+	DtypeAuto  Dtype = C.LLAMA_DTYPE_AUTO
+	DtypeF32   Dtype = C.LLAMA_DTYPE_F32
+	DtypeF16   Dtype = C.LLAMA_DTYPE_F16
+	DtypeBF16  Dtype = C.LLAMA_DTYPE_BF16
+	DtypeInt8  Dtype = C.LLAMA_DTYPE_INT8
+	DtypeInt4  Dtype = C.LLAMA_DTYPE_INT4
+	DtypeNF4   Dtype = C.LLAMA_DTYPE_NF4
+	DtypeFP8   Dtype = C.LLAMA_DTYPE_FP8
+	DtypeK4    Dtype = C.LLAMA_DTYPE_K4    // in Info only
+	DtypeK8    Dtype = C.LLAMA_DTYPE_K8    // in Info only
+	DtypeK5    Dtype = C.LLAMA_DTYPE_K5    // in Info only
+	DtypeK6    Dtype = C.LLAMA_DTYPE_K6    // in Info only
+	DtypeIQ4   Dtype = C.LLAMA_DTYPE_IQ4   // in Info only
+	DtypeUint4 Dtype = C.LLAMA_DTYPE_UINT4 // in Info only
 )
 
 // LogLevel is how severe a log line is; lower is more severe.

@@ -295,7 +295,7 @@ export interface Info {
   padId: number;
   device: 'cpu' | 'cuda';
   deviceName: string;
-  weightsDtype: Dtype | 'k4' | 'k5' | 'k6' | 'k8';
+  weightsDtype: Dtype | 'k4' | 'k5' | 'k6' | 'k8' | 'iq4' | 'uint4';
   kvDtype: Dtype;
   weightBytes: number;
   kvBytes: number;

@@ -29,11 +29,15 @@ pub enum Dtype {
     K5,
     /// [`Quant::K6`]; as K4.
     K6,
+    /// [`Quant::Iq4`]; as K4.
+    Iq4,
+    /// [`Quant::Uint4`]; as K4.
+    Uint4,
 }
 
 impl Dtype {
     /// All of them, each at the place of its number.
-    pub const ALL: [Dtype; 11] = [
+    pub const ALL: [Dtype; 13] = [
         Dtype::F32,
         Dtype::F16,
         Dtype::Bf16,
@@ -45,6 +49,8 @@ impl Dtype {
         Dtype::K8,
         Dtype::K5,
         Dtype::K6,
+        Dtype::Iq4,
+        Dtype::Uint4,
     ];
 
     /// Bytes of one element; for quantised weights, of one code that is not packed with others.
@@ -63,7 +69,10 @@ impl Dtype {
 
     /// Whether only files of other programs have it, so that nobody can ask for it.
     pub const fn is_of_files(self) -> bool {
-        matches!(self, Dtype::K4 | Dtype::K5 | Dtype::K6 | Dtype::K8)
+        matches!(
+            self,
+            Dtype::K4 | Dtype::K5 | Dtype::K6 | Dtype::K8 | Dtype::Iq4 | Dtype::Uint4
+        )
     }
 
     /// Whether the KV cache can have it, on some backend.
@@ -86,13 +95,15 @@ impl Dtype {
             Dtype::K5 => Some(Quant::K5),
             Dtype::K6 => Some(Quant::K6),
             Dtype::K8 => Some(Quant::K8),
+            Dtype::Iq4 => Some(Quant::Iq4),
+            Dtype::Uint4 => Some(Quant::Uint4),
             Dtype::Fp8 => Some(Quant::Fp8),
             Dtype::F32 | Dtype::F16 | Dtype::Bf16 => None,
         }
     }
 
     /// The field's short name: `f32`, `f16`, `bf16`, `int8`, `int4`, `nf4`, `k4`, `k5`, `k6`,
-    /// `k8`, `fp8`.
+    /// `k8`, `iq4`, `uint4`, `fp8`.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "f32",
@@ -105,6 +116,8 @@ impl Dtype {
             Dtype::K5 => "k5",
             Dtype::K6 => "k6",
             Dtype::K8 => "k8",
+            Dtype::Iq4 => "iq4",
+            Dtype::Uint4 => "uint4",
             Dtype::Fp8 => "fp8",
         }
     }

@@ -275,6 +275,8 @@ pub(super) fn dtype_number(dtype: Dtype) -> i32 {
         Dtype::K8 => LLAMA_DTYPE_K8,
         Dtype::K5 => LLAMA_DTYPE_K5,
         Dtype::K6 => LLAMA_DTYPE_K6,
+        Dtype::Iq4 => LLAMA_DTYPE_IQ4,
+        Dtype::Uint4 => LLAMA_DTYPE_UINT4,
     }
 }
 

@@ -68,10 +68,10 @@ fn cut_part<'a>(
         return plan;
     }
     let native = match &plan.stored {
-        Stored::Codes(coded) => coded.native(),
-        Stored::Floats(_) => None,
+        Stored::Codes(coded) => coded.natives().contains(&Quant::Nf4),
+        Stored::Floats(_) => false,
     };
-    if quant == Some(Quant::Nf4) && native != quant {
+    if quant == Some(Quant::Nf4) && !native {
         let uncut = Uncut {
             rows: all_rows,
             cols: all_cols,
@@ -159,12 +159,12 @@ impl Coded for CutCodes<'_> {
         (u128::from(self.whole.bytes()) * own / all) as u64
     }
 
-    fn native(&self) -> Option<Quant> {
-        self.whole.native()
+    fn natives(&self) -> &[Quant] {
+        self.whole.natives()
     }
 
-    fn kept(&self) -> Option<Quant> {
-        self.whole.kept()
+    fn otherwise(&self) -> Option<Quant> {
+        self.whole.otherwise()
     }
 
     fn reader(&self) -> Result<Box<dyn Rows + '_>> {
@@ -197,7 +197,7 @@ impl Rows for CutRows<'_> {
             .prepare(first + rows.start..first + rows.end, on_threads)
     }
 
-    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
+    fn native(&self, quant: Quant, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
         let CutCodes {
             all_cols,
             rows,
@@ -205,16 +205,15 @@ impl Rows for CutRows<'_> {
             ..
         } = self.of;
         if cols.len() == *all_cols {
-            return self.whole.native(rows.start + row, codes, scales);
+            return self.whole.native(quant, rows.start + row, codes, scales);
         }
-        let quant = self.of.native().expect("the caller has asked");
         let n = codes.len() / quant.code_bytes(cols.len());
         let mut all_codes =
             reserve::filled("codes of whole rows", n * quant.code_bytes(*all_cols), 0)?;
         let mut all_scales =
             reserve::filled("scales of whole rows", n * quant.scales(*all_cols), 0)?;
         self.whole
-            .native(rows.start + row, &mut all_codes, &mut all_scales)?;
+            .native(quant, rows.start + row, &mut all_codes, &mut all_scales)?;
         cut_rows(&all_codes, n, code_columns(quant, cols), codes);
         cut_rows(&all_scales, n, scale_columns(quant, cols), scales);
         Ok(())

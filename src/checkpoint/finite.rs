@@ -7,6 +7,7 @@
 
 use super::files::Source;
 use crate::format::Encoding;
+use crate::quant::{Quant, k};
 use crate::{Dtype, Error, Result};
 use half::{bf16, f16};
 
@@ -53,7 +54,7 @@ fn check(source: &Source, to: Dtype, offset: u64, bytes: &[u8]) -> Result<()> {
     Err(refused(source, to, offset as usize / size + at, value))
 }
 
-fn refused(source: &Source, to: Dtype, index: usize, value: f32) -> Error {
+pub(super) fn refused(source: &Source, to: Dtype, index: usize, value: f32) -> Error {
     let mut at = format!("index {index}");
     if let [_, cols] = source.info.shape[..] {
         at += &format!(" (row {}, column {})", index / cols, index % cols);
@@ -113,13 +114,26 @@ pub(super) fn check_halves(source: &Source, first: usize, scales: &[u16]) -> Res
     }
 }
 
-/// Checks the scales of block `block` of the tensor, given as bits of f16.
-pub(super) fn check_block(source: &Source, block: usize, scales: &[u16]) -> Result<()> {
-    let mut scales = scales.iter().map(|&bits| f16::from_bits(bits));
-    match scales.find(|s| !s.is_finite()) {
-        Some(scale) => Err(scale_refused(source, block, scale.to_f32())),
-        None => Ok(()),
+/// Checks the scales of rows from `row` on, which have `cols` columns each, in the words of `quant`.
+pub(super) fn check_words(
+    source: &Source,
+    quant: Quant,
+    [row, cols]: [usize; 2],
+    scales: &[u16],
+) -> Result<()> {
+    // Words of a block, and which of them are the first bits of f16.
+    let (words, halves) = match k::words(quant) {
+        Some(words) => (words, k::GROUP_WORDS),
+        None => (quant.scales(quant.group()), 0),
+    };
+    let first = row * quant.scales(cols) / words;
+    for (i, words) in scales.chunks_exact(words).enumerate() {
+        let mut halves = words[halves..].iter().map(|&bits| f16::from_bits(bits));
+        if let Some(scale) = halves.find(|scale| !scale.is_finite()) {
+            return Err(scale_refused(source, first + i, scale.to_f32()));
+        }
     }
+    Ok(())
 }
 
 /// Checks decoded numbers, which will be converted to `to`. The first one is number `first` of its

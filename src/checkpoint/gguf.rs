@@ -30,7 +30,7 @@ use crate::format::{Encoding, TensorInfo};
 use crate::model::Config;
 use crate::model::family::Family;
 use crate::model::matrices::{Norm, Part};
-use crate::quant::{Quant, ggml, k};
+use crate::quant::{Quant, ggml};
 use crate::{Cancel, Dtype, Error, Result, sentence};
 use keys::Hyper;
 use std::ops::Range;
@@ -346,12 +346,8 @@ impl Coded for Blocks<'_> {
         (self.rows * self.source.row_bytes()) as u64
     }
 
-    fn native(&self) -> Option<Quant> {
+    fn natives(&self) -> &[Quant] {
         self.kind.kept()
-    }
-
-    fn kept(&self) -> Option<Quant> {
-        self.native().or(Some(Quant::Int8))
     }
 
     fn reader(&self) -> Result<Box<dyn Rows + '_>> {
@@ -360,23 +356,16 @@ impl Coded for Blocks<'_> {
 }
 
 impl Rows for &Blocks<'_> {
-    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
-        let quant = self.kind.kept().expect("the caller has asked");
+    fn native(&self, quant: Quant, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
         let of_row = quant.scales(self.cols());
         let width = quant.code_bytes(self.cols());
         self.read(row, scales.len() / of_row, |rows, bytes| {
             let codes = &mut codes[rows.start * width..rows.end * width];
             let scales = &mut scales[rows.start * of_row..rows.end * of_row];
-            self.kind.codes(bytes, codes, scales);
+            self.kind.codes(quant, bytes, codes, scales);
         })?;
-        let Some(words) = k::words(quant) else {
-            return finite::check_halves(&self.source, (self.first + row) * of_row, scales);
-        };
-        let first = (self.first + row) * of_row / words;
-        for (i, words) in scales.chunks_exact(words).enumerate() {
-            finite::check_block(&self.source, first + i, &words[k::GROUP_WORDS..])?;
-        }
-        Ok(())
+        let at = [self.first + row, self.cols()];
+        finite::check_words(&self.source, quant, at, scales)
     }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {

@@ -61,9 +61,6 @@ pub fn tensors(quant: Quant, rows: usize, cols: usize) -> Vec<Tensor> {
     let codes = |encoding| tensor("", encoding, vec![rows, quant.code_bytes(cols)]);
     let scales = |suffix, encoding| tensor(suffix, encoding, vec![rows, quant.scales(cols)]);
     match quant {
-        Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 | Quant::Fp8 => {
-            unreachable!("no checkpoint of ours has it")
-        }
         Quant::Int8 => vec![codes(Encoding::I8), scales(".scale", Encoding::F16)],
         Quant::Int4 => vec![codes(Encoding::U8), scales(".scale", Encoding::F16)],
         Quant::Nf4 => {
@@ -75,6 +72,7 @@ pub fn tensors(quant: Quant, rows: usize, cols: usize) -> Vec<Tensor> {
                 tensor(".nested_offset", Encoding::F32, vec![1]),
             ]
         }
+        _ => unreachable!("no checkpoint of ours has {quant:?}"),
     }
 }
 
@@ -253,8 +251,8 @@ impl Coded for Quantised<'_> {
         self.tensors.iter().map(|tensor| tensor.info.len).sum()
     }
 
-    fn native(&self) -> Option<Quant> {
-        Some(self.quant)
+    fn natives(&self) -> &[Quant] {
+        std::slice::from_ref(&self.quant)
     }
 
     fn reader(&self) -> Result<Box<dyn Rows + '_>> {
@@ -315,7 +313,7 @@ impl Reader<'_, '_> {
 }
 
 impl Rows for Reader<'_, '_> {
-    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
+    fn native(&self, _: Quant, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
         let source = &self.stored.tensors[0];
         finite::read(source, Dtype::F32, (row * source.row_bytes()) as u64, codes)?;
         self.scales(row, scales)
@@ -329,7 +327,7 @@ impl Rows for Reader<'_, '_> {
         let mut scales = Vec::new();
         reserve::vec("scales of rows", &mut scales, rows * n_scales)?;
         scales.resize(rows * n_scales, 0);
-        self.native(row, &mut codes, &mut scales)?;
+        self.native(quant, row, &mut codes, &mut scales)?;
         let stored = codes.chunks_exact(width).zip(scales.chunks_exact(n_scales));
         for ((codes, scales), to) in stored.zip(to.chunks_exact_mut(cols)) {
             quant.decode(codes, scales, to);

@@ -88,6 +88,7 @@ impl<'a> Plan<'a> {
             checkpoint,
             config,
             keep: checkpoint.keep(config, files, asked)?,
+            keeps: B::keeps,
             settle: B::settle,
             finder: Finder::new(files),
             adapters: adapters.iter().map(Merging::new).collect(),
@@ -199,6 +200,8 @@ struct Planner<'a, 'c> {
     checkpoint: &'c dyn Checkpoint,
     config: &'c Config,
     keep: Keep,
+    /// [`Backend::keeps`].
+    keeps: fn(Quant) -> bool,
     /// [`Backend::settle`].
     settle: fn(&mut [PartSpec]),
     finder: Finder<'a>,
@@ -319,13 +322,13 @@ impl<'a> Planner<'a, '_> {
             let place = (part, layer);
             found = adapter.change(self.config, place, found, &mut order, [rows, cols])?;
         }
-        let (native, kept) = match &found {
-            Stored::Codes(coded) => (coded.native(), coded.kept()),
-            Stored::Floats(_) => (None, None),
+        let (natives, kept) = match &found {
+            Stored::Codes(coded) => (coded.natives(), coded.kept(self.keeps)),
+            Stored::Floats(_) => (&[][..], None),
         };
         let dtype = self.keep.dtype(part, usage, kept);
         // Codes that are kept as they are stored have the right shape already.
-        let made = dtype.quant().filter(|&quant| native != Some(quant));
+        let made = dtype.quant().filter(|quant| !natives.contains(quant));
         if let Some(quant) = made.filter(|quant| !quant.takes(cols)) {
             let divides = format!("rows that {} divides, for {dtype} weights", quant.group());
             return Err(found.source().wrong(divides, format!("rows of {cols}")));

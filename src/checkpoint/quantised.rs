@@ -35,32 +35,33 @@ fn pack<B: Backend>(
 }
 
 impl<B: Backend> Loader<'_, '_, B> {
-    /// Loads a part of `[rows, cols]` whose codes and scales are kept as they are stored.
+    /// Loads a part of `[rows, cols]` whose codes are kept as they are stored, in `quant`.
     pub(super) fn native(
         &mut self,
         mat: &mut B::Mat,
         index: usize,
         part: &PartPlan,
-        coded: &dyn Coded,
+        (coded, quant): (&dyn Coded, Quant),
         [rows, cols]: [usize; 2],
     ) -> Result<()> {
         let backend = self.backend;
         debug_assert_eq!(rows, coded.rows());
-        self.native_rows(coded, cols, |row, codes, scales| {
+        self.native_rows(coded, quant, cols, |row, codes, scales| {
             pack(backend, mat, (index, part), row, codes, scales);
             Ok(())
         })
     }
 
-    /// Reads codes and scales of a part as they are stored, whole rows at a time. Calls the
-    /// function with the number of the first row, the codes and the scales.
+    /// Reads the stored codes of a part in `quant`, whole rows at a time. Calls the function with
+    /// the number of the first row, the codes and the scales.
     pub fn native_rows(
         &mut self,
         coded: &dyn Coded,
+        quant: Quant,
         cols: usize,
         mut take: impl FnMut(usize, &[u8], &[u16]) -> Result<()>,
     ) -> Result<()> {
-        let (quant, rows) = (coded.native().expect("the caller has asked"), coded.rows());
+        let rows = coded.rows();
         self.check_cancel()?;
         let (backend, mut stored) = (self.backend, coded.reader()?);
         let (width, n_scales) = (quant.code_bytes(cols), quant.scales(cols));
@@ -80,7 +81,7 @@ impl<B: Backend> Loader<'_, '_, B> {
                 let pieces = codes.chunks_mut(step * width);
                 let pieces = pieces.zip(scales.chunks_mut(step * n_scales));
                 on_threads(backend, pieces, |i, (codes, scales)| {
-                    stored.native(row + i * step, codes, scales)
+                    stored.native(quant, row + i * step, codes, scales)
                 })?;
                 take(row, codes, scales)?;
                 self.advance_rows(coded.bytes(), row..row + n, rows)?;

@@ -192,14 +192,21 @@ pub trait Coded: Sync {
     /// Bytes of all its tensors.
     fn bytes(&self) -> u64;
 
-    /// The block format of the stored codes and scales, if kernels know it. A matrix that is kept
-    /// in this format gets them unchanged.
-    fn native(&self) -> Option<Quant>;
+    /// The block formats that hold the stored codes, the best first. A matrix that is kept in one of
+    /// them gets the codes unchanged.
+    fn natives(&self) -> &[Quant];
 
-    /// The block format in which the part is kept if none is asked for; `None` means floats. If it
-    /// is not the native format, the numbers are rounded a second time.
-    fn kept(&self) -> Option<Quant> {
-        self.native()
+    /// The block format in which the part is kept if the backend keeps none of the native ones;
+    /// `None` means floats. The numbers are rounded a second time then.
+    fn otherwise(&self) -> Option<Quant> {
+        Some(Quant::Int8)
+    }
+
+    /// The block format in which the part is kept if none is asked for, on a backend with this
+    /// [`Backend::keeps`](crate::backend::Backend::keeps).
+    fn kept(&self, keeps: fn(Quant) -> bool) -> Option<Quant> {
+        let native = self.natives().iter().copied().find(|&quant| keeps(quant));
+        native.or(self.otherwise())
     }
 
     /// Reads what all rows need, and returns a reader that holds it. The reader is dropped after
@@ -233,10 +240,10 @@ pub trait Rows: Sync {
         Ok(())
     }
 
-    /// Reads rows from `row` on in the [native](Coded::native) format: [`Quant::code_bytes`] bytes
-    /// of codes and [`Quant::scales`] scales for each row. `codes` and `scales` are for the same
-    /// number of rows.
-    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()>;
+    /// Reads rows from `row` on in `quant`, one of the [native](Coded::natives) formats:
+    /// [`Quant::code_bytes`] bytes of codes and [`Quant::scales`] scales for each row. `codes` and
+    /// `scales` are for the same number of rows.
+    fn native(&self, quant: Quant, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()>;
 
     /// Reads rows from `row` on as the numbers that the codes stand for.
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()>;

@@ -108,9 +108,9 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                     self.floats(&mut mat, index, part, pieces, dtype)?;
                 }
                 (None, Stored::Codes(_)) => self.decoded(&mut mat, index, part, &plan.spec)?,
-                (Some(quant), Stored::Codes(coded)) if coded.native() == Some(quant) => {
+                (Some(quant), Stored::Codes(coded)) if coded.natives().contains(&quant) => {
                     let size = [plan.spec.parts[index].rows, plan.spec.cols];
-                    self.native(&mut mat, index, part, &**coded, size)?;
+                    self.native(&mut mat, index, part, (&**coded, quant), size)?;
                 }
                 (Some(quant), _) => {
                     let size = [plan.spec.parts[index].rows, plan.spec.cols];

@@ -88,11 +88,11 @@ fn coded_parts_are_read_by_rows() {
         let mut finder = Finder::new(&opened.files);
         let coded = opened.checkpoint.coded(&mut finder, &wanted).unwrap();
         let coded = coded.expect("codes");
-        assert_eq!((coded.native(), coded.rows()), (Some(quant), rows));
+        assert_eq!((coded.natives(), coded.rows()), (&[quant][..], rows));
         let reader = coded.reader().unwrap();
         let (width, n_scales) = (quant.code_bytes(cols), quant.scales(cols));
         let (mut codes, mut scales) = (vec![0; rows * width], vec![0; rows * n_scales]);
-        reader.native(0, &mut codes, &mut scales).unwrap();
+        reader.native(quant, 0, &mut codes, &mut scales).unwrap();
         assert!(scales.iter().all(|&scale| scale != 0));
         for (row, n) in [(0, rows), (3, 4), (rows - 1, 1)] {
             let mut got = vec![f32::NAN; n * cols];

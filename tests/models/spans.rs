@@ -41,8 +41,8 @@ fn spans_of_decode_have_the_bits_of_their_rows() {
 
 #[test]
 fn with_every_weight_format() {
-    use Dtype::{F16, F32, Int4, Int8, K4, K5, K6, K8, Nf4};
-    for dtype in [F32, F16, Int8, Int4, Nf4, K4, K5, K6, K8] {
+    use Dtype::{F16, F32, Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4};
+    for dtype in [F32, F16, Int8, Int4, Nf4, K4, K5, K6, K8, Iq4, Uint4] {
         on_every_tier(dtype, Dtype::Bf16, [3, 15]);
     }
 }

@@ -33,15 +33,18 @@ fn quantised(quant: Quant, cols: usize, values: &[f32]) -> (Vec<u8>, Vec<u16>) {
     if Quant::OF_FILES.contains(&quant) {
         let some = |i: usize| (i * 7919 + i / 251 * 13) as u32;
         let codes = (0..codes.len()).map(|i| some(i) as u8).collect();
-        let words = quant.scales(cols) / (cols / k::BLOCK);
+        let words = quant.scales(quant.block());
         // Half as large as the other formats' weights, and with a mean near zero.
         let large = match quant {
+            Quant::Iq4 => [1.5e-3; 2],
+            Quant::Uint4 => [0.013, 7.5],
             Quant::K4 => [1.5e-4, 1.1e-3],
             Quant::K5 => [7e-5, 1.1e-3],
             Quant::K6 => [6e-5; 2],
             _ => [1.5e-5; 2],
         };
-        let scale = |i: usize| match (i % words).checked_sub(k::GROUP_WORDS) {
+        let small = k::words(quant).map_or(0, |_| k::GROUP_WORDS);
+        let scale = |i: usize| match (i % words).checked_sub(small) {
             Some(which) => f16::from_f32(large[which]).to_bits(),
             None => some(i) as u16 & 0x7f7f,
         };

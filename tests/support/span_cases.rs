@@ -75,7 +75,7 @@ fn run<B: Steps>(runner: &mut Runner<B>, parts: &[Part<'_>]) -> Vec<Vec<u32>> {
 
 /// The shape of the model that has weights of a format: rows of K types are whole blocks of 256.
 pub fn shape(dtype: Dtype) -> Shape {
-    match dtype.is_of_files() {
+    match dtype.quant().is_some_and(|quant| quant.block() == 256) {
         false => SHAPE.clone(),
         true => Shape {
             dim: 256,

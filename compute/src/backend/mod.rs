@@ -248,6 +248,8 @@ pub trait Backend: Sized + Send {
     fn takes(_needs: &Needs) -> Result<()> {
         Ok(())
     }
+    /// Whether weights can be kept in a format.
+    fn keeps(quant: Quant) -> bool;
     /// Changes the formats in which the parts of a matrix are to be kept, if there are no kernels
     /// for these formats: to int8, or to float32 beside floats.
     fn settle(_parts: &mut [PartSpec]) {}

@@ -43,17 +43,19 @@ impl Format {
         1 << (self.bits - 1)
     }
 
-    /// The format of ours that holds codes less zero points, with the scales as float16. `None`:
-    /// the groups are not made of ours, or the differences do not fit into a byte.
-    pub fn kept(self, cols: usize) -> Option<Quant> {
-        let group = self.group?;
-        if !group.is_multiple_of(32) && group < cols {
-            return None;
+    /// The formats of ours that hold codes and zero points, with the scales as float16; the best
+    /// first. None: the groups are not made of ours, or codes less zero points do not fit into a
+    /// byte. Those of 2 and 3 bits fit into four.
+    pub fn kept(self, cols: usize) -> &'static [Quant] {
+        let ours = |group: usize| group.is_multiple_of(32) || group >= cols;
+        if !self.group.is_some_and(ours) {
+            return &[];
         }
         match (self.bits, self.symmetric) {
-            (4, true) => Some(Quant::Int4),
-            (..=4, _) | (8, true) => Some(Quant::Int8),
-            _ => None,
+            (..=3, _) | (4, true) => &[Quant::Int4],
+            (4, false) => &[Quant::Uint4, Quant::Int8],
+            (8, true) => &[Quant::Int8],
+            _ => &[],
         }
     }
 }
@@ -80,42 +82,46 @@ impl Row<'_> {
         }
     }
 
-    /// The codes in the format that [`Format::kept`] says. Only rows with groups in turn have them.
+    /// The codes in a format of [`Format::kept`]. Only rows with groups in turn have them.
     pub fn codes(&self, kept: Quant, to: &mut [u8]) {
         let Groups::Of(group) = self.groups else {
             panic!("an index of groups has no codes of ours");
         };
-        if kept == Quant::Int4 {
-            // Zero points are 8 in both formats.
-            return join_any(self.codes, to);
-        }
-        let columns = self.codes.chunks(group).zip(to.chunks_mut(group));
-        for ((codes, to), &zero) in columns.zip(self.zeros) {
-            for (&code, to) in codes.iter().zip(to) {
-                *to = code.wrapping_sub(zero);
+        // The code that stands for zero. Uint4 has the file's own codes.
+        let zero = if kept == Quant::Int4 { 8 } else { 0 };
+        let columns = self.codes.chunks(group).zip(self.zeros);
+        for ((codes, &own), to) in columns.zip(to.chunks_mut(kept.code_bytes(group))) {
+            let by = match kept {
+                Quant::Uint4 => 0,
+                _ => own.wrapping_sub(zero),
+            };
+            for (codes, to) in codes.chunks(32).zip(to.chunks_mut(kept.code_bytes(32))) {
+                let mut shifted = [zero; 32];
+                for (to, code) in shifted.iter_mut().zip(codes) {
+                    *to = code.wrapping_sub(by);
+                }
+                match kept {
+                    Quant::Int8 => to.copy_from_slice(&shifted[..to.len()]),
+                    _ => join(&shifted, to),
+                }
             }
         }
     }
 
-    /// The scales, one for each 32 columns, rounded to float16: bits. A scale beyond float16
+    /// The scales of a format of [`Format::kept`], rounded to float16: bits. A scale beyond float16
     /// becomes infinite, which the caller refuses.
-    pub fn kept_scales(&self, to: &mut [u16]) {
+    pub fn kept_scales(&self, kept: Quant, to: &mut [u16]) {
         let Groups::Of(group) = self.groups else {
             panic!("an index of groups has no scales of ours");
         };
-        for (i, to) in to.iter_mut().enumerate() {
-            *to = f16::from_f32(self.scales[32 * i / group]).to_bits();
+        let each = kept.scales(32);
+        for (i, to) in to.chunks_exact_mut(each).enumerate() {
+            let of = 32 * i / group;
+            to[0] = f16::from_f32(self.scales[of]).to_bits();
+            if let [_, zero] = to {
+                *zero = f16::from(self.zeros[of]).to_bits();
+            }
         }
-    }
-}
-
-/// Codes of 4 bits, two in a byte, the first in the upper half; a last one alone gets the code of
-/// zero beside it.
-fn join_any(codes: &[u8], to: &mut [u8]) {
-    let (pairs, last) = codes.as_chunks::<2>();
-    join(pairs.as_flattened(), to);
-    if let (Some(&last), Some(to)) = (last.first(), to.last_mut()) {
-        *to = last << 4 | 8;
     }
 }
 
@@ -155,16 +161,15 @@ mod tests {
         }
         .decode(&mut by_index);
         assert_eq!(by_index, decoded);
-        let Some(kept) = format.kept(cols) else {
-            return;
-        };
-        let mut codes = vec![0xee; kept.code_bytes(cols)];
-        let mut halves = vec![0xeeee; kept.scales(cols)];
-        row.codes(kept, &mut codes);
-        row.kept_scales(&mut halves);
-        let mut back = vec![f32::NAN; cols];
-        kept.decode(&codes, &halves, &mut back);
-        assert_eq!(back, decoded, "{format:?} {cols}");
+        for &kept in format.kept(cols) {
+            let mut codes = vec![0xee; kept.code_bytes(cols)];
+            let mut halves = vec![0xeeee; kept.scales(cols)];
+            row.codes(kept, &mut codes);
+            row.kept_scales(kept, &mut halves);
+            let mut back = vec![f32::NAN; cols];
+            kept.decode(&codes, &halves, &mut back);
+            assert_eq!(back, decoded, "{format:?} {cols} {kept:?}");
+        }
     }
 
     #[test]
@@ -182,7 +187,7 @@ mod tests {
                         if symmetric {
                             format.middle()
                         } else {
-                            (i % 4) as u8
+                            (i * 5 % (1 << bits)) as u8
                         }
                     };
                     check(format, cols, zero);
@@ -199,14 +204,15 @@ mod tests {
             group,
         };
         for (format, kept) in [
-            (format(4, true, Some(128)), Some(Quant::Int4)),
-            (format(4, false, Some(128)), Some(Quant::Int8)),
-            (format(3, true, Some(32)), Some(Quant::Int8)),
-            (format(8, true, Some(32)), Some(Quant::Int8)),
-            (format(8, false, Some(32)), None),
-            (format(4, true, Some(48)), None),
-            (format(4, true, None), None),
-            (format(4, true, Some(100)), Some(Quant::Int4)),
+            (format(4, true, Some(128)), &[Quant::Int4][..]),
+            (format(4, false, Some(128)), &[Quant::Uint4, Quant::Int8]),
+            (format(3, true, Some(32)), &[Quant::Int4]),
+            (format(2, false, Some(64)), &[Quant::Int4]),
+            (format(8, true, Some(32)), &[Quant::Int8]),
+            (format(8, false, Some(32)), &[]),
+            (format(4, true, Some(48)), &[]),
+            (format(4, true, None), &[]),
+            (format(4, true, Some(100)), &[Quant::Int4]),
         ] {
             assert_eq!(format.kept(100), kept, "{format:?}");
         }

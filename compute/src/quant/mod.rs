@@ -14,6 +14,8 @@
 //! | [`Quant::K6`] | 16 | 0..=63 for -32..=31 | as K8 | 6.5625, 6.625 in memory |
 //! | [`Quant::K8`] | 16 | -128..=127 | of two levels ([`k`]) | 8.5625, 8.625 in memory |
 //! | [`Quant::Nf4`] | 64 | table index | double-quantised ([`nf4`]), then f16 | 4.127, kept 4.25 |
+//! | [`Quant::Iq4`] | 32 | table index ([`iq4`]) | f16 | 4.5 |
+//! | [`Quant::Uint4`] | 32 | 0..=15, less a zero point ([`uint4`]) | f16 | 5 |
 //!
 //! Codes lie in rows: one byte each, or two in a byte with the first in the upper half, as in
 //! bitsandbytes; or they lie in blocks of their own ([`k`]). A weight that is not finite makes its
@@ -35,9 +37,11 @@ pub mod fp8;
 pub mod ggml;
 pub mod int4;
 pub mod int8;
+pub mod iq4;
 pub mod k;
 pub mod nf4;
 pub mod packed;
+pub mod uint4;
 
 use crate::Dtype;
 use half::f16;
@@ -59,6 +63,11 @@ pub enum Quant {
     K6,
     /// 8 bits, otherwise as K6: holds Q3_K of GGUF files. Never made here.
     K8,
+    /// 4 bits that index a table of integers: IQ4_NL of GGUF files. Never made here.
+    Iq4,
+    /// 4 bits with a scale and a zero point for each group: holds AWQ, asymmetric GPTQ, and Q4_1 of
+    /// GGUF files. Never made here.
+    Uint4,
     /// 8-bit floats. Made while a checkpoint is loaded, for a GPU only.
     Fp8,
 }
@@ -68,7 +77,14 @@ impl Quant {
     pub const ALL: [Quant; 3] = [Quant::Int8, Quant::Int4, Quant::Nf4];
 
     /// Formats that only files of other programs have; not every backend has kernels for them.
-    pub const OF_FILES: [Quant; 4] = [Quant::K4, Quant::K5, Quant::K6, Quant::K8];
+    pub const OF_FILES: [Quant; 6] = [
+        Quant::K4,
+        Quant::K5,
+        Quant::K6,
+        Quant::K8,
+        Quant::Iq4,
+        Quant::Uint4,
+    ];
 
     /// The format as a [`Dtype`].
     pub const fn dtype(self) -> Dtype {
@@ -80,6 +96,8 @@ impl Quant {
             Quant::K5 => Dtype::K5,
             Quant::K6 => Dtype::K6,
             Quant::K8 => Dtype::K8,
+            Quant::Iq4 => Dtype::Iq4,
+            Quant::Uint4 => Dtype::Uint4,
             Quant::Fp8 => Dtype::Fp8,
         }
     }
@@ -92,7 +110,7 @@ impl Quant {
     /// Weights that share a scale.
     pub const fn group(self) -> usize {
         match self {
-            Quant::Int8 | Quant::Int4 | Quant::K4 | Quant::K5 => 32,
+            Quant::Int8 | Quant::Int4 | Quant::Iq4 | Quant::Uint4 | Quant::K4 | Quant::K5 => 32,
             Quant::K6 | Quant::K8 => 16,
             Quant::Nf4 => 64,
             Quant::Fp8 => 128,
@@ -111,7 +129,7 @@ impl Quant {
     pub const fn code_bytes(self, cols: usize) -> usize {
         match self {
             Quant::Int8 | Quant::Fp8 | Quant::K8 => cols,
-            Quant::Int4 | Quant::Nf4 | Quant::K4 => cols.div_ceil(2),
+            Quant::Int4 | Quant::Nf4 | Quant::Iq4 | Quant::Uint4 | Quant::K4 => cols.div_ceil(2),
             Quant::K5 | Quant::K6 => cols
                 .div_ceil(k::BLOCK)
                 .saturating_mul(k::NIBBLES + k::BLOCK / 8 * k::plane_bits(self)),
@@ -122,6 +140,7 @@ impl Quant {
     pub const fn scales(self, cols: usize) -> usize {
         match k::words(self) {
             Some(words) => cols.div_ceil(k::BLOCK) * words,
+            None if matches!(self, Quant::Uint4) => 2 * cols.div_ceil(self.group()),
             None => cols.div_ceil(self.group()),
         }
     }
@@ -131,7 +150,7 @@ impl Quant {
         match self {
             Quant::Nf4 => cols.is_multiple_of(64),
             Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => cols.is_multiple_of(k::BLOCK),
-            Quant::Int8 | Quant::Int4 | Quant::Fp8 => true,
+            Quant::Int8 | Quant::Int4 | Quant::Iq4 | Quant::Uint4 | Quant::Fp8 => true,
         }
     }
 
@@ -139,7 +158,8 @@ impl Quant {
     pub const fn codebook(self) -> [f32; 16] {
         match self {
             Quant::Nf4 => nf4::CODEBOOK,
-            Quant::K4 => [
+            Quant::Iq4 => iq4::CODEBOOK,
+            Quant::K4 | Quant::Uint4 => [
                 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0,
                 15.0,
             ],
@@ -188,7 +208,7 @@ impl Quant {
                         join(&wide, codes);
                     }
                 }
-                Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => {
+                Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 | Quant::Iq4 | Quant::Uint4 => {
                     unreachable!("{self:?} is read, not made")
                 }
                 Quant::Fp8 => {
@@ -215,7 +235,7 @@ impl Quant {
                 Quant::K4.code(nibbles, col) | high << 4
             }
             _ if col.is_multiple_of(2) => row[col / 2] >> 4,
-            Quant::Int4 | Quant::Nf4 | Quant::K4 => row[col / 2] & 15,
+            Quant::Int4 | Quant::Nf4 | Quant::Iq4 | Quant::Uint4 | Quant::K4 => row[col / 2] & 15,
         }
     }
 
@@ -226,11 +246,13 @@ impl Quant {
             Quant::Fp8 => fp8::value(code),
             Quant::K5 => f32::from(code),
             Quant::K6 => f32::from(code as i8 - 32),
-            Quant::Int4 | Quant::Nf4 | Quant::K4 => self.codebook()[usize::from(code)],
+            Quant::Int4 | Quant::Nf4 | Quant::Iq4 | Quant::Uint4 | Quant::K4 => {
+                self.codebook()[usize::from(code)]
+            }
         }
     }
 
-    /// Weights of one row; `scales` are f16 bits, or words of [`k`]. This defines what a quantised
+    /// Weights of one row; `scales` are f16 bits, or words of [`k`] or [`uint4`]. This defines what a quantised
     /// matrix holds.
     pub fn decode(self, codes: &[u8], scales: &[u16], to: &mut [f32]) {
         for (col, x) in to.iter_mut().enumerate() {
@@ -245,6 +267,7 @@ impl Quant {
         match self {
             Quant::K4 | Quant::K5 => k::k4_scale(&row.as_chunks().0[block], group),
             Quant::K6 | Quant::K8 => [k::k8_scale(&row.as_chunks().0[block], group), 0.0],
+            Quant::Uint4 => uint4::scale(&row.as_chunks().0[col / self.group()]),
             _ => [f16::from_bits(row[col / self.group()]).to_f32(), 0.0],
         }
     }

@@ -99,6 +99,11 @@ impl<D: Device> Backend for Gpu<D> {
         Ok(())
     }
 
+    /// There are no kernels yet for iq4 and uint4.
+    fn keeps(quant: Quant) -> bool {
+        !matches!(quant, Quant::Iq4 | Quant::Uint4)
+    }
+
     fn settle(parts: &mut [PartSpec]) {
         mat::settle(parts);
     }

@@ -69,14 +69,14 @@ impl Coded for Merged<'_> {
         self.stored.bytes() + self.pair.bytes()
     }
 
-    fn native(&self) -> Option<Quant> {
-        None
+    fn natives(&self) -> &[Quant] {
+        &[]
     }
 
-    fn kept(&self) -> Option<Quant> {
+    fn otherwise(&self) -> Option<Quant> {
         match &self.stored {
             Stored::Floats(_) => None,
-            Stored::Codes(coded) => coded.kept().map(|_| Quant::Int8),
+            Stored::Codes(coded) => coded.otherwise(),
         }
     }
 
@@ -140,7 +140,7 @@ impl Rows for Reader<'_, '_> {
         }
     }
 
-    fn native(&self, _: usize, _: &mut [u8], _: &mut [u16]) -> Result<()> {
+    fn native(&self, _: Quant, _: usize, _: &mut [u8], _: &mut [u16]) -> Result<()> {
         Err(Error::Internal("merged weights have no codes".into()))
     }
 

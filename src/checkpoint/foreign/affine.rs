@@ -89,12 +89,8 @@ impl Coded for Affine<'_> {
         self.codes.info.len + self.scales.info.len + zeros
     }
 
-    fn native(&self) -> Option<Quant> {
+    fn natives(&self) -> &[Quant] {
         self.format.kept(self.cols)
-    }
-
-    fn kept(&self) -> Option<Quant> {
-        self.native().or(Some(Quant::Int8))
     }
 
     fn reader(&self) -> Result<Box<dyn Rows + '_>> {
@@ -310,15 +306,14 @@ impl Rows for Reader<'_, '_> {
         })
     }
 
-    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
+    fn native(&self, quant: Quant, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
         let (stored, cols) = (self.stored, self.stored.cols);
-        let kept = stored.native().expect("only then rows are asked for codes");
-        let (width, n_scales) = (kept.code_bytes(cols), kept.scales(cols));
+        let (width, n_scales) = (quant.code_bytes(cols), quant.scales(cols));
         self.each(row, codes.len() / width, |i, unpacked| {
-            unpacked.codes(kept, &mut codes[i * width..][..width]);
-            unpacked.kept_scales(&mut scales[i * n_scales..][..n_scales]);
+            unpacked.codes(quant, &mut codes[i * width..][..width]);
+            unpacked.kept_scales(quant, &mut scales[i * n_scales..][..n_scales]);
         })?;
-        finite::check_halves(&stored.scales, row * n_scales, scales)
+        finite::check_words(&stored.scales, quant, [row, cols], scales)
     }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {

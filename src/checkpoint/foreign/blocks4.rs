@@ -70,13 +70,12 @@ impl Coded for Blocks4<'_> {
         self.codes.info.len + self.absmax.info.len + nested
     }
 
-    fn native(&self) -> Option<Quant> {
+    fn natives(&self) -> &[Quant] {
         let ours = self.kind == Kind::Nf4 && self.block == Quant::Nf4.group();
-        (ours && Quant::Nf4.takes(self.cols)).then_some(Quant::Nf4)
-    }
-
-    fn kept(&self) -> Option<Quant> {
-        self.native().or(Some(Quant::Int8))
+        match ours && Quant::Nf4.takes(self.cols) {
+            true => &[Quant::Nf4],
+            false => &[],
+        }
     }
 
     fn reader(&self) -> Result<Box<dyn Rows + '_>> {
@@ -93,7 +92,7 @@ struct Reader<'a, 'b> {
 }
 
 impl Rows for Reader<'_, '_> {
-    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
+    fn native(&self, _: Quant, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
         let (source, cols) = (&self.stored.codes, self.stored.cols);
         source
             .file

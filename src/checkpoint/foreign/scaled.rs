@@ -2,13 +2,13 @@
 //! bitsandbytes' int8, compressed-tensors' int and float, and fp8 checkpoints.
 
 use super::{check_finite, floats};
-use crate::Result;
 use crate::checkpoint::files::Source;
 use crate::checkpoint::finite;
 use crate::checkpoint::stored::{Coded, Rows};
 use crate::file::zeros;
 use crate::format::Encoding;
 use crate::quant::{Quant, fp8};
+use crate::{Dtype, Result};
 use half::f16;
 
 /// A matrix of [`Encoding::I8`] or [`Encoding::F8E4m3`], `[rows, cols]`.
@@ -41,14 +41,16 @@ impl Coded for Scaled<'_> {
         self.codes.info.len + self.scales.info.len
     }
 
-    fn native(&self) -> Option<Quant> {
-        let width = self.block[1];
-        let whole = width.is_multiple_of(32) || width >= self.cols();
-        (self.codes.info.encoding == Encoding::I8 && whole).then_some(Quant::Int8)
-    }
-
-    fn kept(&self) -> Option<Quant> {
-        Some(Quant::Int8)
+    fn natives(&self) -> &[Quant] {
+        let (width, native): (_, &[Quant]) = match self.codes.info.encoding {
+            Encoding::I8 => (self.block[1], &[Quant::Int8]),
+            _ => (self.block[1], &[Quant::Fp8]),
+        };
+        let group = native[0].group();
+        match width.is_multiple_of(group) || width >= self.cols() {
+            true => native,
+            false => &[],
+        }
     }
 
     fn reader(&self) -> Result<Box<dyn Rows + '_>> {
@@ -95,16 +97,34 @@ impl Reader<'_, '_> {
 }
 
 impl Rows for Reader<'_, '_> {
-    fn native(&self, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
+    fn native(&self, quant: Quant, row: usize, codes: &mut [u8], scales: &mut [u16]) -> Result<()> {
         self.read(row, codes)?;
-        let n_scales = Quant::Int8.scales(self.stored.cols());
+        if let Some(at) = codes
+            .iter()
+            .position(|&code| self.values[usize::from(code)].is_nan())
+        {
+            let at = row * self.stored.cols() + at;
+            return Err(finite::refused(
+                &self.stored.codes,
+                Dtype::F32,
+                at,
+                f32::NAN,
+            ));
+        }
+        let n_scales = quant.scales(self.stored.cols());
         for (i, scales) in scales.chunks_exact_mut(n_scales).enumerate() {
             let of_row = self.of_row(row + i);
             for (group, scale) in scales.iter_mut().enumerate() {
-                *scale = f16::from_f32(of_row[32 * group / self.stored.block[1]]).to_bits();
+                *scale =
+                    f16::from_f32(of_row[quant.group() * group / self.stored.block[1]]).to_bits();
             }
         }
-        finite::check_halves(&self.stored.scales, row * n_scales, scales)
+        finite::check_words(
+            &self.stored.scales,
+            quant,
+            [row, self.stored.cols()],
+            scales,
+        )
     }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {

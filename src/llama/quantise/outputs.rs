@@ -223,9 +223,9 @@ impl Output<'_> {
         };
         match (stored, encoder) {
             // What is stored in this format is not rounded again.
-            (Stored::Codes(coded), None) if coded.native() == Some(quant) => {
+            (Stored::Codes(coded), None) if coded.natives().contains(&quant) => {
                 let mut floats = Vec::new();
-                loader.native_rows(&**coded, cols, |row, codes, scales| {
+                loader.native_rows(&**coded, quant, cols, |row, codes, scales| {
                     floats.clear();
                     reserve::vec("scales of rows", &mut floats, scales.len())?;
                     floats.extend(scales.iter().map(|&s| f16::from_bits(s).to_f32()));

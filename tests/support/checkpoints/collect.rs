@@ -89,6 +89,9 @@ impl Backend for Collect {
     const PAGE_SIZE: usize = 16;
     const PREFILL_CHUNK: usize = 1;
 
+    fn keeps(quant: Quant) -> bool {
+        quant != Quant::Fp8
+    }
     fn mat_bytes(spec: &MatSpec) -> u64 {
         let bytes =
             |p: &PartSpec| p.rows * (spec.cols * p.dtype.size() + usize::from(spec.bias) * 4);

@@ -32,9 +32,7 @@ impl Kernel for Encode<'_> {
                 Quant::Int8 => int8_row(s, row, codes, scales),
                 Quant::Int4 => int4_row(s, row, codes, scales),
                 Quant::Nf4 => nf4_row(s, row, codes, scales),
-                Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 | Quant::Fp8 => {
-                    quant.encode(cols, row, codes, scales)
-                }
+                _ => quant.encode(cols, row, codes, scales),
             }
         }
     }

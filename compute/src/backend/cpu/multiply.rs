@@ -246,7 +246,8 @@ impl Arithmetic {
         if let Some(amx) = tier.amx() {
             return Arithmetic::Tiles(amx);
         }
-        let coarse = matches!(quant, Quant::Int4 | Quant::K4) || precision == Precision::Fast;
+        let coarse = matches!(quant, Quant::Int4 | Quant::Iq4 | Quant::Uint4 | Quant::K4)
+            || precision == Precision::Fast;
         if tier.has_bytes() && blocks::in_bytes(quant) && coarse {
             return Arithmetic::Bytes(quant);
         }

@@ -41,6 +41,11 @@ impl Backend for Cpu {
     const PAGE_SIZE: usize = PAGE;
     const PREFILL_CHUNK: usize = 512;
 
+    /// Every format but fp8, which is for GPUs.
+    fn keeps(quant: Quant) -> bool {
+        quant != Quant::Fp8
+    }
+
     fn mat_bytes(spec: &MatSpec) -> u64 {
         mat::bytes(spec)
     }

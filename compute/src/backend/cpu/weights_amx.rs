@@ -1,7 +1,7 @@
 //! Weights as the tiles of bfloat16 that [`super::product_amx`] multiplies.
 
 use super::amx::{Half, SIDE};
-use super::blocks::{Int4, Int8, K4, K5, K6, K8, Nf4};
+use super::blocks::{Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4};
 use super::element::{Bf16, F16, Pairs, Weights};
 use super::simd::{LANES, Simd};
 use std::marker::PhantomData;
@@ -36,6 +36,8 @@ impl AsTiles for F16 {
 }
 impl AsTiles for Int8 {}
 impl AsTiles for Int4 {}
+impl AsTiles for Iq4 {}
+impl AsTiles for Uint4 {}
 macro_rules! units {
     ($($type:ty: $unit:literal),*) => {
         $(impl AsTiles for $type {

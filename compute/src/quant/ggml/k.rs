@@ -1,7 +1,8 @@
 //! Blocks of 256 weights: scales of 16 or 32 weights are small integers, and a float16 scales them.
 
+use super::half;
 use super::simple::nibbles;
-use super::{IQ4, half};
+use crate::quant::iq4;
 
 pub(super) fn q2(b: &[u8; 84], to: &mut [f32; 256]) {
     let (scales, codes) = (&b[..16], &b[16..80]);
@@ -164,7 +165,7 @@ pub(super) fn iq4_xs(b: &[u8; 136], to: &mut [f32; 256]) {
         let dl = d * f32::from(scales[group]);
         let codes = nibbles(b[8 + 16 * group..].first_chunk().expect("16"));
         for (to, q) in to.iter_mut().zip(codes) {
-            *to = dl * f32::from(IQ4[usize::from(q)]);
+            *to = dl * f32::from(iq4::VALUES[usize::from(q)]);
         }
     }
 }

@@ -2,35 +2,38 @@
 //! a second rounding.
 
 use super::simple::{nibbles, with_fifth};
-use super::{IQ4, Type, k};
-use crate::quant::Quant;
+use super::{Type, k};
 use crate::quant::k::{GROUP_WORDS, K4_WORDS, K8_WORDS, NIBBLES};
+use crate::quant::{Quant, iq4, uint4};
 use half::f16;
 
 impl Type {
-    /// The format of ours that holds the weights' codes, `None` where there is none.
+    /// The formats of ours that hold the weights' codes, the best first; none for other types.
     ///
-    /// The numbers are exactly those of [`Type::decode`], except [`Type::Iq4Xs`]: its scales, a
-    /// float16 times an integer, are rounded to float16.
-    pub fn kept(self) -> Option<Quant> {
+    /// The numbers are exactly those of [`Type::decode`], except [`Type::Iq4Xs`], whose scales, a
+    /// float16 times an integer, are rounded to float16, and [`Type::Q4_1`]
+    /// ([`uint4::from_minimum`]).
+    pub fn kept(self) -> &'static [Quant] {
         match self {
-            Type::Q4_0 => Some(Quant::Int4),
-            Type::Q8_0 | Type::Q5_0 | Type::Iq4Nl | Type::Iq4Xs => Some(Quant::Int8),
-            Type::Q4K => Some(Quant::K4),
-            Type::Q5K => Some(Quant::K5),
-            Type::Q6K => Some(Quant::K6),
-            Type::Q3K => Some(Quant::K8),
-            _ => None,
+            Type::Q4_0 => &[Quant::Int4],
+            Type::Q4_1 => &[Quant::Uint4],
+            Type::Iq4Nl | Type::Iq4Xs => &[Quant::Iq4, Quant::Int8],
+            Type::Q8_0 | Type::Q5_0 => &[Quant::Int8],
+            Type::Q4K => &[Quant::K4],
+            Type::Q5K => &[Quant::K5],
+            Type::Q6K => &[Quant::K6],
+            Type::Q3K => &[Quant::K8],
+            _ => &[],
         }
     }
 
-    /// Whole blocks as codes and scales of [`Type::kept`].
+    /// Whole blocks as codes and scales of `quant`, one of [`Type::kept`].
     ///
     /// Scales that are infinite or NaN stay so: the caller refuses them, as everywhere.
     ///
     /// # Panics
     /// Where the type has no such format.
-    pub fn codes(self, from: &[u8], codes: &mut [u8], scales: &mut [u16]) {
+    pub fn codes(self, quant: Quant, from: &[u8], codes: &mut [u8], scales: &mut [u16]) {
         match self {
             Type::Q4_0 => {
                 let blocks = from.as_chunks::<18>().0.iter().zip(scales);
@@ -55,22 +58,33 @@ impl Type {
                     codes.copy_from_slice(&wide.map(|q| q.wrapping_sub(16)));
                 }
             }
+            Type::Q4_1 => {
+                let scales = scales.as_chunks_mut::<2>().0.iter_mut();
+                let blocks = from.as_chunks::<20>().0.iter().zip(scales);
+                for ((b, words), codes) in blocks.zip(codes.chunks_exact_mut(16)) {
+                    join_halves(&b[4..], codes);
+                    let [d, m] = [0, 2].map(|i| u16::from_le_bytes([b[i], b[i + 1]]));
+                    *words = uint4::from_minimum(d, m, codes);
+                }
+            }
             Type::Iq4Nl => {
                 let blocks = from.as_chunks::<18>().0.iter().zip(scales);
-                for ((b, scale), codes) in blocks.zip(codes.chunks_exact_mut(32)) {
+                let codes = codes.chunks_exact_mut(quant.code_bytes(32));
+                for ((b, scale), codes) in blocks.zip(codes) {
                     *scale = u16::from_le_bytes([b[0], b[1]]);
-                    codes.copy_from_slice(&values(b[2..].as_array().expect("16")));
+                    table_codes(quant, &b[2..], codes);
                 }
             }
             Type::Iq4Xs => {
                 let scales = scales.as_chunks_mut::<8>().0.iter_mut();
                 let blocks = from.as_chunks::<136>().0.iter().zip(scales);
-                for ((b, scales), codes) in blocks.zip(codes.chunks_exact_mut(256)) {
+                let codes = codes.chunks_exact_mut(quant.code_bytes(256));
+                for ((b, scales), codes) in blocks.zip(codes) {
                     let d = super::half(b[0], b[1]);
                     *scales = k::iq4_scales(b).map(|s| f16::from_f32(d * f32::from(s)).to_bits());
-                    for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
-                        let packed = b[8 + 16 * i..].first_chunk().expect("16");
-                        codes.copy_from_slice(&values(packed));
+                    let groups = codes.chunks_exact_mut(quant.code_bytes(32));
+                    for (from, codes) in b[8..].chunks_exact(16).zip(groups) {
+                        table_codes(quant, from, codes);
                     }
                 }
             }
@@ -181,8 +195,12 @@ fn k8_words(scales: [i8; 16], d: [u8; 2]) -> [u16; K8_WORDS] {
     words
 }
 
-/// The values of [`IQ4`] that 32 codes stand for.
+/// 32 codes of the table [`iq4`]: as they are, or in [`Quant::Int8`] the values that they stand for.
 #[inline(always)]
-fn values(packed: &[u8; 16]) -> [u8; 32] {
-    nibbles(packed).map(|q| IQ4[usize::from(q)] as u8)
+fn table_codes(quant: Quant, packed: &[u8], to: &mut [u8]) {
+    if quant == Quant::Iq4 {
+        return join_halves(packed, to);
+    }
+    let codes = nibbles(packed.as_array().expect("16"));
+    to.copy_from_slice(&codes.map(|q| iq4::VALUES[usize::from(q)] as u8));
 }

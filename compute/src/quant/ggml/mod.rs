@@ -10,21 +10,16 @@
 //! | Q8_0 | 32 | 34 | d q |
 //! | Q4_0, Q5_0 | 32 | 18, 22 | d (q - 8), d (q - 16) |
 //! | Q4_1, Q5_1 | 32 | 20, 24 | d q + m |
-//! | IQ4_NL | 32 | 18 | d times a value of [`IQ4`] |
+//! | IQ4_NL | 32 | 18 | d times a value of [`super::iq4`] |
 //! | Q2_K, Q4_K, Q5_K | 256 | 84, 144, 176 | d s q - dmin m; s, m for each 16 or 32 |
 //! | Q3_K, Q6_K | 256 | 110, 210 | d s q; s for each 16 |
-//! | IQ4_XS | 256 | 136 | d s times a value of [`IQ4`]; s for each 32 |
+//! | IQ4_XS | 256 | 136 | d s times a value of [`super::iq4`]; s for each 32 |
 
 mod k;
 mod kept;
 mod simple;
 
 use half::{bf16, f16};
-
-/// The values of [`Type::Iq4Nl`] and [`Type::Iq4Xs`] before scaling.
-pub const IQ4: [i8; 16] = [
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
-];
 
 /// How a tensor of a GGUF file is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,8 @@
 //! Differences of codes are wrapping ones, here and in `k.rs`. No code is near the bounds, and
 //! checks for overflow keep loops from being vectorised: Q5_0 takes 2.6 times as long with them.
 
-use super::{IQ4, half};
+use super::half;
+use crate::quant::iq4;
 
 /// The 4-bit codes of a block, as the array of its weights.
 #[inline(always)]
@@ -72,6 +73,6 @@ pub(super) fn q8_0(b: &[u8; 34], to: &mut [f32; 32]) {
 pub(super) fn iq4_nl(b: &[u8; 18], to: &mut [f32; 32]) {
     let (d, codes) = (half(b[0], b[1]), nibbles(b[2..].as_array().expect("16")));
     for (to, q) in to.iter_mut().zip(codes) {
-        *to = d * f32::from(IQ4[usize::from(q)]);
+        *to = d * f32::from(iq4::VALUES[usize::from(q)]);
     }
 }

@@ -2,12 +2,12 @@
 //! four signed bytes of activations.
 //!
 //! The instruction takes unsigned bytes of weights, which therefore have a constant too much: 128
-//! in formats with eight bits, 8 in int4. Sums begin with what that adds, negated.
+//! in formats with eight bits and in iq4, 8 in int4. Sums begin with what that adds, negated.
 
 use super::super::element::Weights;
 use super::super::simd::Simd;
-use super::{Blocks, Int4, Int8, K4, K5, K6, K8, Offsets};
-use crate::quant::Quant;
+use super::{Blocks, Int4, Int8, Iq4, K4, K5, K6, K8, Offsets, Uint4};
+use crate::quant::{Quant, iq4};
 
 /// The number of words in the activations of [`super::GROUP_K`] columns.
 pub const BYTE_WORDS: usize = super::GROUP_K / 4;
@@ -15,8 +15,8 @@ pub const BYTE_WORDS: usize = super::GROUP_K / 4;
 /// Whether a format is one of [`Bytes`]. Values of nf4 are no multiples of a unit that bytes hold.
 pub fn in_bytes(quant: Quant) -> bool {
     match quant {
-        Quant::Int8 | Quant::Int4 | Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => true,
         Quant::Nf4 | Quant::Fp8 => false,
+        _ => true,
     }
 }
 
@@ -45,7 +45,7 @@ pub fn bytes_offsets(quant: Quant, [a, b]: [i32; 2], unit: f32) -> Offsets {
     let all = a.wrapping_add(b);
     match quant {
         Quant::Int4 => [all.wrapping_mul(-8), 0],
-        Quant::K4 | Quant::K5 => [(-(unit * all as f32)).to_bits() as i32, 0],
+        Quant::K4 | Quant::K5 | Quant::Uint4 => [(-(unit * all as f32)).to_bits() as i32, 0],
         Quant::K6 | Quant::K8 => [a.wrapping_mul(-128), b.wrapping_mul(-128)],
         _ => [all.wrapping_mul(-128), 0],
     }
@@ -78,6 +78,31 @@ impl Bytes for K6 {
 }
 
 impl Bytes for Int4 {
+    type PlanedBytes = Self;
+    #[inline(always)]
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        s.nibbles(s.load_i16(line))
+    }
+}
+
+impl Bytes for Iq4 {
+    type PlanedBytes = Self;
+    #[inline(always)]
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        const TABLE: [u8; 16] = {
+            let (mut table, mut i) = ([0; 16], 0);
+            while i < 16 {
+                table[i] = iq4::VALUES[i] as u8 ^ 0x80;
+                i += 1;
+            }
+            table
+        };
+        let [a, b] = s.nibbles(s.load_i16(line));
+        [s.look_up_bytes(&TABLE, a), s.look_up_bytes(&TABLE, b)]
+    }
+}
+
+impl Bytes for Uint4 {
     type PlanedBytes = Self;
     #[inline(always)]
     fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {

@@ -4,8 +4,8 @@ use super::super::element::{Data, Pairs, Weights, half_bits};
 use super::super::rows::K_BLOCK;
 use super::super::simd::{LANES, Lookahead, Simd};
 use super::{
-    Blocks, GROUP_K, K4, K5, K6, K8, LINE, Offsets, WORDS, block_k, block_len, codes_len,
-    pair_words,
+    Blocks, GROUP_K, Iq4, K4, K5, K6, K8, LINE, Offsets, Uint4, WORDS, block_k, block_len,
+    codes_len, pair_words,
 };
 use crate::quant::Quant;
 
@@ -33,7 +33,7 @@ macro_rules! weights {
     )*};
 }
 
-weights!(Int8 Int4 Nf4 K4 K5 K6 K8);
+weights!(Int8 Int4 Nf4 Iq4 Uint4 K4 K5 K6 K8);
 
 /// [`Weights::unpack`]: codes to f32, times their scale.
 #[inline(always)]
@@ -153,6 +153,45 @@ macro_rules! scaled {
         }
     };
 }
+
+pub(super) use scaled;
+
+/// Implements formats with minima. The offset is a float32: the sum of a group's activations as
+/// numbers, negated, by which the group's minimum is multiplied.
+macro_rules! minima {
+    () => {
+        const MINIMA: bool = true;
+        /// Scale and minimum.
+        type Scale<S: Simd> = [S::F; 2];
+
+        #[inline(always)]
+        fn offsets(x: &[i32; GROUP_K], unit: f32) -> Offsets {
+            [(-(unit * sum(x) as f32)).to_bits() as i32, 0]
+        }
+        #[inline(always)]
+        fn accumulate<S: Simd>(
+            s: S,
+            [scale, minimum]: [S::F; 2],
+            dot: [S::I; 2],
+            offset: i32,
+            unit: f32,
+            sum: S::F,
+        ) -> S::F {
+            let dot = s.to_f32(Self::total(s, dot, 0));
+            let sum = s.fma(dot, s.mul(scale, s.splat(unit)), sum);
+            s.fma(minimum, s.splat(f32::from_bits(offset as u32)), sum)
+        }
+        #[inline(always)]
+        fn factors<S: Simd>(_: S, factors: [S::F; 2]) -> [S::F; 2] {
+            factors
+        }
+        #[inline(always)]
+        fn quiet<S: Simd>(s: S, [scale, minimum]: [S::F; 2]) -> [S::F; 2] {
+            [s.quiet(scale), s.quiet(minimum)]
+        }
+    };
+}
+pub(super) use minima;
 
 /// Implements formats that are multiplied as int16 for few rows, too.
 macro_rules! in_pairs {

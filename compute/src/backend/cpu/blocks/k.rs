@@ -2,8 +2,8 @@
 
 use super::super::simd::{Lookahead, Simd};
 use super::formats::{
-    byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, multiples, shaped, sum,
-    times_scale,
+    byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, minima, multiples, shaped,
+    sum, times_scale,
 };
 use super::{
     Blocks, GROUP_K, LINE, MAX_SPANS, Offsets, WORDS, block_len, codes_len, lines_len, pair_words,
@@ -37,20 +37,12 @@ macro_rules! scales {
     };
 }
 
-/// Implements the scales of formats with minima. The offset is a float32: the sum of a group's
-/// activations as numbers, negated, by which the group's minimum is multiplied.
-macro_rules! minima {
+/// Implements the scales of formats with minima.
+macro_rules! scales_and_minima {
     () => {
-        const MINIMA: bool = true;
         /// `d` and `dmin`, which all groups of a block share: they are converted once.
         type Common<S: Simd> = [S::F; 2];
-        /// Scale and minimum.
-        type Scale<S: Simd> = [S::F; 2];
 
-        #[inline(always)]
-        fn offsets(x: &[i32; GROUP_K], unit: f32) -> Offsets {
-            [(-(unit * sum(x) as f32)).to_bits() as i32, 0]
-        }
         #[inline(always)]
         fn common<S: Simd>(s: S, block: &Self::Block) -> [S::F; 2] {
             let [d, dmin] = scale_line(scales!(block), 4).as_chunks().0 else {
@@ -76,27 +68,6 @@ macro_rules! minima {
             if i == 0 {
                 s.prefetch_far(scale_line(scales, 4), ahead);
             }
-        }
-        #[inline(always)]
-        fn accumulate<S: Simd>(
-            s: S,
-            [scale, minimum]: [S::F; 2],
-            dot: [S::I; 2],
-            offset: i32,
-            unit: f32,
-            sum: S::F,
-        ) -> S::F {
-            let dot = s.to_f32(Self::total(s, dot, 0));
-            let sum = s.fma(dot, s.mul(scale, s.splat(unit)), sum);
-            s.fma(minimum, s.splat(f32::from_bits(offset as u32)), sum)
-        }
-        #[inline(always)]
-        fn factors<S: Simd>(_: S, factors: [S::F; 2]) -> [S::F; 2] {
-            factors
-        }
-        #[inline(always)]
-        fn quiet<S: Simd>(s: S, [scale, minimum]: [S::F; 2]) -> [S::F; 2] {
-            [s.quiet(scale), s.quiet(minimum)]
         }
     };
 }
@@ -279,6 +250,7 @@ impl Blocks for K4 {
     four_bits!(K4);
     in_nibbles!();
     minima!();
+    scales_and_minima!();
     type Planed = K5;
     const HAS_PLANED: bool = true;
 }
@@ -287,6 +259,7 @@ impl Blocks for K5 {
     shaped!(Quant::K5);
     in_planes!(1, 0);
     minima!();
+    scales_and_minima!();
 }
 
 /// The offset of a span subtracts the 32 that codes have too much.

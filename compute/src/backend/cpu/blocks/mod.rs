@@ -11,6 +11,8 @@
 //! | int8 | k, k + 1, k + 2, k + 3 | 64 | 16 | 1024 + 64 |
 //! | int4 | k + i in the lower and k + 4 + i in the upper half of byte i | 64 | 8 | 512 + 64 |
 //! | nf4 | as int4 | 128 | 16 | 1024 + 64 |
+//! | iq4 | as int4 | 64 | 8 | 512 + 64 |
+//! | uint4 | as int4 | 64 | 8 | 512 + 128 |
 //! | k4 | as int4 | 256 | 32 | 2048 + 256 + 64 |
 //! | k5 | as k4 | 256 | 32 + 8 | 2048 + 512 + 256 + 64 |
 //! | k6 | as k4 | 256 | 32 + 16 | 2048 + 1024 + 256 + 64 |
@@ -24,12 +26,15 @@
 //! `dmin`. The second half of that line of k6 and k8 is padding, which keeps blocks whole cache
 //! lines.
 //!
+//! The scales of uint4 are a line for each group: sixteen scales, and sixteen zero points.
+//!
 //! Kernels multiply lines with sixteen words of activations for each group, in int16 or in the two
 //! bytes of an int16: [`Blocks::words`]. For many rows a line becomes pairs of int16 in every
 //! format: [`Blocks::int_pairs`].
 
 mod bytes;
 mod formats;
+mod fours;
 mod k;
 mod place;
 
@@ -39,13 +44,14 @@ use crate::quant::Quant;
 use crate::quant::k::{BLOCK, GROUP_WORDS, K4_WORDS, high_bits, plane_bits};
 pub use bytes::{BYTE_WORDS, Bytes, bytes_offsets, in_bytes};
 pub use formats::{Int4, Int8, Nf4};
+pub use fours::{Iq4, Uint4};
 pub use k::{K4, K5, K6, K8};
 pub(super) use place::{PlaceCodes, PlaceScales};
 
 /// The number of columns of a block (k in the table above).
 const fn block_k(quant: Quant) -> usize {
     match quant {
-        Quant::Int8 | Quant::Int4 | Quant::Fp8 => 64,
+        Quant::Int8 | Quant::Int4 | Quant::Iq4 | Quant::Uint4 | Quant::Fp8 => 64,
         Quant::Nf4 => 128,
         Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => BLOCK,
     }
@@ -81,7 +87,7 @@ pub(super) const fn block_len(quant: Quant) -> usize {
     codes_len(quant)
         + match quant {
             Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => (GROUP_WORDS + 2) * LANES,
-            _ => block_k(quant) / quant.group() * LANES,
+            _ => quant.scales(block_k(quant)) * LANES,
         }
 }
 
@@ -99,7 +105,7 @@ pub(super) fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 
             let word = block[within / 4 * LINE + 2 * lane + within % 4 / 2];
             word >> (8 * (within % 2)) & 255
         }
-        Quant::Int4 | Quant::Nf4 | Quant::K4 | Quant::K5 | Quant::K6 => {
+        _ => {
             let byte = within % 4;
             let word = block[within / 8 * LINE + 2 * lane + byte / 2];
             let low = word >> (8 * (byte % 2) + within % 8 / 4 * 4) & 15;
@@ -300,6 +306,14 @@ macro_rules! with_blocks {
             }
             $crate::quant::Quant::Nf4 => {
                 type $Q = $crate::backend::cpu::blocks::Nf4;
+                $body
+            }
+            $crate::quant::Quant::Iq4 => {
+                type $Q = $crate::backend::cpu::blocks::Iq4;
+                $body
+            }
+            $crate::quant::Quant::Uint4 => {
+                type $Q = $crate::backend::cpu::blocks::Uint4;
                 $body
             }
             $crate::quant::Quant::K4 => {

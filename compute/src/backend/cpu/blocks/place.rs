@@ -176,15 +176,15 @@ mod tests {
     use super::*;
     use crate::backend::cpu::Tier;
     use crate::backend::cpu::blocks::strip_len;
+    use crate::quant::k::BLOCK;
 
     #[test]
     fn a_strip_is_placed_as_its_rows() {
-        use Quant::{Int4, Int8, K4, K5, K6, K8, Nf4};
-        for quant in [Int8, Int4, Nf4, K4, K5, K6, K8] {
+        for quant in Quant::ALL.into_iter().chain(Quant::OF_FILES) {
             let k = block_k(quant);
-            // Formats of files have whole blocks; others have blocks that end early, or none.
+            // K types have whole blocks; others have blocks that end early, or none.
             let odd = [8, k - 8, k + 8, 2 * k - 32];
-            let widths = match Quant::OF_FILES.contains(&quant) {
+            let widths = match quant.block() == BLOCK {
                 true => vec![0, k, 3 * k],
                 false => [&odd[..], &[0, k, 3 * k]].concat(),
             };
@@ -223,11 +223,10 @@ mod tests {
 
     #[test]
     fn scales_are_where_weights_look_for_them() {
-        use Quant::{Int4, Int8, K4, K5, K6, K8, Nf4};
-        for quant in [Int8, Int4, Nf4, K4, K5, K6, K8] {
+        for quant in Quant::ALL.into_iter().chain(Quant::OF_FILES) {
             let (k, each) = (block_k(quant), quant.scales(block_k(quant)));
-            // The last block of formats that are not of files may end early.
-            let short = match Quant::OF_FILES.contains(&quant) {
+            // The last block of formats other than the K types may end early.
+            let short = match quant.block() == BLOCK {
                 true => 0,
                 false => quant.scales(k - quant.group()),
             };

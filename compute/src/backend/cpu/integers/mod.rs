@@ -28,7 +28,7 @@ mod many;
 mod pairs;
 
 use super::Workers;
-use super::blocks::{Int4, Int8, K4, K5, K6, K8, Nf4, with_blocks};
+use super::blocks::{Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4, with_blocks};
 use super::detect::Tier;
 use super::mat::Run;
 use super::strips::{Ending, Strips, TASK_STRIPS, Target, tasks};
@@ -121,14 +121,20 @@ pub(super) fn product(
             Form::Pairs(Quant::Int8) => many!(run_integers, InPairs, Int8),
             Form::Pairs(Quant::Int4) => many!(run_integers, InPairs, Int4),
             Form::Pairs(Quant::Nf4) => many!(run_integers, InPairs, Nf4),
+            Form::Pairs(Quant::Iq4) => many!(run_integers, InPairs, Iq4),
+            Form::Pairs(Quant::Uint4) => many!(run_integers, InPairs, Uint4),
             Form::Pairs(Quant::K4 | Quant::K5) => many!(run_integers, InPairs, K4),
             Form::Pairs(Quant::K6 | Quant::K8) => many!(run_integers, InPairs, K8),
             Form::Bytes(Quant::Int8, true) => many!(run_bytes, InBytes, Int8),
             Form::Bytes(Quant::Int4, true) => many!(run_bytes, InBytes, Int4),
+            Form::Bytes(Quant::Iq4, true) => many!(run_bytes, InBytes, Iq4),
+            Form::Bytes(Quant::Uint4, true) => many!(run_bytes, InBytes, Uint4),
             Form::Bytes(Quant::K4 | Quant::K5, true) => many!(run_bytes, InBytes, K4),
             Form::Bytes(Quant::K6 | Quant::K8, true) => many!(run_bytes, InBytes, K8),
             Form::Bytes(Quant::Int8, false) => bytes!(Int8),
             Form::Bytes(Quant::Int4, false) => bytes!(Int4),
+            Form::Bytes(Quant::Iq4, false) => bytes!(Iq4),
+            Form::Bytes(Quant::Uint4, false) => bytes!(Uint4),
             Form::Bytes(Quant::K4, false) => bytes!(K4),
             Form::Bytes(Quant::K5, false) => bytes!(K5),
             Form::Bytes(Quant::K6, false) => bytes!(K6),

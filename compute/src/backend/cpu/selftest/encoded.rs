@@ -40,7 +40,10 @@ impl Encoded {
                     .chunks(cols)
                     .zip(c.chunks_mut(quant.code_bytes(cols)))
                 {
-                    scales.extend(encode_k(quant, row, c));
+                    match quant.block() {
+                        k::BLOCK => scales.extend(encode_k(quant, row, c)),
+                        _ => scales.extend(encode_four(quant, row, c)),
+                    }
                 }
                 codes.extend(c);
                 first += rows;
@@ -198,7 +201,8 @@ pub fn unit(quant: Quant) -> f32 {
 /// The greatest integer of a group of activations; `None` if they are no integers.
 pub fn top(tier: Tier, kind: RowKind, precision: Precision, quant: Quant) -> Option<f32> {
     let (pairs, coarse) = match quant {
-        Quant::Int4 | Quant::K4 => (32512.0, true),
+        Quant::Int4 | Quant::K4 | Quant::Uint4 => (32512.0, true),
+        Quant::Iq4 => (32767.0, true),
         Quant::K5 | Quant::K6 => (32512.0, false),
         _ => (32767.0, false),
     };
@@ -223,7 +227,49 @@ pub fn activations(top: f32, mut x: Vec<f64>) -> Vec<f64> {
 }
 
 fn has_minima(quant: Quant) -> bool {
-    matches!(quant, Quant::K4 | Quant::K5)
+    matches!(quant, Quant::K4 | Quant::K5 | Quant::Uint4)
+}
+
+/// A row of iq4 or uint4, plainly: no search. Some scales are negative, and zero points are
+/// integers or fractions.
+pub fn encode_four(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
+    let mut words = Vec::new();
+    for (g, (x, codes)) in row.chunks(32).zip(codes.chunks_mut(16)).enumerate() {
+        let (low, high) = x
+            .iter()
+            .fold((0f32, 0f32), |(a, b), &x| (a.min(x), b.max(x)));
+        let sign = if g % 3 == 1 { -1.0 } else { 1.0 };
+        let odd = x.iter().map(|x| x * 0.0).sum::<f32>();
+        let (scale, zero) = match quant {
+            Quant::Iq4 => (high.max(-low) / 127.0, 0.0),
+            _ if high == low => (0.0, 0.0),
+            _ => {
+                let zero = -15.0 * low / (high - low);
+                // A negative scale counts from the other end.
+                let zero = if sign < 0.0 { 15.0 - zero } else { zero };
+                let zero = if g % 2 == 0 { zero.round() } else { zero };
+                ((high - low) / 15.0, f16::from_f32(zero).to_f32())
+            }
+        };
+        let scale = f16::from_f32(scale * sign + odd);
+        words.push(scale.to_bits());
+        if quant == Quant::Uint4 {
+            words.push(f16::from_f32(zero).to_bits());
+        }
+        let book = quant.codebook();
+        let code = |x: f32| {
+            let wanted = match scale.to_f32() {
+                0.0 => 0.0,
+                scale => x / scale + zero,
+            };
+            let off = |q: &usize| (book[*q] - wanted).abs();
+            (0..16).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap() as u8
+        };
+        for (pair, to) in x.chunks(2).zip(codes) {
+            *to = code(pair[0]) << 4 | pair.get(1).map_or(0, |&x| code(x));
+        }
+    }
+    words
 }
 
 /// A row of a K type, plainly: no search. Codes and scales take all values that the formats have,

@@ -40,7 +40,7 @@ fn random(rng: &mut Rng, rows: usize, cols: usize) -> Dense {
 
 /// Every part of a mixed matrix gives the bits that it gives as a matrix of its own.
 pub fn parts_keep_their_own_formats(tier: Tier) {
-    use Dtype::{Bf16, F16, F32, Int4, Int8, K4, K5, K6, K8, Nf4};
+    use Dtype::{Bf16, F16, F32, Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4};
     let mut rng = Rng(17);
     for (sizes, cols, dtypes) in [
         ([16, 16, 16], 64, [Int4, Int4, Int8]),
@@ -52,6 +52,7 @@ pub fn parts_keep_their_own_formats(tier: Tier) {
         ([16, 33, 1], 512, [Int4, K4, Bf16]),
         ([17, 16, 33], 256, [K5, K6, K6]),
         ([16, 1, 48], 768, [K4, K5, Int8]),
+        ([16, 17, 33], 96, [Uint4, Iq4, Uint4]),
     ] {
         let s = shape(8, [2, 2], 4, cols, 8);
         let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 40, tier).unwrap();

@@ -444,6 +444,14 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         unsafe { _mm512_xor_si512(a, _mm512_set1_epi8(-128)) }
     }
     #[inline(always)]
+    fn look_up_bytes(self, table: &[u8; 16], a: __m512i) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), a)
+        }
+    }
+    #[inline(always)]
     fn dot_bytes(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
         assert!(LEVEL >= 1, "products of bytes without VNNI");
         // SAFETY: see the impl; the level is the proof of VNNI.

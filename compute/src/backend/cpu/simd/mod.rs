@@ -160,6 +160,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.store_i16(a, &mut words);
         self.load_i16(&words.map(|word| word ^ 0x8080))
     }
+    /// The entry of the table for every byte, each of which is from 0 to 15.
+    #[inline(always)]
+    fn look_up_bytes(self, table: &[u8; 16], a: Self::I) -> Self::I {
+        let mut words = [0; 2 * LANES];
+        self.store_i16(a, &mut words);
+        let entry = |byte: u8| table[usize::from(byte & 15)];
+        self.load_i16(&words.map(|word| u16::from_le_bytes(word.to_le_bytes().map(entry))))
+    }
     /// Adds four products of bytes to every i32 lane of `acc`; bytes of `a` are unsigned, those of
     /// `b` are signed. Kernels that use it are compiled for tiers with VNNI only; this is what its
     /// instruction means.
