@@ -114,7 +114,7 @@ pub(super) fn check_halves(source: &Source, first: usize, scales: &[u16]) -> Res
     }
 }
 
-/// Checks the scales of rows from `row` on, which have `cols` columns each, in the words of `quant`.
+/// Checks the scales of rows of `cols` columns, from `row` on, in the words of `quant`.
 pub(super) fn check_words(
     source: &Source,
     quant: Quant,

@@ -192,8 +192,8 @@ pub trait Coded: Sync {
     /// Bytes of all its tensors.
     fn bytes(&self) -> u64;
 
-    /// The block formats that hold the stored codes, the best first. A matrix that is kept in one of
-    /// them gets the codes unchanged.
+    /// The block formats that hold the stored codes, the best first. A matrix that is kept in one
+    /// of them gets the codes unchanged.
     fn natives(&self) -> &[Quant];
 
     /// The block format in which the part is kept if the backend keeps none of the native ones;

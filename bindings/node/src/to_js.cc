@@ -183,9 +183,8 @@ static const char *device_name(int32_t device) {
 }
 
 static const char *dtype_name(int32_t dtype) {
-  static const char *const names[] = {
-      "auto", "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", "k4", "k8", "k5", "k6", "iq4",
-      "uint4"};
+  static const char *const names[] = {"auto", "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8",
+      "k4", "k8", "k5", "k6", "iq4", "uint4"};
   return dtype >= 0 && dtype < 14 ? names[dtype] : "unknown";
 }
 

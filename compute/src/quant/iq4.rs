@@ -1,5 +1,6 @@
 //! [`super::Quant::Iq4`]: codes of 4 bits that index a table of integers, which lie closer together
-//! near zero. The table is that of IQ4_NL and IQ4_XS of GGUF files (ggml-common.h, `kvalues_iq4nl`).
+//! near zero. The table is that of IQ4_NL and IQ4_XS of GGUF files (`kvalues_iq4nl` of
+//! ggml-common.h).
 
 /// The values of codes.
 pub const VALUES: [i8; 16] = [

@@ -252,8 +252,8 @@ impl Quant {
         }
     }
 
-    /// Weights of one row; `scales` are f16 bits, or words of [`k`] or [`uint4`]. This defines what a quantised
-    /// matrix holds.
+    /// Weights of one row; `scales` are f16 bits, or words of [`k`] or [`uint4`]. This defines what
+    /// a quantised matrix holds.
     pub fn decode(self, codes: &[u8], scales: &[u16], to: &mut [f32]) {
         for (col, x) in to.iter_mut().enumerate() {
             let [scale, minimum] = self.scale(scales, col);

@@ -14,10 +14,10 @@ pub fn scale(words: &[u16; 2]) -> [f32; 2] {
 
 /// The words of a group whose weights are `scale q + minimum`, both f16 bits, as Q4_1 has them.
 ///
-/// The zero point is rounded, by half a unit in the last of its 11 bits: that moves the weights of a
-/// group by at most 4.9e-4 of its minimum, which is as much as the file itself rounds a minimum by.
-/// Where the zero point would be beyond f16, all codes together change a weight by less than that;
-/// so they count for nothing. The same holds for a scale of zero. `codes` are those of the group:
+/// The zero point is rounded, by half a unit in the last of its 11 bits. That moves the weights of
+/// a group by at most 4.9e-4 of its minimum, which is as much as the file itself rounds a minimum
+/// by. Where the zero point would be beyond f16, no code changes a weight by more than that; so
+/// codes count for nothing. The same holds for a scale of zero. `codes` are those of the group:
 /// they are zeroed then, and the minimum becomes the scale.
 pub fn from_minimum(scale: u16, minimum: u16, codes: &mut [u8]) -> [u16; 2] {
     let [d, m] = [scale, minimum].map(|bits| f16::from_bits(bits).to_f32());

@@ -195,7 +195,8 @@ fn k8_words(scales: [i8; 16], d: [u8; 2]) -> [u16; K8_WORDS] {
     words
 }
 
-/// 32 codes of the table [`iq4`]: as they are, or in [`Quant::Int8`] the values that they stand for.
+/// 32 codes of the table [`iq4`]: as they are, or as [`Quant::Int8`] the values that they stand
+/// for.
 #[inline(always)]
 fn table_codes(quant: Quant, packed: &[u8], to: &mut [u8]) {
     if quant == Quant::Iq4 {

@@ -14,10 +14,7 @@ pub const BYTE_WORDS: usize = super::GROUP_K / 4;
 
 /// Whether a format is one of [`Bytes`]. Values of nf4 are no multiples of a unit that bytes hold.
 pub fn in_bytes(quant: Quant) -> bool {
-    match quant {
-        Quant::Nf4 | Quant::Fp8 => false,
-        _ => true,
-    }
+    !matches!(quant, Quant::Nf4 | Quant::Fp8)
 }
 
 /// A block format with weights in bytes.
