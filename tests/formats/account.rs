@@ -1,9 +1,10 @@
-//! The memory that a piece of code takes. The binary's allocator is the system's, with an account
-//! for each thread. (U)
+//! The memory and the time that a piece of code takes. The binary's allocator is the system's, with
+//! an account for each thread. (U)
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::time::Duration;
 
 struct Accounting;
 
@@ -24,21 +25,36 @@ pub struct Used {
     pub largest: usize,
     /// The most bytes held at a time.
     pub most: usize,
+    /// This thread's on a processor.
+    pub time: Duration,
 }
 
 /// Runs something on this thread. Blocks of `ignored` bytes and more do not count in `most`.
 pub fn measure<T>(ignored: usize, run: impl FnOnce() -> T) -> (T, Used) {
     IGNORED.set(ignored);
-    let before = HELD.get();
+    let (before, start) = (HELD.get(), on_processor());
     MOST.set(before);
     LARGEST.set(0);
     let result = run();
     let used = Used {
         largest: LARGEST.get(),
         most: (MOST.get() - before) as usize,
+        time: on_processor() - start,
     };
     IGNORED.set(usize::MAX);
     (result, used)
+}
+
+/// The processor's time that this thread has had.
+fn on_processor() -> Duration {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: it writes to `t`.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
+    assert_eq!(status, 0);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
 fn taken(bytes: usize) {

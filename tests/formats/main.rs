@@ -19,7 +19,6 @@ mod foreign_fused;
 mod foreign_slabs;
 mod forms;
 mod fuzz;
-mod fuzz_tokenizer;
 mod gguf;
 mod gguf_config;
 mod info;

@@ -3,7 +3,7 @@
 //!
 //! They run twice: `tests/formats/fuzz.rs` mutates the committed corpus on stable Rust in every
 //! `cargo test`, and `fuzz/` hands the same functions to cargo-fuzz. A new target is a function
-//! here, a folder in `tests/corpus/`, three lines in `tests/formats/fuzz.rs` and a file of four in
+//! here, a folder in `tests/corpus/`, three lines in a file beside this one and a file of four in
 //! `fuzz/fuzz_targets/`.
 #![allow(dead_code)]
 
