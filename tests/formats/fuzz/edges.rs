@@ -26,8 +26,94 @@ fn gguf_fields_at_their_edges() {
     assert!(refused > 5_000, "{refused}");
 }
 
-/// The same of models, through configuration, tokenizer and plan. Sizes have 32 bits, lengths 64.
-/// In a long file some places stand for all.
+/// The same of models, through configuration, tokenizer and plan: every number of the file, of
+/// whatever width.
+#[test]
+fn numbers_of_gguf_models_at_their_edges() {
+    for whole in corpus("gguf_model") {
+        let check =
+            |data: &[u8], at: usize| within(tokenizer_allowance, harness::gguf_model, data, at);
+        let numbers = numbers(&whole);
+        let (mut refused, mut accepted) = (0, 0);
+        for &(at, width) in &numbers {
+            let max = u64::MAX >> (64 - 8 * width);
+            for edge in [0, 1, max - 1, max] {
+                match check(&at_edge(&whole, at, edge, width), at) {
+                    true => accepted += 1,
+                    false => refused += 1,
+                }
+            }
+        }
+        eprintln!(
+            "{} numbers of a GGUF: {accepted} accepted, {refused} refused",
+            numbers.len()
+        );
+        assert!(refused > numbers.len() && accepted > 50);
+    }
+}
+
+/// Where the numbers before the data of a GGUF lie, and how many bytes each has.
+fn numbers(file: &[u8]) -> Vec<(usize, usize)> {
+    let mut walk = Walk {
+        file,
+        at: b"GGUF".len(),
+        numbers: Vec::new(),
+    };
+    let _version = walk.number(4);
+    let (n_tensors, n_keys) = (walk.number(8), walk.number(8));
+    for _ in 0..n_keys {
+        walk.text();
+        let kind = walk.number(4);
+        walk.value(kind);
+    }
+    for _ in 0..n_tensors {
+        walk.text();
+        for _ in 0..walk.number(4) {
+            walk.number(8);
+        }
+        let (_kind, _offset) = (walk.number(4), walk.number(8));
+    }
+    walk.numbers
+}
+
+struct Walk<'a> {
+    file: &'a [u8],
+    at: usize,
+    numbers: Vec<(usize, usize)>,
+}
+
+impl Walk<'_> {
+    fn number(&mut self, width: usize) -> u64 {
+        let mut bytes = [0; 8];
+        bytes[..width].copy_from_slice(&self.file[self.at..self.at + width]);
+        self.numbers.push((self.at, width));
+        self.at += width;
+        u64::from_le_bytes(bytes)
+    }
+
+    fn text(&mut self) {
+        let len = self.number(8);
+        self.at += len as usize;
+    }
+
+    fn value(&mut self, kind: u64) {
+        match kind {
+            0 | 1 | 7 => drop(self.number(1)),
+            2 | 3 => drop(self.number(2)),
+            4..=6 => drop(self.number(4)),
+            8 => self.text(),
+            9 => {
+                let (kind, n) = (self.number(4), self.number(8));
+                (0..n).for_each(|_| self.value(kind));
+            }
+            10..=12 => drop(self.number(8)),
+            _ => panic!("a value of type {kind}"),
+        }
+    }
+}
+
+/// Models with zeros and greatest numbers anywhere, names and texts included. In a long file some
+/// places stand for all.
 #[test]
 fn gguf_models_at_their_edges() {
     let (mut refused, mut accepted) = (0, 0);
