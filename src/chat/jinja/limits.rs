@@ -174,8 +174,9 @@ impl<'c> Meter<'c> {
     pub fn push<T>(&mut self, list: &mut Vec<T>, element: T) -> Result<()> {
         self.make(size_of::<T>())?;
         if list.len() == list.capacity() {
-            let more = 2 * list.len().max(4) * size_of::<T>();
-            list.try_reserve(1).map_err(|_| no_memory(more))?;
+            let more = 1 + self.spare(list.len().max(3), size_of::<T>());
+            list.try_reserve_exact(more)
+                .map_err(|_| no_memory((list.len() + more) * size_of::<T>()))?;
         }
         list.push(element);
         Ok(())
@@ -186,11 +187,19 @@ impl<'c> Meter<'c> {
     pub fn write(&mut self, text: &mut String, more: &str) -> Result<()> {
         self.make(more.len())?;
         if text.capacity() - text.len() < more.len() {
-            let bytes = text.len() + more.len();
-            text.try_reserve(more.len()).map_err(|_| no_memory(bytes))?;
+            let bytes = more.len() + self.spare(text.len(), 1);
+            text.try_reserve_exact(bytes)
+                .map_err(|_| no_memory(text.len() + bytes))?;
         }
         text.push_str(more);
         Ok(())
+    }
+
+    /// Elements that a buffer of `len` gets room for beyond what is needed: as many again, so that
+    /// growing takes linear time, but no more than could still be made.
+    fn spare(&self, len: usize, element: usize) -> usize {
+        let left = self.bytes / element.max(1) as u64;
+        len.min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
     /// `n` times `c`, charged before there is any.

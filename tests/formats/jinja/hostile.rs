@@ -190,6 +190,25 @@ fn hostile_templates_end_within_the_limits() {
     }
 }
 
+/// What grows is asked for in ever larger blocks, but for no more than it could still become.
+#[test]
+fn nothing_gets_room_for_more_than_may_be_made() {
+    for source in [
+        "{{ '<|assistant|>' * 999999999 }}",
+        "{{ ('a ' * 2000000).split(' ') }}",
+        "{% for a in range(99999) %}{{ '<|assistant|>' * 99 }}{% endfor %}",
+    ] {
+        let (result, used) = measure(usize::MAX, || render(source, "{}"));
+        assert_eq!(
+            result.map(|_| ()).map_err(|e| e.0),
+            Err(Kind::Limit),
+            "{source}"
+        );
+        let largest = used.largest as u64;
+        assert!(largest <= limits::MADE + (1 << 20), "{source}: {largest}");
+    }
+}
+
 #[test]
 fn a_template_runs_on_a_small_stack() {
     let deep = format!(
