@@ -23,7 +23,9 @@ pub struct Place {
     pub draws: usize,
     /// Generate a second time, pulling: another way through the engine, but not through a device.
     pub pull: bool,
-    /// How far log probabilities of a model may be off with weights and cache as stored.
+    /// How far log probabilities of a model may be off with weights and cache as stored. Those of
+    /// tests/data/families have two: of "families" for prompts, of "answers of families" for what
+    /// is likely.
     pub as_stored: fn(&Model, &str) -> f32,
     /// Models of tests/data/families that are refused, because a kernel is lacking.
     pub refused: &'static [&'static str],
@@ -357,8 +359,9 @@ pub fn families(place: &Place) {
             };
             for case in model["cases"].as_array().unwrap() {
                 let tolerance = match weights_dtype {
-                    Some(_) => LOGPROB_TOLERANCE,
-                    None => (place.as_stored)(&opened, "families"),
+                    Some(_) => [LOGPROB_TOLERANCE; 2],
+                    None => ["families", "answers of families"]
+                        .map(|what| (place.as_stored)(&opened, what)),
                 };
                 assert_family_case(&opened, case, tolerance, name);
                 if weights_dtype.is_some() {
@@ -375,16 +378,19 @@ pub fn families(place: &Place) {
     assert_eq!(refused, place.refused, "refused");
 }
 
-pub fn assert_family_case(model: &Model, case: &Value, tolerance: f32, name: &str) {
+/// With a tolerance for the log probabilities of the prompt, and one for those of the answer.
+pub fn assert_family_case(model: &Model, case: &Value, tolerance: [f32; 2], name: &str) {
     let (prompt, want) = (tokens(&case["prompt"]), tokens(&case["tokens"]));
     let what = format!("{name}, {} tokens", prompt.len());
-    let logprobs = [floats(&case["prompt_logprobs"]), floats(&case["logprobs"])].concat();
     // The reference's tokens, forced by echoing them: nothing comes before the first.
     let forced = [prompt.clone(), want.clone()].concat();
     let mut echo = greedy(0);
     echo.flags |= LLAMA_GEN_ECHO;
     let got = model.one(&forced, &echo).logprobs;
-    assert_close(&got[1..], &logprobs[1..], tolerance, &what);
+    let (of_prompt, of_answer) = got.split_at(prompt.len());
+    let logprobs = floats(&case["prompt_logprobs"]);
+    assert_close(&of_prompt[1..], &logprobs[1..], tolerance[0], &what);
+    assert_close(of_answer, &floats(&case["logprobs"]), tolerance[1], &what);
 }
 
 pub fn assert_family_greedy(model: &Model, case: &Value, name: &str) {

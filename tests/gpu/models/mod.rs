@@ -56,7 +56,7 @@ const GPU: Place = Place {
         "gqa-f16-mp2" => 0.05,
         // One has scores that are three times as large as the others' (an amplitude of 1.7): its
         // log probabilities were 0.154 off.
-        "families" => 0.2,
+        "families" | "answers of families" => 0.2,
         _ => 0.15,
     },
     refused: &["ministral3"],
