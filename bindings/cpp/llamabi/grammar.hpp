@@ -61,7 +61,8 @@ public:
     return Grammar(model, LLAMA_GRAMMAR_LARK, grammar);
   }
   /// One of these texts, which are distinct and none empty.
-  static Grammar choice(const Model &model, const std::vector<std::string> &texts) {
+  template <class T, detail::IfText<T> = 0>
+  static Grammar choice(const Model &model, const std::vector<T> &texts) {
     return Grammar(model, LLAMA_GRAMMAR_CHOICE, detail::json_array(texts));
   }
   static Grammar choice(const Model &model, std::initializer_list<detail::Text> texts) {

@@ -89,8 +89,8 @@ public:
   Completion text_completion(std::string_view prompt, const GenerateOptions &options = {}) const {
     return std::move(run_texts(detail::Texts(prompt), options).at(0));
   }
-  std::vector<Completion> text_completion(
-      const std::vector<std::string> &prompts, const GenerateOptions &options = {}) const {
+  template <class T, detail::IfText<T> = 0> std::vector<Completion> text_completion(
+      const std::vector<T> &prompts, const GenerateOptions &options = {}) const {
     return run_texts(detail::Texts(prompts), options);
   }
   std::vector<Completion> text_completion(
@@ -116,8 +116,9 @@ public:
       const GenerateOptions &options = {}) const {
     return std::move(run_messages(detail::Texts(messages), chat, options).at(0));
   }
-  std::vector<Completion> chat(const std::vector<std::string> &messages,
-      const ChatOptions &chat = {}, const GenerateOptions &options = {}) const {
+  template <class T, detail::IfText<T> = 0>
+  std::vector<Completion> chat(const std::vector<T> &messages, const ChatOptions &chat = {},
+      const GenerateOptions &options = {}) const {
     return run_messages(detail::Texts(messages), chat, options);
   }
   std::vector<Completion> chat(std::initializer_list<detail::Text> messages,
@@ -129,8 +130,8 @@ public:
       const GenerateOptions &options = {}) const {
     return stream_messages(detail::Texts(messages), chat, options);
   }
-  Stream stream_chat(const std::vector<std::string> &messages, const ChatOptions &chat = {},
-      const GenerateOptions &options = {}) const {
+  template <class T, detail::IfText<T> = 0> Stream stream_chat(const std::vector<T> &messages,
+      const ChatOptions &chat = {}, const GenerateOptions &options = {}) const {
     return stream_messages(detail::Texts(messages), chat, options);
   }
   Stream stream_chat(std::initializer_list<detail::Text> messages, const ChatOptions &chat = {},
@@ -245,6 +246,10 @@ public:
         8 * tokens.size() + 8, [&](char *buf, std::size_t cap, std::size_t *n, llama_error *err) {
           return llama_decode_tokens(live(), tokens.data(), tokens.size(), buf, cap, n, err);
         });
+  }
+  template <class T, detail::IfToken<T> = 0>
+  std::string decode(std::initializer_list<T> tokens) const {
+    return decode(Tokens(tokens));
   }
   /// What a token contributes in the middle of a text, perhaps part of a code point.
   std::string token_bytes(Token token) const {

@@ -117,6 +117,10 @@ struct Segment {
   Segment() = default;
   Segment(std::string of, std::int32_t as = LLAMA_SEGMENT_COMPRESS)
       : text(std::move(of)), kind(as) {}
+  // For a literal in a list of segments, which would have to become a string first.
+  template <class T, detail::IfText<const T &> = 0>
+  Segment(const T &of, std::int32_t as = LLAMA_SEGMENT_COMPRESS)
+      : text(std::string_view(of)), kind(as) {}
 };
 
 /// How much is left of a prompt; see `llama_compress_options`.

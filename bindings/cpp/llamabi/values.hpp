@@ -30,7 +30,9 @@ public:
                          decltype(std::data(std::declval<const C &>())), const Token *>>>
   Tokens(const C &tokens) // NOLINT(google-explicit-constructor)
       : data_(std::data(tokens)), size_(std::size(tokens)) {}
-  explicit Tokens(const Token *data, std::size_t size) : data_(data), size_(size) {}
+  // The pointer is deduced, for {0} must not become one: it is the prompt of token 0.
+  template <class T, class = std::enable_if_t<std::is_same_v<T, Token>>>
+  explicit Tokens(const T *data, std::size_t size) : data_(data), size_(size) {}
   const Token *data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
 
@@ -41,7 +43,9 @@ private:
 
 namespace detail {
 
-/// For overloads that a list in braces must not be turned into: T is not deduced of one.
+/// For overloads that a list in braces must not be turned into: T is not deduced of one. Of braces
+/// too many, {{"a", "b"}}, a vector of strings would make one string, of what lies in memory
+/// between the two literals.
 template <class T> using IfText = std::enable_if_t<std::is_convertible_v<T, std::string_view>, int>;
 /// For a list in braces that is one prompt: of braces in braces T is not deduced.
 template <class T> using IfToken = std::enable_if_t<std::is_same_v<T, Token>, int>;

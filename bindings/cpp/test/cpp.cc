@@ -203,6 +203,8 @@ TEST(spellings) {
   CHECK(m.generate({1, 5, 9}, o).text == want);
   CHECK(m.generate({{1, 5, 9}, {1, 5}}, o).at(0).text == want);
   CHECK(m.generate({{1}, {5}}, o).size() == 2);
+  CHECK(m.generate({{0}, {5}}, o).at(1).text == m.generate({5}, o).text);
+  CHECK(m.decode({1, 5, 9}) == m.decode(prompt));
   CHECK(
       m.text_completion(std::string("Once"), o).text == m.text_completion({"Once"}, o).at(0).text);
   CHECK(m.text_completion({"a", "b"}, o).size() == 2);
@@ -259,6 +261,18 @@ TEST(spellings) {
 #endif
 }
 
+/// Whether braces too many compile: {{"a", "b"}} is no list of texts, and must not become one of a
+/// string that begins at one literal and ends at the other.
+template <class M> auto takes_two_braces(const M &m)
+    -> decltype(m.text_completion({{"a", "b"}}), std::true_type());
+template <class M> auto takes_two_braces(const M &m)
+    -> decltype(m.chat({{"a", "b"}}), std::true_type());
+template <class M> auto takes_two_braces(const M &m)
+    -> decltype(m.stream_chat({{"a", "b"}}), std::true_type());
+template <class M> auto takes_two_braces(const M &m)
+    -> decltype(llamabi::Grammar::choice(m, {{"a", "b"}}), std::true_type());
+std::false_type takes_two_braces(...);
+
 /// Lists of texts in braces, which C++20 takes for the two ends of one text where it may.
 TEST(lists_of_texts) {
   const auto m = test::demo_model();
@@ -294,6 +308,20 @@ TEST(lists_of_texts) {
   CHECK(same(m.chat({once.c_str(), anna.c_str()}, chat, o)));
   CHECK(same(test::collect(m.stream_chat(both, chat, o), 2)));
   CHECK(same(test::collect(m.stream_chat({once.c_str(), anna.c_str()}, chat, o), 2)));
+
+  static_assert(!decltype(takes_two_braces(m))::value, "one brace too many");
+  // Vectors of all that is a text.
+  const std::vector<std::string_view> views = {once, anna};
+  const std::vector<const char *> literals = {"red", "green"};
+  CHECK(same(m.chat(views, chat, o)));
+  CHECK(same(test::collect(m.stream_chat(views, chat, o), 2)));
+  CHECK(choose(Grammar::choice(m, literals)) == colour);
+  CHECK(m.text_completion(literals, o).at(0).text == m.text_completion("red", o).text);
+
+  llamabi::CompressOptions all;
+  all.rate = 1;
+  const auto left = m.compress({"One day", once, {"Who?", LLAMA_SEGMENT_QUESTION}}, all);
+  CHECK(left.size() == 3 && left[0].text == "One day" && left[2].text == "Who?");
 }
 
 TEST(descriptor) {
