@@ -181,7 +181,9 @@ export interface Stream extends AsyncIterableIterator<Event> {
 export interface ChatMessage {
   role: string;
   content?: string | null | readonly { type: 'text'; text: string }[];
-  [key: string]: unknown;
+  // Were it `unknown`, no value of an interface could be assigned, as `Message` is and those of
+  // other packages are.
+  [key: string]: any;
 }
 
 /** A dialog for the model's chat template, with what surrounds it. */
@@ -190,7 +192,7 @@ export interface ChatRequest {
   /** `{ type: 'function', function: ... }` each; a text is JSON, which is taken as it is. */
   tools?: readonly object[] | string;
   /** What the template sees beside: `enable_thinking`, `date_string`, ...; or these as JSON. */
-  variables?: Readonly<Record<string, unknown>> | string;
+  variables?: Readonly<Record<string, any>> | string;
   /** Text of a Jinja template instead of the model's. */
   chatTemplate?: string;
   /** Leave the beginning of the answer out. */

@@ -23,7 +23,7 @@ export interface OpenOptions {
    * `lscpu`: each gets a rank with its share of the model. A node may be named more than once, a
    * GPU may not. []: one rank.
    */
-  devices?: number[];
+  devices?: readonly number[];
   /** How long a rank may be silent while others wait for it, then calls fail with LLAMA_E_PEER. 0: 60000. */
   rankTimeoutMs?: number;
   /** Of each rank; 0: as many as affinity mask and cgroup allow. */
@@ -72,7 +72,7 @@ export interface OpenOptions {
   /** What `strftime_now` of a template sees, in seconds since 1970; 0: the clock. */
   chatNow?: number;
   /** LoRA adapters, directories, merged into the weights in this order; `scale` (1) weights one. */
-  adapters?: (Path | { dir: Path; scale?: number })[];
+  adapters?: readonly (Path | { readonly dir: Path; readonly scale?: number })[];
   /**
    * A draft model: a smaller checkpoint with the same tokens, loaded beside the model. It guesses
    * at tokens (`speculation`), or the model is contrasted with it (`contrastBeta`).
@@ -214,7 +214,7 @@ export interface GenerateOptions {
   contrastAlpha?: number;
   // End of numbers.
   /** Texts that end a sequence and are cut off. */
-  stop?: string | string[];
+  stop?: string | readonly string[];
   /** Put the prompt's tokens in front. */
   echo?: boolean;
   /** Report the log probability of each token. */

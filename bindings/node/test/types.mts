@@ -1,5 +1,5 @@
 // Compiled by tsc, never run: what the types promise and refuse.
-import { Model, LlamaError, version, type Event, type Sequence, type Stats } from 'llamabi';
+import { Model, LlamaError, version, type Event, type Message, type Sequence, type Stats } from 'llamabi';
 import all from 'llamabi';
 
 export async function use(): Promise<void> {
@@ -12,6 +12,14 @@ export async function use(): Promise<void> {
   const tokens: Sequence = await model.generate(model.encode('a', { bos: true }));
   const batches: Sequence[] = await model.generate([[1, 2], new Int32Array([1])]);
   const left: Sequence[] = await model.compress(['a', { text: 'b', kind: 'question' }], { rate: 0.3 });
+  // Lists that nobody may change, and messages and variables of interfaces.
+  const lists = { devices: [0], adapters: ['x', { dir: 'y', scale: 0.5 }] } as const;
+  await Model.open('x', lists);
+  await model.textCompletion('a', { stop: ['b', 'c'] as const, logitBias: [[1, -1]] as const });
+  interface Variables { enable_thinking: boolean }
+  const history: Message[] = [];
+  const variables: Variables = { enable_thinking: true };
+  await model.chat({ messages: [...history, { role: 'tool', content: 'a', tool_call_id: 'b' }], variables });
   const stream = model.stream('a');
   for await (const ev of stream) {
     const event: Event = ev;
@@ -34,6 +42,10 @@ export async function use(): Promise<void> {
   await Model.open({ ckptDir: 'x', weightsDtype: 'f64' });
   // @ts-expect-error: the directory twice
   await Model.open('x', { ckptDir: 'y' });
+  // @ts-expect-error: a content that is no text
+  await model.chat({ messages: [{ role: 'user', content: 5 }] });
+  // @ts-expect-error: an option that encode does not have
+  model.encode('a', { addBos: true });
   // @ts-expect-error: use Model.open
   new Model();
   // @ts-expect-error: a finish event has no token
