@@ -63,6 +63,20 @@ const isURL = (value) => typeof value?.href === 'string';
 const pathOf = (value) => (isURL(value) ? fileURLToPath(value.href) : value);
 const adapterOf = (value) => (isURL(value?.dir) ? { ...value, dir: pathOf(value.dir) } : pathOf(value));
 
+// What is no object would be spread to one without options, and go unnoticed.
+function optionsOf(options) {
+  if (typeof (options ?? {}) !== 'object' || Array.isArray(options)) throw new TypeError('options must be an object');
+  return options ?? {};
+}
+
+// Options of an encoding.
+function encodingOf(options) {
+  const { bos = false, eos = false, special = false, maxTokens, ...rest } = optionsOf(options);
+  const other = Object.keys(rest).find((name) => rest[name] !== undefined);
+  if (other !== undefined) throw new TypeError(`unknown option ${other}`);
+  return [bos, eos, special, maxTokens];
+}
+
 // Before a call begins: one that nobody gets must not run, and its failure would be nobody's.
 function isAborted(signal) {
   if (signal === undefined) return false;
@@ -119,14 +133,39 @@ function inputOf(kind, input) {
   return { kind, single, list: single ? [input] : input };
 }
 
+// Half of a surrogate pair, as JSON.stringify writes it; before it, backslashes that are escaped.
+const HALF = /(?<!\\)(?:\\\\)*\\ud[89a-f]/;
+
+// A value as JSON. The library's parser would refuse half of a pair by its place in the JSON, which
+// nobody sees; here it is named as in other texts.
+function jsonOf(name, value) {
+  const json = JSON.stringify(value);
+  if (HALF.test(json)) refuseHalf(name, JSON.parse(json));
+  return json;
+}
+
+function refuseHalf(name, value) {
+  if (typeof value === 'string') {
+    const index = value.search(/\p{Surrogate}/u);
+    if (index < 0) return;
+    const unit = value.charCodeAt(index).toString(16).toUpperCase();
+    throw new LlamaError(addon.statuses.LLAMA_E_UTF8, `${name} has a lone surrogate, U+${unit}, at index ${index}`);
+  }
+  if (typeof value !== 'object' || value === null) return;
+  for (const [key, inside] of Object.entries(value)) {
+    refuseHalf(`a key of ${name}`, key);
+    refuseHalf(Array.isArray(value) ? `${name}[${key}]` : `${name}.${key}`, inside);
+  }
+}
+
 // A dialog of messages with what surrounds it, as texts of JSON.
 function messagesOf({ messages, tools, variables, ...chat } = {}) {
   if (!Array.isArray(messages)) throw new TypeError('messages must be an array');
-  const json = (value) => (value === undefined || typeof value === 'string' ? value : JSON.stringify(value));
+  const json = (name, value) => (value === undefined || typeof value === 'string' ? value : jsonOf(name, value));
   return {
     kind: 'messages',
-    list: [JSON.stringify(messages)],
-    chat: { ...chat, tools: json(tools), variables: json(variables) },
+    list: [jsonOf('messages', messages)],
+    chat: { ...chat, tools: json('tools', tools), variables: json('variables', variables) },
   };
 }
 
@@ -169,7 +208,7 @@ function sourceOf(spec) {
   if (name === 'json') return [kinds.json, ''];
   const isText = typeof value === 'string';
   if (isText || name === 'regex' || name === 'lark') return [kinds[name], value];
-  return [kinds[name], JSON.stringify(value)];
+  return [kinds[name], jsonOf(`grammar.${name}`, value)];
 }
 
 class Model {
@@ -207,7 +246,7 @@ class Model {
   }
 
   #start(input, options, streaming) {
-    const { signal, shouldStop: decide, ...rest } = options ?? {};
+    const { signal, shouldStop: decide, ...rest } = optionsOf(options);
     const shouldStop = inContext(decide);
     if (rest.grammar !== undefined) rest.grammar = sourceOf(rest.grammar);
     const call = native.generate(this.#handle, input.kind, input.list, rest, streaming, input.chat ?? {}, shouldStop, isAborted(signal));
@@ -252,8 +291,9 @@ class Model {
     return new Stream(native, () => this.#start(input, options, true));
   }
 
-  async compress(segments, { signal, ...options } = {}) {
-    const call = native.compress(this.#handle, segments, options, isAborted(signal));
+  async compress(segments, options) {
+    const { signal, ...rest } = optionsOf(options);
+    const call = native.compress(this.#handle, segments, rest, isAborted(signal));
     const settled = native.promise(call);
     const off = onAbort(signal, () => native.stop(call));
     try {
@@ -268,8 +308,8 @@ class Model {
     return new Stream(native, () => this.#start(inputOf(kind, input), options, true));
   }
 
-  encode(text, { bos = false, eos = false, special = false, maxTokens } = {}) {
-    return native.encode(this.#handle, text, bos, eos, special, maxTokens);
+  encode(text, options) {
+    return native.encode(this.#handle, text, ...encodingOf(options));
   }
 
   encodeDialog(messages) {
@@ -280,11 +320,13 @@ class Model {
     return native.decode(this.#handle, tokens);
   }
 
-  async encodeAsync(text, { bos = false, eos = false, special = false, maxTokens, signal } = {}) {
+  async encodeAsync(text, options) {
+    const { signal, ...rest } = optionsOf(options);
+    const encoding = encodingOf(rest);
     const handle = this.#handle;
     // Of a short text the call may be over before it hears of that.
     if (isAborted(signal)) throw new LlamaError(addon.statuses.LLAMA_CANCELLED, 'the encoding was stopped before it began');
-    const call = native.tokenize(handle, 'text', text, bos, eos, special, maxTokens, {});
+    const call = native.tokenize(handle, 'text', text, ...encoding, {});
     const off = onAbort(signal, () => native.stop(call));
     try {
       return await traced(native.promise(call));

@@ -51,11 +51,26 @@ static int32_t to_dtype(napi_env env, napi_value value, const char *what) {
 
 // true, false or 'never'
 static int32_t to_early(napi_env env, napi_value value) {
+  bool early = false;
+  if (napi_get_value_bool(env, value, &early) == napi_ok)
+    return early ? LLAMA_EARLY_TRUE : LLAMA_EARLY_FALSE;
   napi_valuetype type;
   check(env, napi_typeof(env, value, &type));
-  if (type == napi_string)
-    return to_number(env, value, "earlyStopping", {{"never", LLAMA_EARLY_NEVER}});
-  return to_bool(env, value, "earlyStopping") ? LLAMA_EARLY_TRUE : LLAMA_EARLY_FALSE;
+  if (type != napi_string) throw_type_error(env, "earlyStopping must be true, false or \"never\"");
+  const std::string got = to_text(env, value, "earlyStopping");
+  if (got == "never") return LLAMA_EARLY_NEVER;
+  throw_llama(env, LLAMA_E_INVALID_ARGUMENT,
+      "earlyStopping is \"" + got + "\", must be true, false or \"never\"");
+}
+
+// Whole ones: of Date.now() / 1000 the fraction is left out.
+static int64_t to_seconds(napi_env env, napi_value value, const char *name) {
+  const double d = to_double(env, value, name);
+  if (!(std::abs(d) <= 9007199254740991.0)) {
+    throw_llama(env, LLAMA_E_INVALID_ARGUMENT,
+        std::string(name) + " must be a number of seconds between -2^53 + 1 and 2^53 - 1");
+  }
+  return static_cast<int64_t>(std::floor(d));
 }
 
 std::vector<Segment> to_segments(napi_env env, napi_value value) {
@@ -152,7 +167,7 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
       chat_template = to_c_text(env, v, "chatTemplate");
       c.chat_template = chat_template.c_str();
     } else if (name == "chatNow")
-      c.chat_now = static_cast<int64_t>(to_double(env, v, "chatNow"));
+      c.chat_now = to_seconds(env, v, "chatNow");
     else if (name == "adapters") {
       for (napi_value element : to_elements(env, v, "adapters", "an array of directories"))
         adapter(env, element);

@@ -42,6 +42,9 @@ behaviour('bad_arguments', async () => {
   assertFails(await failure(demo({ maxBatchSize: -1 })), 'LLAMA_E_INVALID_ARGUMENT', 'maxBatchSize is -1', 'between 1 and');
   assertFails(await failure(demo({ device: 'tpu' })), 'LLAMA_E_INVALID_ARGUMENT', 'tpu');
   assertFails(await failure(demo({ modelParallelSize: 3 })), 'LLAMA_E_INVALID_ARGUMENT', '3', '1');
+  for (const chatNow of [NaN, Infinity, -1e300, 2 ** 53]) assertFails(await failure(demo({ chatNow })), 'LLAMA_E_INVALID_ARGUMENT', 'chatNow');
+  await (await demo({ chatNow: Date.now() / 1000 })).close();
+  assertFails(await text({ earlyStopping: 'always' }), 'LLAMA_E_INVALID_ARGUMENT', 'earlyStopping is "always", must be true, false or "never"');
   assertFails(await failure(demo({ maxSeqLen: 2 ** 31, maxBatchSize: 2 ** 31 })), 'LLAMA_E_NO_MEMORY');
   assertFails(await failure(demo({ tokenizerPath: root('README.md') })), 'LLAMA_E_FORMAT', 'README.md');
   assertFails(await failure(demo({ tokenizerPath: 'a\0b' })), 'LLAMA_E_INVALID_ARGUMENT', 'tokenizerPath');
@@ -59,7 +62,15 @@ behaviour('bad_arguments', async () => {
     () => model.generate(new Float32Array(2)),
     () => model.generate([1, 'a']),
     () => model.chatCompletion([{ role: 'user' }]),
+    () => model.textCompletion('a', 5),
+    () => model.textCompletion('a', [5]),
+    () => model.stream('a', '5').next(),
+    () => model.compress(['a b'], 0.5),
     () => model.stream(null),
+    () => model.encode('a', true),
+    () => model.encode('a', { addBos: true }),
+    () => model.encode('a', { signal: AbortSignal.abort() }),
+    () => model.encodeAsync('a', { maxToken: 5 }),
     () => model.encode(),
     () => Model.open(),
     () => Model.open(root('demo/meta'), 7),
@@ -85,12 +96,18 @@ behaviour('bad_arguments', async () => {
     [() => model.textCompletion('a', { predicted: [1, 'x'] }), /^predicted\[1\] must be/],
     [() => model.generate([[1], [2, 'x']]), /^prompts\[1\]\[1\] must be a number$/],
     [() => model.decode(['x']), /^tokens\[0\] must be a number$/],
+    [() => model.generate([1], 20), /^options must be an object$/],
+    [() => model.encode('a', { addBos: true }), /^unknown option addBos$/],
+    [() => model.textCompletion('a', { earlyStopping: 1 }), /^earlyStopping must be true, false or "never"$/],
   ]) {
     assert.match((await failure(wrong)).message, sentence);
   }
   // Errors that come from another thread have the stack of the caller.
   assert((await text({ temperature: -1 })).stack.includes(basename(__filename)));
   assert.equal((await model.textCompletion('a', { maxGenLen: 1, topK: undefined })).tokens.length, 1);
+  // No options.
+  assert.deepEqual(model.encode('a', null), model.encode('a', { bos: undefined, other: undefined }));
+  assert.equal((await model.compress(['a b'], null)).length, 1);
   await model.close();
 });
 
@@ -106,6 +123,18 @@ test('half of a surrogate pair is refused, with argument and index', async () =>
   await refused(() => model.encodeDialog([{ role: 'user', content: '\ud83d' }]), 'messages[0].content');
   await refused(() => model.encode('x'.repeat(100_000) + '\ud83d'), 'text has', 'index 100000');
   await refused(Model.open('\ud83d'), 'ckptDir');
+  // Within what becomes JSON.
+  const messages = [{ role: 'user', content: 'a\ud83d\ude00' }, { role: 'user', content: [{ type: 'text', text: '\\\udc00' }] }];
+  await refused(model.chat({ messages }), 'messages[1].content[0].text has a lone surrogate, U+DC00, at index 1');
+  await refused(() => model.streamChat({ messages }), 'messages[1].content[0].text');
+  messages.pop();
+  await refused(model.renderChatAsync({ messages, tools: [{ type: 'function', 'x\ud83d': 1 }] }), 'a key of tools[0] has', 'index 1');
+  await refused(model.encodeChatAsync({ messages, variables: { now: '\ud83d!' } }), 'variables.now has', 'index 0');
+  await refused(model.grammar({ choice: ['a', '\ud83d'] }), 'grammar.choice[1] has');
+  await refused(model.textCompletion('a', { grammar: { jsonSchema: { const: '\ud83d' } } }), 'grammar.jsonSchema.const has');
+  // A backslash and letters are no half.
+  messages[0].content += '\\ud83d \\\\ud83d';
+  assert.equal(await model.renderChatAsync({ messages, chatTemplate: '{{ messages[0].content }}' }), messages[0].content);
   // Whole pairs, and a U+FFFD that was meant, are text.
   for (const text of ['\ud83d\ude00', '\ufffd', '\ufffd\ud83d\ude00\ufffd']) assert.equal(model.decode(model.encode(text)), text);
   await model.close();
