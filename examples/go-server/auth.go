@@ -114,6 +114,9 @@ var portForm = regexp.MustCompile(`:\d*$`)
 // name lead to this address (DNS rebinding): then the browser takes it for that site's own server,
 // but still sends that name.
 func (a *access) checkHost(r *http.Request) error {
+	if r.URL.User != nil { // what stands before the host's name in a whole URL is no part of it to Go
+		return badRequest("", "The Host header is not valid.")
+	}
 	name := portForm.ReplaceAllString(strings.ToLower(r.Host), "")
 	if a.bound == "" || slices.Contains([]string{"localhost", "127.0.0.1", "[::1]", a.bound}, name) || slices.Contains(a.hosts, name) {
 		return nil

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"llamabi"
 )
@@ -150,6 +151,10 @@ func (s *server) guard(handle func(w http.ResponseWriter, r *http.Request, route
 	return func(w http.ResponseWriter, r *http.Request, route string) {
 		if err := s.access.checkHost(r); err != nil {
 			writeError(w, err)
+			return
+		}
+		if !utf8.ValidString(r.URL.Path) {
+			writeError(w, badRequest("", "The escapes of the URL are not valid."))
 			return
 		}
 		if s.access.cors(w, r) {

@@ -263,7 +263,7 @@ function tooLong(message, param, n) {
 
 // The host and the path that a request is for: of its line's URL, if that is a whole one.
 function targetOf(req) {
-  const [, authority, rest] = /^http:\/\/([^/?#]*)(.*)$/i.exec(req.url) ?? [];
+  const [, authority, rest] = /^https?:\/\/([^/?#]*)(.*)$/i.exec(req.url) ?? [];
   return { host: authority ?? req.headers.host ?? '', path: (rest ?? req.url).split('?', 1)[0] };
 }
 

@@ -42,7 +42,9 @@ async function main() {
   const writeAccess = accessLog(f.access_log, log);
   // First the port: one that is taken is known at once.
   let service;
-  const server = createServer({ headersTimeout: 10_000, requestTimeout: 60_000, keepAliveTimeout: 120_000, connectionsCheckingInterval: 5_000 }, (req, res) => {
+  // Of heads Node would take 16 KiB only, which cookies and tokens of a proxy in front can fill.
+  const limits = { maxHeaderSize: 64 << 10, headersTimeout: 10_000, requestTimeout: 60_000, keepAliveTimeout: 120_000, connectionsCheckingInterval: 5_000 };
+  const server = createServer(limits, (req, res) => {
     if (service) service.handle(req, res);
     else notLoaded(req, res);
   });

@@ -12,7 +12,7 @@ import socket
 import sys
 
 PATHS = ("/healthz", "/readyz", "/health", "/metrics", "/v1/models", "/v1/models/m", "/v1/models/m?a=b", "/v1/models/", "/v1/models/x%2Fy", "/v1/models/x/y",
-         "/v1/models/%zz", "/v1/completions", "/v1/completions/", "/v1/chat/completions", "/tokenize", "/detokenize", "/nothing", "//healthz",
+         "/v1/models/%zz", "/v1/models/%ff", "/%ed%a0%80", "https://localhost/v1/models", "http://user@localhost/healthz", "/v1/completions", "/v1/completions/", "/v1/chat/completions", "/tokenize", "/detokenize", "/nothing", "//healthz",
          "/healthz/", "/HEALTHZ", "/%68ealthz", "/./healthz", "/x/../healthz", "/healthz?x=%zz", "*", "http://localhost/healthz", "http://evil.example/healthz")
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND")
 HOSTS = ("localhost", "localhost:1", "LOCALHOST:80", "localhost:", "localhost.", "localhost:abc", "127.0.0.1", "127.0.0.1:99", "127.1", "[::1]", "[::1]:5",
@@ -184,6 +184,8 @@ def requests(port):
     for body in RAW:
         yield f"raw {body[:60]!r} {len(body)}", post("/v1/completions", body)
     body = json.dumps(STORY).encode()
+    for size in (20_000, 60_000):
+        yield f"a head of {size} bytes", post("/v1/completions", body, f"Cookie: {'a' * size}")
     for type in TYPES:
         yield f"type {type!r}", post("/v1/completions", body, type=type)
     for coding in CODINGS:
