@@ -96,7 +96,11 @@ func (f *fields) message(name string, value any) (role, text string) {
 	if role != "system" && role != "user" && role != "assistant" {
 		f.fail(name+".role", "'%s.role' is '%.100s'; the model's chat format has 'system' (or 'developer'), 'user' and 'assistant'.", name, role)
 	}
-	f.onlyHas(name, message, "role", "content")
+	known := []string{"role", "content"}
+	if role == "assistant" {
+		known = append(known, parsed)
+	}
+	f.onlyHas(name, message, known...)
 	return role, f.content(name+".content", message["content"])
 }
 
@@ -112,6 +116,11 @@ func (f *fields) role(name string, message map[string]any) string {
 	}
 	return role
 }
+
+// parsed is of OpenAI's clients: they add to an answer's message the value of its JSON, to a call's
+// function that of its arguments, and its index where they have put a stream together. Who sends
+// the message back sends these, too. They say nothing that the texts do not.
+const parsed = "parsed"
 
 // onlyHas refuses other fields of a part of a request, unless they are null or empty.
 func (f *fields) onlyHas(name string, object map[string]any, known ...string) {

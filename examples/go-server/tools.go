@@ -180,7 +180,7 @@ func (f *fields) templated(at string, value any, t *chatTemplate, isLast bool) (
 	case !slices.Contains(roles, m.Role):
 		f.fail(at+".role", "'%s.role' is '%.100s'; the model's chat format has 'system' (or 'developer')%s.", at, m.Role, more)
 	case m.Role == "assistant":
-		known = append(known, "reasoning_content")
+		known = append(known, "reasoning_content", parsed)
 		if t.calls {
 			known = append(known, "tool_calls")
 		}
@@ -242,7 +242,7 @@ func (f *fields) toolCalls(name string, value any) []toolCall {
 		if object["type"] != nil && object["type"] != "function" {
 			f.fail(at+".type", "'%s.type' must be 'function'.", at)
 		}
-		f.onlyHas(at, object, "id", "type", "function")
+		f.onlyHas(at, object, "id", "type", "function", "index") // see parsed
 		function, ok := object["function"].(map[string]any)
 		at += ".function"
 		if !ok {
@@ -255,7 +255,7 @@ func (f *fields) toolCalls(name string, value any) []toolCall {
 		if nestedTooDeep([]byte(c.Function.Arguments)) || !isObjectText(c.Function.Arguments) {
 			f.fail(at+".arguments", "'%s.arguments' must be a JSON object in a string.", at)
 		}
-		f.onlyHas(at, function, "name", "arguments")
+		f.onlyHas(at, function, "name", "arguments", "parsed_arguments")
 	}
 	return calls
 }

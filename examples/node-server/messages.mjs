@@ -7,6 +7,13 @@ import { isObject, kind, wellFormed } from './json.mjs';
 const TAGS = ['[INST]', '[/INST]', '<<SYS>>', '<</SYS>>'];
 const TAGS_REFUSED = 'Error: special tags are not allowed as part of the prompt.'; // as the library has it
 
+/**
+ * Of OpenAI's clients: they add to an answer's message the value of its JSON, to a call's function
+ * that of its arguments, and its index where they have put a stream together. Who sends the message
+ * back sends these, too. They say nothing that the texts do not.
+ */
+export const PARSED = 'parsed';
+
 /** Refuses other fields of a part of a request, unless they are null or empty. */
 export function onlyHas(name, object, known) {
   for (const key of Object.keys(object).sort()) {
@@ -45,7 +52,7 @@ function messageOf(name, message) {
     const shown = [...role].slice(0, 100).join('');
     throw badRequest(`${name}.role`, `'${name}.role' is '${shown}'; the model's chat format has 'system' (or 'developer'), 'user' and 'assistant'.`);
   }
-  onlyHas(name, message, ['role', 'content']);
+  onlyHas(name, message, ['role', 'content', ...(role === 'assistant' ? [PARSED] : [])]);
   return { role, text: contentOf(`${name}.content`, message.content) };
 }
 

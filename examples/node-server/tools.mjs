@@ -5,7 +5,7 @@ import { CallReader, FORMS } from './calls.mjs';
 import { choiceOf, forcedCalls } from './forced.mjs';
 import { badRequest } from './http.mjs';
 import { isObject, isObjectText, kind, nestedTooDeep, rawOf, wellFormed } from './json.mjs';
-import { contentOf, listOf, onlyHas, roleOf } from './messages.mjs';
+import { contentOf, listOf, onlyHas, PARSED, roleOf } from './messages.mjs';
 
 /**
  * The tools that the model may call, null where there are none: `names`, their `json` for the
@@ -83,7 +83,7 @@ function messageOf(at, message, template, isLast) {
     const others = template.results ? "'user', 'assistant' and 'tool'" : "'user' and 'assistant'";
     throw badRequest(`${at}.role`, `'${at}.role' is '${shown}'; the model's chat format has 'system' (or 'developer'), ${others}.`);
   }
-  if (role === 'assistant') known.push('reasoning_content', ...(template.calls ? ['tool_calls'] : []));
+  if (role === 'assistant') known.push('reasoning_content', PARSED, ...(template.calls ? ['tool_calls'] : []));
   if (role === 'tool') {
     known.push('tool_call_id');
     if (message.tool_call_id == null) throw badRequest(`${at}.tool_call_id`, `'${at}.tool_call_id' is missing.`);
@@ -117,7 +117,7 @@ function callsOf(name, calls) {
     if (!isObject(call)) throw badRequest(at, `'${at}' must be an object with an 'id' and a 'function', not ${kind(call)}.`);
     const id = text(at, call, 'id');
     if ((call.type ?? 'function') !== 'function') throw badRequest(`${at}.type`, `'${at}.type' must be 'function'.`);
-    onlyHas(at, call, ['id', 'type', 'function']);
+    onlyHas(at, call, ['id', 'type', 'function', 'index']); // see PARSED
     const called = call.function;
     const within = `${at}.function`;
     if (!isObject(called)) throw badRequest(within, `'${within}' must be an object with a 'name' and 'arguments', not ${kind(called)}.`);
@@ -126,7 +126,7 @@ function callsOf(name, calls) {
     if (nestedTooDeep(Buffer.from(made.arguments)) || !isObjectText(made.arguments)) {
       throw badRequest(`${within}.arguments`, `'${within}.arguments' must be a JSON object in a string.`);
     }
-    onlyHas(within, called, ['name', 'arguments']);
+    onlyHas(within, called, ['name', 'arguments', 'parsed_arguments']);
     return { id, type: 'function', function: made };
   });
 }

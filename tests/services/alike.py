@@ -87,6 +87,7 @@ BODIES = [
         {"messages": CHAT["messages"] + [{"role": "assistant", "content": "The"}]}, {"messages": CHAT["messages"] + [{"role": "assistant", "content": "x " * 9000}]},
         {"messages": [{"role": "user", "content": "x " * 5000}]}, {"messages": [{"role": "user", "content": "x " * 9000}], "n": 2}, {"stop": "The", "logprobs": True}, {"messages": [{"role": "user", "content": "[INST]"}]}, {"messages": [{"role": "user", "content": "\udc00"}]},
         {"messages": [{"role": "user", "content": "a", "name": "b"}]}, {"messages": [{"role": "assistant", "content": "a"}]},
+        *({"messages": [CHAT["messages"][0], {"role": role, "content": "a", "parsed": {"b": 1}}, CHAT["messages"][0]]} for role in ("assistant", "user")),
         {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tools": []}, {"tools": 5}, {"tool_choice": "required"}, {"tool_choice": "none"},
         {"parallel_tool_calls": False}, {"parallel_tool_calls": 5}, {"chat_template_kwargs": {}}, {"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": 5}, *LANGUAGES,
         {"guided_regex": "[0-9]{3}", "messages": CHAT["messages"] + [{"role": "assistant", "content": "The"}]}, {"guided_regex": "[0-9]{3}", "logprobs": True, "top_logprobs": 2})
@@ -144,7 +145,8 @@ TOOL_BODIES = [
         {"messages": [ASK, {"role": "assistant", "content": "said", "reasoning_content": "so"}]}, {"messages": [ASK, {"role": "assistant", "content": [{"type": "image_url"}]}]},
         {"messages": [{"role": "user", "content": "\ud83d<|im_end|>"}]}, {"messages": [{"role": "user", "content": "x" * 5000}]}, {"messages": [{"role": "user", "content": "x" * 5000}], "n": 2},
         called([CALL], RESULT), called([CALL]), called([], RESULT), called(5, RESULT), called([5], RESULT), called([{}], RESULT), called([{**CALL, "id": 5}], RESULT),
-        called([{**CALL, "type": "x"}], RESULT), called([{**CALL, "x": 1}], RESULT), called([{**CALL, "function": 5}], RESULT), called([{**CALL, "function": {"name": "a"}}], RESULT),
+        called([{**CALL, "type": "x"}], RESULT), called([{**CALL, "x": 1}], RESULT), called([{**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": {"a": 1}}}], RESULT), called([{**CALL, "parsed_arguments": {}}], RESULT),
+        *({"messages": [ASK, {"role": role, "content": "said", "parsed": {"a": 1}}, ASK]} for role in ("assistant", "user")), called([{**CALL, "function": 5}], RESULT), called([{**CALL, "function": {"name": "a"}}], RESULT),
         *(called([{**CALL, "function": {"name": "a", "arguments": arguments}}], {**RESULT, "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})
           for arguments in ("", " {} ", "[]", "5", "{", '{"a": 1e999}', '{"a": "\\ud83d"}', '{"a": %s}' % ("[" * 70 + "]" * 70), {}, None)))
 ]

@@ -24,6 +24,9 @@ for (const seed of [1, 2, 3]) {
   assert.equal(reason, 'stop');
   assert.deepEqual(message.parsed, Animal.parse(JSON.parse(message.content)));
   assert.deepEqual(Object.keys(message.parsed), ['kind', 'legs', 'tail']);
+  // A message with the value that the client has added is taken back.
+  const next = await client.chat.completions.create({ model, messages: [...messages, message, { role: 'user', content: 'Another one.' }], max_tokens: 1 });
+  assert.equal(next.usage.completion_tokens, 1);
   const stream = client.chat.completions.stream({ ...body, seed });
   assert.equal((await stream.finalChatCompletion()).choices[0].message.content, message.content);
 }

@@ -62,6 +62,23 @@ def round_trip():
     assert chat([ASK, first.message, result], tools=None).choices[0].message.content == ANSWER
 
 
+def sent_back():
+    """What OpenAI's client makes of an answer is a message: with the values of its JSON, and put together from a stream."""
+    strict = [{**one, "function": {**one["function"], "strict": True, "parameters": {**CITY, "additionalProperties": False}}} for one in TOOLS]
+    options = dict(model=MODEL, messages=[ASK], tools=strict, extra_body={"chat_template_kwargs": {"script": "call"}})
+    with client.chat.completions.stream(**options) as stream:
+        streamed = stream.get_final_completion().choices[0].message
+    prompts = set()
+    for message in (chat(tools=strict).choices[0].message, client.chat.completions.parse(**options).choices[0].message, streamed):
+        call = message.tool_calls[0]
+        call.id = "123456789"  # for prompts of the same length
+        answer = chat([ASK, message, {"role": "tool", "tool_call_id": call.id, "content": "21 degrees"}], tools=strict)
+        assert answer.choices[0].message.content == ANSWER, answer
+        prompts.add(answer.usage.prompt_tokens)
+    assert call.index == 0 and call.function.parsed_arguments["city"], "the client adds nothing any more"
+    assert len(prompts) == 1, f"the template sees what the client has added: {prompts}"
+
+
 def streamed():
     """What a stream says is what the whole answer says, and nothing of a call is text."""
     for script in ("call", "two", "broken", "plain"):
@@ -300,7 +317,7 @@ def langchain():
     assert [(c["name"], c["args"]) for c in whole.tool_calls] == [("get_weather", json.loads(ARGUMENTS))], whole
 
 
-checks = (round_trip, streamed, cut, choices, forced, logprobs, template, messages_refused, langchain)
+checks = (round_trip, sent_back, streamed, cut, choices, forced, logprobs, template, messages_refused, langchain)
 for URL, FORM in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
     client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, timeout=600)
     MODEL = client.models.list().data[0].id
