@@ -100,7 +100,7 @@ func (f *fields) message(name string, value any) (role, text string) {
 	if role == "assistant" {
 		known = append(known, parsed)
 	}
-	f.onlyHas(name, message, known...)
+	f.onlyHas(name, message, append(known, typeOf(message)...)...)
 	return role, f.content(name+".content", message["content"])
 }
 
@@ -121,6 +121,15 @@ func (f *fields) role(name string, message map[string]any) string {
 // function that of its arguments, and its index where they have put a stream together. Who sends
 // the message back sends these, too. They say nothing that the texts do not.
 const parsed = "parsed"
+
+// typeOf is the field `type` of a message whose value is what messages are: lm-evaluation-harness
+// sends it with each.
+func typeOf(message map[string]any) []string {
+	if message["type"] == "text" {
+		return []string{"type"}
+	}
+	return nil
+}
 
 // onlyHas refuses other fields of a part of a request, unless they are null or empty.
 func (f *fields) onlyHas(name string, object map[string]any, known ...string) {

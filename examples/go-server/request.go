@@ -308,7 +308,7 @@ func (f *fields) common(s *server) common {
 	c.opts = append(c.opts,
 		llamabi.Temperature(float32(f.number("temperature", 1, 0, 2))),
 		llamabi.TopP(float32(f.number("top_p", 1, 0, 1))),
-		llamabi.TopK(f.integer("top_k", 0, 0, math.MaxInt32)),
+		llamabi.TopK(max(f.integer("top_k", 0, -1, math.MaxInt32), 0)), // -1 is vLLM's for none
 		llamabi.MinP(float32(f.number("min_p", 0, 0, 1))),
 		llamabi.RepetitionPenalty(float32(repetition)),
 		llamabi.Stop(c.stops...),

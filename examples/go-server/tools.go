@@ -190,7 +190,7 @@ func (f *fields) templated(at string, value any, t *chatTemplate, isLast bool) (
 			f.fail(at+".tool_call_id", "'%s.tool_call_id' is missing.", at)
 		}
 	}
-	f.onlyHas(at, message, known...)
+	f.onlyHas(at, message, append(known, typeOf(message)...)...)
 	optional := func(name string) *string {
 		text, ok := message[name].(string)
 		if message[name] == nil {

@@ -14,6 +14,12 @@ const TAGS_REFUSED = 'Error: special tags are not allowed as part of the prompt.
  */
 export const PARSED = 'parsed';
 
+/**
+ * The field `type` of a message whose value is what messages are: lm-evaluation-harness sends it
+ * with each.
+ */
+export const typeOf = (message) => (message.type === 'text' ? ['type'] : []);
+
 /** Refuses other fields of a part of a request, unless they are null or empty. */
 export function onlyHas(name, object, known) {
   for (const key of Object.keys(object).sort()) {
@@ -52,7 +58,7 @@ function messageOf(name, message) {
     const shown = [...role].slice(0, 100).join('');
     throw badRequest(`${name}.role`, `'${name}.role' is '${shown}'; the model's chat format has 'system' (or 'developer'), 'user' and 'assistant'.`);
   }
-  onlyHas(name, message, ['role', 'content', ...(role === 'assistant' ? [PARSED] : [])]);
+  onlyHas(name, message, ['role', 'content', ...(role === 'assistant' ? [PARSED] : []), ...typeOf(message)]);
   return { role, text: contentOf(`${name}.content`, message.content) };
 }
 

@@ -182,7 +182,7 @@ function common(service, body, own) {
     repetitionPenalty,
     temperature: number(body, 'temperature', 1, 0, 2),
     topP: number(body, 'top_p', 1, 0, 1),
-    topK: integer(body, 'top_k', 0, 0, INT32),
+    topK: Math.max(integer(body, 'top_k', 0, -1, INT32), 0), // -1 is vLLM's for none
     minP: number(body, 'min_p', 0, 0, 1),
     minGenLen: integer(body, 'min_tokens', 0, 0, INT32),
     presencePenalty: number(body, 'presence_penalty', 0, -2, 2),

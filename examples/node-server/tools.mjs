@@ -5,7 +5,7 @@ import { CallReader, FORMS } from './calls.mjs';
 import { choiceOf, forcedCalls } from './forced.mjs';
 import { badRequest } from './http.mjs';
 import { isObject, isObjectText, kind, nestedTooDeep, rawOf, wellFormed } from './json.mjs';
-import { contentOf, listOf, onlyHas, PARSED, roleOf } from './messages.mjs';
+import { contentOf, listOf, onlyHas, PARSED, roleOf, typeOf } from './messages.mjs';
 
 /**
  * The tools that the model may call, null where there are none: `names`, their `json` for the
@@ -88,7 +88,7 @@ function messageOf(at, message, template, isLast) {
     known.push('tool_call_id');
     if (message.tool_call_id == null) throw badRequest(`${at}.tool_call_id`, `'${at}.tool_call_id' is missing.`);
   }
-  onlyHas(at, message, known);
+  onlyHas(at, message, [...known, ...typeOf(message)]);
   const made = { role };
   for (const name of ['name', 'reasoning_content', 'tool_call_id']) {
     if (message[name] == null) continue;

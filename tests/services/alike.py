@@ -56,7 +56,7 @@ BODIES = [
         {"prompt": [[1] * 3] * 40000, "n": 2, "max_tokens": 1}, {"max_tokens": 512, "n": 128, "logprobs": 20}, {"prompt": ["a"] * 3000, "max_tokens": 600},
         {"max_tokens": 0}, {"max_tokens": 0, "echo": True, "logprobs": 0}, {"max_tokens": 1e9}, {"max_tokens": 2**31}, {"max_tokens": -1}, {"max_tokens": "3"},
         {"n": 0}, {"n": 129}, {"n": 1e30}, {"n": 1.5}, {"n": True}, {"n": None}, {"best_of": 1}, {"best_of": 3}, {"logprobs": 21}, {"logprobs": -1}, {"logprobs": True},
-        {"temperature": -0.0}, {"temperature": 2.1}, {"temperature": 1e-320}, {"top_p": -1}, {"top_k": 2**31}, {"min_p": 1.0000001}, {"repetition_penalty": 1e-46},
+        {"temperature": -0.0}, {"temperature": 2.1}, {"temperature": 1e-320}, {"top_p": -1}, {"top_k": 2**31}, {"top_k": -1}, {"top_k": -2}, {"top_k": -0.5}, {"min_p": 1.0000001}, {"repetition_penalty": 1e-46},
         {"repetition_penalty": 0}, {"repetition_penalty": 1e39}, {"seed": 2**63}, {"seed": -(2**63)}, {"seed": 2**64}, {"seed": 0.5}, {"seed": -1}, {"seed": 1e300},
         {"stop": " there"}, {"stop": [" there", 5]}, {"stop": ["a"] * 1025}, {"stop": ""}, {"stop": "\0"}, {"stop": "x" * 4097}, {"stop": {}}, {"stop": "\ud83d"},
         {"stream": 1}, {"stream_options": {}}, {"stream": True, "stream_options": {"x": 1}}, {"stream": True, "stream_options": 5}, {"model": "x"}, {"model": ""}, {"model": 5}, {"model": None},
@@ -87,6 +87,7 @@ BODIES = [
         {"messages": CHAT["messages"] + [{"role": "assistant", "content": "The"}]}, {"messages": CHAT["messages"] + [{"role": "assistant", "content": "x " * 9000}]},
         {"messages": [{"role": "user", "content": "x " * 5000}]}, {"messages": [{"role": "user", "content": "x " * 9000}], "n": 2}, {"stop": "The", "logprobs": True}, {"messages": [{"role": "user", "content": "[INST]"}]}, {"messages": [{"role": "user", "content": "\udc00"}]},
         {"messages": [{"role": "user", "content": "a", "name": "b"}]}, {"messages": [{"role": "assistant", "content": "a"}]},
+        *({"messages": [{**CHAT["messages"][0], "type": type}]} for type in ("text", "message", 5, None)),
         *({"messages": [CHAT["messages"][0], {"role": role, "content": "a", "parsed": {"b": 1}}, CHAT["messages"][0]]} for role in ("assistant", "user")),
         {"tools": [{"type": "function", "function": {"name": "f"}}]}, {"tools": []}, {"tools": 5}, {"tool_choice": "required"}, {"tool_choice": "none"},
         {"parallel_tool_calls": False}, {"parallel_tool_calls": 5}, {"chat_template_kwargs": {}}, {"chat_template_kwargs": {"a": 1}}, {"chat_template_kwargs": 5}, *LANGUAGES,
@@ -146,6 +147,7 @@ TOOL_BODIES = [
         {"messages": [{"role": "user", "content": "\ud83d<|im_end|>"}]}, {"messages": [{"role": "user", "content": "x" * 5000}]}, {"messages": [{"role": "user", "content": "x" * 5000}], "n": 2},
         called([CALL], RESULT), called([CALL]), called([], RESULT), called(5, RESULT), called([5], RESULT), called([{}], RESULT), called([{**CALL, "id": 5}], RESULT),
         called([{**CALL, "type": "x"}], RESULT), called([{**CALL, "x": 1}], RESULT), called([{**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": {"a": 1}}}], RESULT), called([{**CALL, "parsed_arguments": {}}], RESULT),
+        *({"messages": [{**ASK, "type": type}]} for type in ("text", "message")),
         *({"messages": [ASK, {"role": role, "content": "said", "parsed": {"a": 1}}, ASK]} for role in ("assistant", "user")), called([{**CALL, "function": 5}], RESULT), called([{**CALL, "function": {"name": "a"}}], RESULT),
         *(called([{**CALL, "function": {"name": "a", "arguments": arguments}}], {**RESULT, "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})
           for arguments in ("", " {} ", "[]", "5", "{", '{"a": 1e999}', '{"a": "\\ud83d"}', '{"a": %s}' % ("[" * 70 + "]" * 70), {}, None)))

@@ -95,6 +95,7 @@ def messages_joined():
     cat = {"role": "assistant", "content": "A cat."}
     same([user("Hi!"), SKY], [user("Hi!\n\n" + SKY["content"])])
     same([SKY, cat, {"role": "assistant", "content": "A dog."}, SKY], [SKY, {"role": "assistant", "content": "A cat.\n\nA dog."}, SKY])
+    same([SKY], [{**SKY, "type": "text"}])  # as lm-evaluation-harness sends it
     same([system, {"role": "developer", "content": "Be kind."}, SKY], [{"role": "system", "content": "Be brief.\n\nBe kind."}, SKY])
     same([user("Hi!"), system, SKY], [system, user("Hi!\n\n" + SKY["content"])])
     same([user("Hi!"), cat, system, SKY], [system, user("Hi!"), cat, SKY])
@@ -168,6 +169,9 @@ def fields():
         assert text(**{name: 0}) == text() != text(**{name: 2})
         refused(lambda: text(**{name: 2.5}), name, "from -2 to 2")
     chain()
+    drawn = dict(temperature=1, seed=4)
+    assert text(**drawn, top_k=-1) == text(**drawn, top_k=0) == text(**drawn) != text(**drawn, top_k=1)
+    refused(lambda: text(top_k=-2), "top_k", "must be from -1 to")
     assert chat(max_tokens=3, max_completion_tokens=3).usage.completion_tokens == 3
     refused(lambda: chat(max_tokens=3, max_completion_tokens=4), "max_completion_tokens", "'max_tokens'", "'max_completion_tokens'")
     refused(lambda: complete(n=129), "n", "from 1 to 128")
