@@ -83,7 +83,8 @@ func (r *ChatRequest) toC(pin *runtime.Pinner) (*cChat, error) {
 	return c, nil
 }
 
-// ChatMessages answers a dialog by the model's chat template, as [Model.Generate] continues tokens.
+// ChatMessages answers a dialog by the model's chat template, as [Model.Generate] continues tokens,
+// but once: not with [NumReturnSequences], which is for [Model.StreamMessages].
 func (m *Model) ChatMessages(ctx context.Context, request ChatRequest, opts ...GenerateOption) (Result, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -91,9 +92,16 @@ func (m *Model) ChatMessages(ctx context.Context, request ChatRequest, opts ...G
 	if err != nil {
 		return Result{}, err
 	}
+	many := 1
 	results, err := m.run(ctx, 1, opts, func(_ *runtime.Pinner, o *C.llama_generate_options, out **C.llama_result_t, err *C.llama_error) C.llama_status {
+		if many = int(o.num_return_sequences); many > 1 { // others would be computed and lost
+			return C.LLAMA_E_INVALID_ARGUMENT
+		}
 		return C.llama_chat(m.c, unsafe.SliceData(c.messages), unsafe.SliceData(c.lens), 1, &c.c, o, out, err)
 	})
+	if many > 1 {
+		return Result{}, invalid("num_return_sequences is %d, must be 1 for one result: StreamMessages gives all of them", many)
+	}
 	if len(results) == 0 {
 		return Result{}, err
 	}

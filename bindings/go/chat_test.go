@@ -36,8 +36,16 @@ func TestChatTemplates(t *testing.T) {
 	plain := must(model.Chat(t.Context(), [][]llamabi.Message{{{Role: "user", Content: "Once"}}}, opts...))(t)
 	equal(t, plain[0].Text, result.Text)
 
+	// It has one result to give; the stream gives all.
+	two := append(opts, llamabi.NumReturnSequences(2))
+	_, err := model.ChatMessages(t.Context(), request, two...)
+	if !errors.Is(err, llamabi.ErrInvalidArgument) || !strings.Contains(err.Error(), "num_return_sequences is 2, must be 1") {
+		t.Error(err)
+	}
+	equal(t, must(collected(t, 2, model.StreamMessages(t.Context(), request, two...)))(t)[1].Text, result.Text)
+
 	request.Messages = json.RawMessage(`[{"role": "critic", "content": "x"}]`)
-	_, err := model.ChatMessages(t.Context(), request)
+	_, err = model.ChatMessages(t.Context(), request)
 	if !errors.Is(err, llamabi.ErrInvalidArgument) || !strings.Contains(err.Error(), "no critic") {
 		t.Error(err)
 	}

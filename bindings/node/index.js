@@ -69,6 +69,14 @@ function optionsOf(options) {
   return options ?? {};
 }
 
+// Of a call that has one sequence to give: others would be computed and lost.
+function checkSingle(options) {
+  const n = options?.numReturnSequences;
+  if (typeof n !== 'number' || !(n > 1)) return;
+  const why = 'a list of prompts, or a stream, gives all of them';
+  throw new LlamaError(addon.statuses.LLAMA_E_INVALID_ARGUMENT, `numReturnSequences is ${n}, must be 1 for one prompt: ${why}`);
+}
+
 // Options of an encoding.
 function encodingOf(options) {
   const { bos = false, eos = false, special = false, maxTokens, ...rest } = optionsOf(options);
@@ -256,6 +264,7 @@ class Model {
 
   async #run(kind, prompt, options) {
     const input = inputOf(kind, prompt);
+    if (input.single) checkSingle(options);
     const { call, off } = this.#start(input, options, false);
     try {
       const sequences = await traced(native.promise(call));
@@ -278,6 +287,7 @@ class Model {
   }
 
   async chat(request, options) {
+    checkSingle(options);
     const { call, off } = this.#start(messagesOf(request), options, false);
     try {
       return (await traced(native.promise(call)))[0];

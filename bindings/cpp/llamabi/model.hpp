@@ -73,7 +73,7 @@ public:
   /// Continue tokens; see `llama_generate`.
   Completion generate(Tokens prompt, const GenerateOptions &options = {}) const {
     const std::size_t len = prompt.size();
-    return std::move(run_tokens(prompt.data(), &len, 1, options).at(0));
+    return std::move(run_tokens(prompt.data(), &len, 1, single(options)).at(0));
   }
   template <class T, detail::IfToken<T> = 0>
   Completion generate(std::initializer_list<T> prompt, const GenerateOptions &options = {}) const {
@@ -87,7 +87,7 @@ public:
 
   /// Continue texts; see `llama_text_completion`.
   Completion text_completion(std::string_view prompt, const GenerateOptions &options = {}) const {
-    return std::move(run_texts(detail::Texts(prompt), options).at(0));
+    return std::move(run_texts(detail::Texts(prompt), single(options)).at(0));
   }
   template <class T, detail::IfText<T> = 0> std::vector<Completion> text_completion(
       const std::vector<T> &prompts, const GenerateOptions &options = {}) const {
@@ -100,7 +100,7 @@ public:
 
   /// Answer dialogs; see `llama_chat_completion`.
   Completion chat_completion(const Dialog &dialog, const GenerateOptions &options = {}) const {
-    return std::move(run_dialogs({&dialog, 1}, options).at(0));
+    return std::move(run_dialogs({&dialog, 1}, single(options)).at(0));
   }
   Completion chat_completion(
       std::initializer_list<Message> dialog, const GenerateOptions &options = {}) const {
@@ -114,7 +114,7 @@ public:
   /// Answer messages, a JSON array in OpenAI's shape, by the chat template; see `llama_chat`.
   Completion chat(std::string_view messages, const ChatOptions &chat = {},
       const GenerateOptions &options = {}) const {
-    return std::move(run_messages(detail::Texts(messages), chat, options).at(0));
+    return std::move(run_messages(detail::Texts(messages), chat, single(options)).at(0));
   }
   template <class T, detail::IfText<T> = 0>
   std::vector<Completion> chat(const std::vector<T> &messages, const ChatOptions &chat = {},
@@ -323,6 +323,14 @@ private:
     std::shared_ptr<detail::Life> life_;
   };
 
+  /// Options of a call that has one result to give: others would be computed and lost.
+  static const GenerateOptions &single(const GenerateOptions &options) {
+    if (options.num_return_sequences > 1)
+      throw error(LLAMA_E_INVALID_ARGUMENT,
+          "num_return_sequences is " + std::to_string(options.num_return_sequences) +
+              ", must be 1 for one prompt: a list of prompts, or a stream, gives all of them");
+    return options;
+  }
   /// A call with `n` prompts.
   template <class F>
   std::vector<Completion> run(std::size_t n, const GenerateOptions &options, F &&function) const {

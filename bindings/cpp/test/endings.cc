@@ -380,6 +380,14 @@ BEHAVIOUR(bad_arguments) {
       model.generate(Ids{1}, with([](auto &o) { o.repetition_penalty = 0; })));
   THROWS(invalid, "top_logprobs",
       model.generate(Ids{1}, with([](auto &o) { o.top_logprobs = 5000; })));
+  // Of one prompt one result is given: nothing is computed and lost.
+  const auto two = with([](auto &o) { o.num_return_sequences = 2; });
+  const char *const list = "num_return_sequences is 2, must be 1 for one prompt";
+  THROWS(invalid, list, model.generate(Ids{1}, two));
+  THROWS(invalid, list, model.text_completion("a", two));
+  THROWS(invalid, list, model.chat_completion({{"user", "a"}}, two));
+  THROWS(invalid, list, model.chat("[]", {}, two));
+  CHECK(model.text_completion({"a"}, two).size() == 2);
   THROWS(invalid, "NUL",
       model.generate(Ids{1}, with([](auto &o) { o.stop = {std::string("a\0b", 3)}; })));
   THROWS(invalid, "on_event",

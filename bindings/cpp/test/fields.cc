@@ -91,7 +91,7 @@ int main() {
   g.cancel.emplace();
   const llamabi::Model model("a model");
   g.grammar = llamabi::Grammar::json(model);
-  print("llama_generate_options", [&] { model.text_completion("a", g); });
+  print("llama_generate_options", [&] { model.text_completion({"a"}, g); });
   for (const char *name : {"llama_info", "llama_timings", "llama_request_stats", "llama_finish"})
     std::printf("%s same\n", name);
 }

@@ -25,6 +25,9 @@ behaviour('bad_arguments', async () => {
   assertFails(await text({ maxGenLen: -1 }), 'LLAMA_E_INVALID_ARGUMENT', 'maxGenLen', '-1');
   assertFails(await text({ topK: 0.5 }), 'LLAMA_E_INVALID_ARGUMENT', 'topK', '0.5');
   assertFails(await text({ seed: 2n ** 64n }), 'LLAMA_E_INVALID_ARGUMENT', 'seed');
+  assertFails(await text({ numReturnSequences: 2 }), 'LLAMA_E_INVALID_ARGUMENT', 'numReturnSequences is 2, must be 1 for one prompt');
+  assertFails(await failure(model.chat({ messages: [{ role: 'user', content: 'a' }] }, { numReturnSequences: 3 })), 'LLAMA_E_INVALID_ARGUMENT', 'numReturnSequences is 3');
+  assert.equal((await model.textCompletion('a', { numReturnSequences: 1, maxGenLen: 1 })).tokens.length, 1);
   assertFails(await text({ seed: -1 }), 'LLAMA_E_INVALID_ARGUMENT', 'seed', '-1');
   assertFails(await text({ stop: ['a\0b'] }), 'LLAMA_E_INVALID_ARGUMENT', 'stop');
   assertFails(await failure(model.generate([1, 1024])), 'LLAMA_E_INVALID_ARGUMENT', '1024');

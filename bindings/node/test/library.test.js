@@ -65,7 +65,7 @@ behaviour('every_field', async () => {
         stallMemoryBytes: 5000000111n, chatTemplate: 'a', chatNow: 5000000112,
         adapters: ['a', { dir: 'b', scale: 0.5 }] }).catch(say('llama_build_options'));
       const model = await Model.open('a model');
-      await model.textCompletion('a', {
+      await model.textCompletion(['a'], {
         // Numbers of llamabi.h.
         maxGenLen: 201,
         temperature: 0.5,
