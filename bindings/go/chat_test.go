@@ -33,8 +33,11 @@ func TestChatTemplates(t *testing.T) {
 	result := must(model.ChatMessages(t.Context(), request, opts...))(t)
 	streamed := must(collected(t, 1, model.StreamMessages(t.Context(), request, opts...)))(t)
 	equal(t, result.Text, streamed[0].Text)
-	plain := must(model.Chat(t.Context(), [][]llamabi.Message{{{Role: "user", Content: "Once"}}}, opts...))(t)
+	dialog := []llamabi.Message{{Role: "user", Content: "Once"}}
+	plain := must(model.Chat(t.Context(), [][]llamabi.Message{dialog}, opts...))(t)
 	equal(t, plain[0].Text, result.Text)
+	same := must(model.ChatMessages(t.Context(), llamabi.ChatRequest{Messages: dialog}, opts...))(t)
+	equal(t, same.Text, result.Text)
 
 	// It has one result to give; the stream gives all.
 	two := append(opts, llamabi.NumReturnSequences(2))

@@ -96,9 +96,10 @@ type Result struct {
 }
 
 // Message of a dialog. Role is "system", "user" or "assistant"; with a chat template any that it
-// takes.
+// takes. In JSON it has OpenAI's shape, as a [ChatRequest] needs it.
 type Message struct {
-	Role, Content string
+	Role    string `json:"role"`
+	Content string `json:"content"`
 }
 
 // Generate continues prompts of tokens and waits for the end. The results are in the order of the

@@ -6,7 +6,9 @@ import "C"
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"runtime"
+	"unicode/utf8"
 	"unsafe"
 )
 
@@ -40,6 +42,11 @@ func (m *Model) NewGrammarLark(grammar string) (*Grammar, error) {
 
 // NewGrammarChoice makes the language of these texts: distinct, none empty.
 func (m *Model) NewGrammarChoice(texts ...string) (*Grammar, error) {
+	for i, text := range texts {
+		if !utf8.ValidString(text) { // json would make another text of it
+			return nil, &Error{Status: ErrUTF8, Message: fmt.Sprintf("texts[%d] %q is not valid UTF-8", i, text)}
+		}
+	}
 	array, err := json.Marshal(append([]string{}, texts...))
 	if err != nil {
 		return nil, err

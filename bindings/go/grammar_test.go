@@ -44,6 +44,10 @@ func TestGrammar(t *testing.T) {
 	if !errors.Is(err, llamabi.ErrInvalidArgument) || !strings.Contains(err.Error(), "the grammar: ") {
 		t.Error(err)
 	}
+	_, err = model.NewGrammarChoice("a", "\xff")
+	wantError(t, err, llamabi.ErrUTF8, "texts[1]")
+	_, err = model.NewGrammarRegex("\xff")
+	wantError(t, err, llamabi.ErrUTF8)
 	equal(t, regex.Close(), nil)
 	equal(t, regex.Close(), nil)
 	_, err = model.TextCompletion(t.Context(), []string{"Once"}, llamabi.WithGrammar(regex))
