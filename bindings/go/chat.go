@@ -40,8 +40,15 @@ type cChat struct {
 }
 
 func (r *ChatRequest) toC(pin *runtime.Pinner) (*cChat, error) {
-	c := &cChat{}
-	C.llama_chat_options_init(&c.c, C.sizeof_llama_chat_options)
+	texts, err := r.texts()
+	if err != nil {
+		return nil, err
+	}
+	return r.withTexts(texts, pin), nil
+}
+
+// texts are those of its parts that are JSON, and of its template.
+func (r *ChatRequest) texts() ([]string, error) {
 	texts := make([]string, 0, 4)
 	for _, part := range []struct {
 		name  string
@@ -57,7 +64,13 @@ func (r *ChatRequest) toC(pin *runtime.Pinner) (*cChat, error) {
 		}
 		texts = append(texts, string(text))
 	}
-	pointers, lens := cStrings(append(texts, r.Template), pin)
+	return append(texts, r.Template), nil
+}
+
+func (r *ChatRequest) withTexts(texts []string, pin *runtime.Pinner) *cChat {
+	c := &cChat{}
+	C.llama_chat_options_init(&c.c, C.sizeof_llama_chat_options)
+	pointers, lens := cStrings(texts, pin)
 	c.messages, c.lens = pointers[:1], lens[:1]
 	if lens[1] > 0 {
 		c.c.tools, c.c.tools_len = pointers[1], lens[1]
@@ -80,7 +93,7 @@ func (r *ChatRequest) toC(pin *runtime.Pinner) (*cChat, error) {
 			c.c.flags |= flag.bit
 		}
 	}
-	return c, nil
+	return c
 }
 
 // ChatMessages answers a dialog by the model's chat template, as [Model.Generate] continues tokens,
@@ -109,15 +122,14 @@ func (m *Model) ChatMessages(ctx context.Context, request ChatRequest, opts ...G
 }
 
 // StreamMessages answers the dialog of [Model.ChatMessages], as [Model.Stream] continues tokens.
+// It is the dialog that the request has now, whenever the sequence is ranged over.
 func (m *Model) StreamMessages(ctx context.Context, request ChatRequest, opts ...GenerateOption) iter.Seq2[Event, error] {
-	var unpinned runtime.Pinner
-	_, err := request.toC(&unpinned)
-	unpinned.Unpin()
+	texts, err := request.texts()
 	if err != nil {
 		return func(yield func(Event, error) bool) { yield(Event{}, err) }
 	}
 	return m.stream(ctx, opts, func(pin *runtime.Pinner, o *C.llama_generate_options, out **C.llama_stream_t, err *C.llama_error) C.llama_status {
-		c, _ := request.toC(pin) // it could be marshalled before
+		c := request.withTexts(texts, pin)
 		return C.llama_stream_open_messages(m.c, unsafe.SliceData(c.messages), unsafe.SliceData(c.lens), 1, &c.c, o, out, err)
 	})
 }

@@ -39,6 +39,12 @@ func TestChatTemplates(t *testing.T) {
 	same := must(model.ChatMessages(t.Context(), llamabi.ChatRequest{Messages: dialog}, opts...))(t)
 	equal(t, same.Text, result.Text)
 
+	// What a stream answers is what it was made with, though it begins later.
+	changing := []any{map[string]string{"role": "user", "content": "Once"}}
+	later := model.StreamMessages(t.Context(), llamabi.ChatRequest{Messages: &changing}, opts...)
+	changing[0] = func() {}
+	equal(t, must(collected(t, 1, later))(t)[0].Text, result.Text)
+
 	// It has one result to give; the stream gives all.
 	two := append(opts, llamabi.NumReturnSequences(2))
 	_, err := model.ChatMessages(t.Context(), request, two...)
