@@ -191,6 +191,17 @@ pub enum Event {
     Finish(Finish),
 }
 
+impl Event {
+    /// The number of its sequence in the call.
+    pub fn index(&self) -> u32 {
+        match self {
+            Event::Token(e) => e.index,
+            Event::Beam(e) => e.index,
+            Event::Finish(e) => e.index,
+        }
+    }
+}
+
 /// A row of logits, which goes to the reader and back. Its room is taken once for all questions of
 /// a sequence.
 pub(super) struct Row {

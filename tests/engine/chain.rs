@@ -3,7 +3,7 @@
 use crate::support::*;
 use llamabi::capi::status_of;
 use llamabi::engine::request::Bias;
-use llamabi::engine::{FinishReason, GenerateOptions, Next};
+use llamabi::engine::{FinishReason, GenerateOptions, Next, Speculation};
 use std::time::{Duration, Instant};
 
 /// All that the model thinks possible is banned: that is the call's mistake, and ends all of it and
@@ -45,6 +45,91 @@ fn no_token_is_left(ahead: bool) {
         host.one(prompt("ab"), banned).reason(),
         FinishReason::NotFinite
     );
+}
+
+/// Which of a call's sequences comes first to where no token is left hangs on drafts and on the
+/// company. The error does not: it is that of the first in order, and those before it end as ever.
+#[test]
+fn the_first_sequence_without_a_token_is_named() {
+    // A prompt of so many `a`s, and how many tokens it has when only the banned one is possible.
+    type Prompt = (usize, usize);
+    // The sequence that is named, and its position.
+    let cases: [(&[Prompt], (u32, usize)); 6] = [
+        (&[(1, 10), (2, 20)], (0, 10)),
+        (&[(1, 20), (2, 10)], (0, 20)),
+        (&[(1, 99), (2, 10), (3, 14)], (1, 10)),
+        // The last ones wait for a slot.
+        (&[(1, 99), (2, 24), (3, 9), (4, 5)], (1, 24)),
+        (&[(1, 99), (2, 99), (3, 9)], (2, 9)),
+        (&[(1, 6), (2, 99), (3, 9)], (0, 6)),
+    ];
+    let setup = Setup {
+        max_batch_size: 2,
+        max_wanted: 40,
+        ..Setup::default()
+    };
+    for (sequences, (index, position)) in cases {
+        let all = sequences.to_vec();
+        let think = move |history: &History, logits: &mut [f32]| {
+            let letters = history[1..].iter().take_while(|(token, _)| *token == 3);
+            let n = letters.count();
+            let (_, last) = all.iter().find(|(letters, _)| *letters == n).unwrap();
+            logits.fill(f32::NAN);
+            // The second prompt's text is the one that is expected.
+            let next = match (history.len() < *last, n) {
+                (false, _) => 5,
+                (true, 2) => 6,
+                (true, _) => 7 + (history.len() % 20) as i32,
+            };
+            logits[next as usize] = 1.0;
+        };
+        for (ahead, draft_len) in [false, true]
+            .iter()
+            .flat_map(|a| [0, 1, 16].map(|n| (*a, n)))
+        {
+            let options = GenerateOptions {
+                logit_bias: vec![Bias {
+                    token: 5,
+                    bias: f32::NEG_INFINITY,
+                }],
+                speculation: match draft_len {
+                    0 => Speculation::Off,
+                    _ => Speculation::NGram,
+                },
+                predicted: vec![6; 40],
+                draft_len,
+                ..length(30)
+            };
+            let (host, _) = setup.start_ahead(ahead, think.clone());
+            let prompts = sequences.iter().map(|(n, _)| prompt(&"a".repeat(*n)));
+            let stream = host.submit(prompts.collect(), options).unwrap();
+            let mut outputs = vec![Output::default(); sequences.len()];
+            let error = loop {
+                match stream.next(Some(PATIENCE)) {
+                    Ok(Next::Event(event)) => add(&mut outputs, event),
+                    Ok(other) => panic!("{other:?}"),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "sequence {index}, token position {position}: the options leave no token \
+                     possible"
+                ),
+                "{sequences:?}, {ahead}, {draft_len}"
+            );
+            let (before, failed) = outputs.split_at(index as usize);
+            for out in before {
+                let end = (out.tokens.len(), out.reason());
+                assert_eq!(end, (30, FinishReason::Length));
+            }
+            assert_eq!(failed[0].finish, None);
+            let again = stream.next(None).unwrap_err();
+            assert_eq!(again.to_string(), error.to_string(), "the end is for ever");
+            host.assert_empty();
+        }
+    }
 }
 
 /// A stop token is no part of the result, and ends a sequence also where EOS does not.

@@ -1,7 +1,7 @@
 //! What the engine thread and the readers of one call share: its flags and its queue of events.
 //!
 //! Every sequence of the call ends exactly once, in this module: the engine finishes it, a reader
-//! withdraws it before it begins, or it fails with the whole call. A thread that holds a call's
+//! withdraws it before it begins, or it fails with the call. A thread that holds a call's
 //! lock must never take the inbox's lock ([`Shared::nudge`]).
 
 mod reader;
@@ -17,6 +17,7 @@ use super::shared::Shared;
 use super::text::Stops;
 use super::told::Told;
 use crate::backend::Adapter;
+use crate::error::Kind;
 use crate::log::Level;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
@@ -148,7 +149,9 @@ struct State {
     unended: usize,
     /// Whether a cancellation ended a sequence.
     cut_short: bool,
-    error: Option<Error>,
+    /// From which sequence on the call has failed, and why. The reader gets the error when the
+    /// sequences before that one have ended, too.
+    failed: Option<(u32, Error)>,
     closed: bool,
     /// The descriptor, which is made when a caller first asks for it.
     fd: Option<EventFd>,
@@ -205,7 +208,7 @@ impl Call {
                 phases,
                 unended: n,
                 cut_short: false,
-                error: None,
+                failed: None,
                 closed: false,
                 fd: None,
                 fd_is_set: false,
@@ -300,7 +303,7 @@ impl Call {
     pub fn ask(&self, row: Box<Row>) {
         self.update(|state| {
             let index = row.index;
-            if state.closed || state.error.is_some() || !state.told.goes_on(index) {
+            if state.closed || state.has_failed(index) || !state.told.goes_on(index) {
                 return;
             }
             match reserve::queue("the events of a call", &mut state.queue, 1) {
@@ -308,7 +311,7 @@ impl Call {
                     state.queue.push_back(Item::Question(row));
                     state.set_asked(index, Asked::Open);
                 }
-                Err(error) => self.fail_with(state, error),
+                Err(error) => self.fail_with(state, 0, error),
             }
         });
     }
@@ -358,7 +361,7 @@ impl Call {
     /// event and believe that it has all of them.
     fn give(&self, state: &mut State, event: Event) {
         if let Err(error) = state.push(event) {
-            self.fail_with(state, error);
+            self.fail_with(state, 0, error);
         }
     }
 
@@ -370,20 +373,46 @@ impl Call {
     /// Ends every sequence that has not ended. The reader gets `error` once it has read what is
     /// queued.
     pub fn fail(&self, error: Error) {
+        self.fail_from(0, error);
+    }
+
+    /// Fails because a sequence did.
+    pub fn fail_at(&self, index: u32, error: Error) {
+        self.fail_from(Self::fails_from(index, &error), error);
+    }
+
+    /// The first of the sequences that a failure of the sequence `index` ends.
+    ///
+    /// Several sequences may fail by what was asked of them. Which of them does so first in time
+    /// hangs on drafts and on the company. The reader is told of the first in order, so those before
+    /// the one that has failed go on.
+    pub fn fails_from(index: u32, error: &Error) -> u32 {
+        match error.kind() {
+            Kind::InvalidArgument => index,
+            _ => 0,
+        }
+    }
+
+    fn fail_from(&self, first: u32, error: Error) {
         self.update(|state| {
             if !state.ended() {
-                self.fail_with(state, error);
+                self.fail_with(state, first, error);
             }
         });
     }
 
-    fn fail_with(&self, state: &mut State, error: Error) {
+    /// Ends the sequence `first` and all behind it, unless they have failed already. Prompts begin
+    /// in order, so those that wait are behind it, if it has begun or is 0.
+    fn fail_with(&self, state: &mut State, first: u32, error: Error) {
+        if state.has_failed(first) {
+            return;
+        }
+        state.failed = Some((first, error));
         self.free_the_waiting(state);
         state.prompts = VecDeque::new();
-        for index in 0..state.phases.len() {
+        for index in first as usize..state.phases.len() {
             self.set_ended(state, index);
         }
-        state.error = Some(error);
     }
 
     /// Ends the sequences that have not begun.

@@ -44,7 +44,7 @@ impl Call {
                 }
                 None => {}
             }
-            if let Some(error) = &state.error {
+            if let Some(error) = state.error() {
                 return Err(error.clone());
             }
             if state.ended() {
@@ -108,7 +108,7 @@ impl Call {
             false => index,
         } as u32;
         let (special, stops) = (self.options.special, &self.stops);
-        if state.closed || state.error.is_some() {
+        if state.closed || state.has_failed(index) {
             return Ok(());
         }
         let phase = state.phases[index as usize];

@@ -2,7 +2,7 @@
 
 use super::{Asked, Behind, Item, State};
 use crate::engine::event::{Event, Finish, FinishReason};
-use crate::{Result, reserve};
+use crate::{Error, Result, reserve};
 use std::time::Instant;
 
 /// A reader is behind when more than this is queued. Its call then sits out the steps. Otherwise
@@ -17,6 +17,17 @@ impl State {
         self.unended == 0
     }
 
+    /// Whether a failure of the call has ended this sequence.
+    pub(super) fn has_failed(&self, index: u32) -> bool {
+        matches!(self.failed, Some((first, _)) if first <= index)
+    }
+
+    /// Why the call has failed, once all its sequences have ended.
+    pub(super) fn error(&self) -> Option<&Error> {
+        let failed = self.failed.as_ref().filter(|_| self.ended());
+        failed.map(|(_, error)| error)
+    }
+
     /// Whether more is queued than the bounds divided by `part`.
     pub(super) fn holds_over(&self, part: usize) -> bool {
         self.queue.len() > MAX_QUEUED_EVENTS / part || self.queued_bytes > MAX_QUEUED_BYTES / part
@@ -25,7 +36,7 @@ impl State {
     pub(super) fn push(&mut self, event: Event) -> Result<()> {
         // A step that was under way when the call failed still gives its events, but no reader
         // wants them.
-        if !self.closed && self.error.is_none() {
+        if !self.closed && !self.has_failed(event.index()) {
             reserve::queue("the events of a call", &mut self.queue, 1)?;
             if let Event::Token(token) = &event {
                 // A sequence may be stopped, and its end may be queued, before its prompt begins.
@@ -134,7 +145,7 @@ impl State {
 
     /// Makes the descriptor readable if `next` would give something, and unreadable otherwise.
     pub(super) fn signal(&mut self) {
-        let ready = !self.queue.is_empty() || self.error.is_some() || self.ended();
+        let ready = !self.queue.is_empty() || self.ended();
         if let Some(fd) = &self.fd
             && ready != self.fd_is_set
         {

@@ -14,7 +14,7 @@ impl Call {
     /// as waiting. The caller holds the inbox's lock.
     pub fn enqueue(&self, prompts: VecDeque<Waiting>, seed: u64, counts: bool) {
         let mut state = lock(&self.state);
-        if state.error.is_some() {
+        if state.failed.is_some() {
             return;
         }
         let needed = prompts.len() * self.width();

@@ -311,12 +311,7 @@ pub fn until(host: &Host, what: &str, is: impl Fn(&Host) -> bool) {
 /// Adds an event to the output of its sequence. Nothing may follow a sequence's end, whose figures
 /// are those of its tokens.
 pub fn add(outputs: &mut [Output], event: Event) {
-    let index = match &event {
-        Event::Token(e) => e.index,
-        Event::Finish(e) => e.index,
-        Event::Beam(e) => e.index,
-    };
-    let out = &mut outputs[index as usize];
+    let out = &mut outputs[event.index() as usize];
     assert_eq!(out.finish, None, "{event:?} follows the end of a sequence");
     match event {
         Event::Token(e) => {
