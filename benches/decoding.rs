@@ -20,11 +20,11 @@
 //! |---|---|
 //! | `BENCH_MODEL` (1b), `BENCH_DTYPE` (bf16) | as in benches/cpu.rs |
 //! | `BENCH_DRAFT` (160m) | the shape of the draft model: `160m:1` is its first layer |
-//! | `BENCH_TOKENS` | of each text, instead of 256 to 600 |
+//! | `BENCH_TOKENS` | of each text, instead of 256 to 1,000 |
 //! | `BENCH_ROUNDS` (5), `BENCH_THREADS` (all) | |
 //! | `BENCH_ONLY` | cases whose name contains one of these words: `copy`, `nothing`, `full`, `first`, `draft`, `beams`, `samples`, `steps`, `masks` |
-//! | `BENCH_TOKENIZER` | a tokenizer's file, for `masks`: one of 128,000 ids is in PyPI's llama-models (0.3.0), `llama3/tokenizer.model` |
-//! | `BENCH_RECORD` | a file that gets the numbers as lines of JSON, too |
+//! | `BENCH_TOKENIZER` | a tokenizer's file, for `masks`: `scripts/llama3-tokenizer` fetches one of 128,000 ids |
+//! | `BENCH_RECORD` | a file that gets the numbers of each case as a line of JSON, too |
 
 mod limits;
 mod masks;
@@ -92,7 +92,7 @@ impl Tokenizer for Letters {
     }
 }
 
-/// What is measured, and what of it is for a program to read.
+/// What is measured.
 struct Bench {
     model: String,
     weights: String,
@@ -101,7 +101,6 @@ struct Bench {
     threads: usize,
     rounds: usize,
     busy: limits::Busy,
-    lines: String,
 }
 
 impl Bench {
@@ -146,7 +145,8 @@ impl Bench {
         Engine::with_draft(run, draft, tokenizer, options, log).unwrap()
     }
 
-    /// Says what a case gave, and what others had of the machine since the one before.
+    /// Says what a case gave, and what others had of the machine since the one before. Of a bench
+    /// that is stopped, the cases before that are recorded.
     fn say(&mut self, case: &str, said: &str, figures: &[(&str, f64)]) {
         let others = self.busy.others();
         println!("{case}: {said} (others {:.0} %)", 100.0 * others);
@@ -157,7 +157,7 @@ impl Bench {
         for (name, figure) in figures {
             row[*name] = (*figure).into();
         }
-        self.lines += &format!("{row}\n");
+        record::append(&format!("{row}\n"));
         self.busy = limits::Busy::now();
     }
 }
@@ -256,7 +256,6 @@ fn main() {
         threads: number("BENCH_THREADS", usable_threads()),
         rounds: number("BENCH_ROUNDS", 5).max(1),
         busy: limits::Busy::now(),
-        lines: String::new(),
         model,
         weights,
     };
@@ -280,5 +279,4 @@ fn main() {
     if wanted("masks") {
         masks::masks(&mut bench);
     }
-    record::append(&bench.lines);
 }

@@ -1,6 +1,6 @@
 //! What masks of grammars cost: a part of benches/decoding.rs.
 
-use super::{Bench, PROMPT, variable};
+use super::{Bench, PROMPT, number, variable};
 use crate::strategies::{generate, prompt};
 use llamabi::engine::GenerateOptions;
 use llamabi::grammar::{Cursor, Grammar, Grammars, Source};
@@ -53,9 +53,13 @@ fn mask_times(grammar: &Arc<Grammar>, tokens: &[Token]) -> Result<Vec<f64>> {
 pub fn masks(bench: &mut Bench) {
     let path = variable("BENCH_TOKENIZER", "");
     if path.is_empty() {
-        println!("masks: not measured, since BENCH_TOKENIZER names no file of a tokenizer");
+        println!(
+            "masks: NOT MEASURED, since BENCH_TOKENIZER names no file of a tokenizer; \
+             scripts/llama3-tokenizer fetches one"
+        );
         return;
     }
+    let constrained = number("BENCH_TOKENS", CONSTRAINED);
     let tokenizer = tokenizer::open(path.as_ref()).unwrap_or_else(|e| panic!("{path}: {e}"));
     let n_ids = tokenizer.vocab_size();
     let engine = bench.engine(None, n_ids, tokenizer.clone());
@@ -85,8 +89,8 @@ pub fn masks(bench: &mut Bench) {
             temperature: 1.0,
             top_p: 1.0,
             seed: 7,
-            min_gen_len: CONSTRAINED,
-            max_gen_len: Some(CONSTRAINED),
+            min_gen_len: constrained,
+            max_gen_len: Some(constrained),
             ..GenerateOptions::default()
         };
         let mut text = Vec::new();
@@ -103,7 +107,7 @@ pub fn masks(bench: &mut Bench) {
             let waited = (now.mask_wait_ms - before.mask_wait_ms) / decode_ms;
             let tokens = done.tokens[0].len();
             let step = decode_ms / tokens as f64;
-            assert_eq!(tokens, CONSTRAINED, "the text of {name} has ended");
+            assert_eq!(tokens, constrained, "the text of {name} has ended");
             let said = format!(
                 "{run} run: mean {mask_us:.1} us, waited {:.2} % of {step:.1} ms a step",
                 100.0 * waited
