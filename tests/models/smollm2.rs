@@ -130,9 +130,9 @@ fn greedy_answers_in_float32_are_those_of_transformers() {
     assert_gaps(&model, &cases, 1e-3, 1e-4);
 }
 
-/// As it is kept by default (int8): both others' answers, up to the first token that is nearly as
-/// likely as another. llama.cpp rounds activations to 8 bits: recorded answers part at gaps of up
-/// to 0.11.
+/// As it is kept by default (uint4, the head int8): both others' answers, up to the first token
+/// that is nearly as likely as another. llama.cpp rounds activations to 8 bits: recorded answers
+/// part at gaps of up to 0.11.
 #[test]
 fn greedy_answers_as_stored_are_those_of_llama_cpp_and_transformers() {
     const NEAR: f32 = 0.15;
@@ -149,9 +149,16 @@ fn greedy_answers_as_stored_are_those_of_llama_cpp_and_transformers() {
         }
     }
     assert!(compared >= 150, "only {compared} tokens were compared");
-    // Q4_1 becomes int8: 0.42 and 0.079. With the scales of one of the 210 matrices a tenth too
-    // great they were 0.54 and 0.108, and no answer was another one before its first near tie.
-    assert_gaps(&model, &cases, 0.5, 0.095);
+    // 0.091 and 0.015 with activations in 16 bits. Tiles have bfloat16, which was not measured.
+    // When Q4_1 was kept as int8 these were 0.42 and 0.079, and with the scales of one of the 210
+    // matrices a tenth too great 0.54 and 0.108; and no answer was another one before its first
+    // near tie.
+    let name = model.info().device_name.map(|c| c as u8);
+    let (farthest, mean) = match name.starts_with(b"amx") {
+        true => (0.5, 0.095),
+        false => (0.2, 0.03),
+    };
+    assert_gaps(&model, &cases, farthest, mean);
 }
 
 /// A conversation: a turn finds all pages of earlier prompts in the prefix cache, and its answer is

@@ -230,7 +230,9 @@ impl Arithmetic {
     /// Activations in int8 are the same for int8 weights and for four bits; but with int8 they lose
     /// more than the weights have lost (SmolLM2-135M, mean divergence from float32 in nats: 1.3e-3
     /// with activations in int16, 4.6e-3 with int8), and with four bits nothing that shows (0.28
-    /// with both).
+    /// with both). That is beside weights that were never quantised. Iq4 and uint4 are compared
+    /// with the file that has them: on SmolLM2-135M in Q4_1, int8 moves the difference between the
+    /// logits of two tokens by 0.127 in the mean, and int16 by 0.015.
     fn of(tier: Tier, dtype: Dtype, kind: RowKind, precision: Precision) -> Arithmetic {
         let exact = kind == RowKind::Decode && precision.is_full(tier, dtype);
         let Some(quant) = dtype.quant() else {
@@ -246,8 +248,7 @@ impl Arithmetic {
         if let Some(amx) = tier.amx() {
             return Arithmetic::Tiles(amx);
         }
-        let coarse = matches!(quant, Quant::Int4 | Quant::Iq4 | Quant::Uint4 | Quant::K4)
-            || precision == Precision::Fast;
+        let coarse = matches!(quant, Quant::Int4 | Quant::K4) || precision == Precision::Fast;
         if tier.has_bytes() && blocks::in_bytes(quant) && coarse {
             return Arithmetic::Bytes(quant);
         }
