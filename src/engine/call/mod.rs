@@ -384,8 +384,8 @@ impl Call {
     /// The first of the sequences that a failure of the sequence `index` ends.
     ///
     /// Several sequences may fail by what was asked of them. Which of them does so first in time
-    /// hangs on drafts and on the company. The reader is told of the first in order, so those before
-    /// the one that has failed go on.
+    /// depends on drafts and on the company. The reader is told of the first in order, so those
+    /// before the one that has failed go on.
     pub fn fails_from(index: u32, error: &Error) -> u32 {
         match error.kind() {
             Kind::InvalidArgument => index,

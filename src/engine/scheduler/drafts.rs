@@ -180,8 +180,8 @@ impl Scheduler {
     }
 
     /// Has the grammars say what they leave no choice about, to those that draft it. In every step:
-    /// a look takes 16 us. Resting after looks that gained nothing was tried. It made long strings of
-    /// the demo model, whose steps take 150 us, 6 % faster, and forced texts 3 % slower
+    /// a look takes 16 us. Resting after looks that gained nothing was tried. It made long strings
+    /// of the demo model, whose steps take 150 us, 6 % faster, and forced texts 3 % slower
     /// (benches/record/2026-11-28-looking-ahead.txt).
     fn look_ahead(&mut self) {
         for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
