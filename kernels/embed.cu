@@ -52,7 +52,7 @@ template <class Q> DEVICE void embed_quantised(const EmbedParams &p) {
     for (uint32_t i = threadIdx.x * 4; i < p.dim; i += blockDim.x * 4) {
         float v[4];
         const uint32_t word = word_of<Q>(codes, i);
-        Q::decode(v, &word, 0, nullptr);
+        Q::decode(v, &word, 0, Q::values());
         typename Q::Scale scale;
         Q::load_scale(scale, codes + code_bytes<Q>(p.dim), i, blocks_of(p.dim));
         Q::apply(v, scale);
@@ -77,3 +77,5 @@ KERNEL(embed_k4) { embed_quantised<K4>(p); }
 KERNEL(embed_k5) { embed_quantised<K5>(p); }
 KERNEL(embed_k6) { embed_quantised<K6>(p); }
 KERNEL(embed_k8) { embed_quantised<K8>(p); }
+KERNEL(embed_iq4) { embed_quantised<Iq4>(p); }
+KERNEL(embed_uint4) { embed_quantised<Uint4>(p); }

@@ -13,8 +13,8 @@
 // Batch invariance: every kernel computes an output in the same order, for any number of rows.
 // - Each warp w of eight runs the mmas over lines w, w + 8, .. in turn. For quantised weights, the
 //   sum of each step (k6 and k8: of each half of a step) starts from zero, is scaled, and is added
-//   in float32; before that, for k4 and k5, the step's minimum times its sum of activations is
-//   subtracted.
+//   in float32; before that, for k4, k5 and uint4, the step's minimum times its sum of activations
+//   is subtracted.
 // - The sums of warps 2i and 2i + 1 are added, for i = 0 .. 3.
 // - These four sums are added in ascending order.
 // The columns of an mma do not affect each other. A row is rounded to 16 bits either as prepare.cu
@@ -96,7 +96,7 @@ DEVICE float norm_scale(const float *shares, uint32_t width, float eps) {
 template <class W> struct FloatLine {
     using T = W;
     static constexpr uint32_t STEPS = 2, START = 8, GAP = 4;
-    static constexpr bool SCALED = false, SIXTEENS = false, MINIMA = false, PLANES = false;
+    static constexpr bool SCALED = false, SIXTEENS = false, MINIMA = false, APART = true;
     Words4 pieces[2][2]; // [row][step]
 
     DEVICE_MEMBER static uint32_t codes(uint32_t) { return 0; }
@@ -139,8 +139,10 @@ template <class W> struct FloatLine {
 template <class Q> struct QuantisedLine {
     using T = f16;
     static constexpr uint32_t STEPS = Q::STEPS, START = 4, GAP = 16;
+    // APART: whether the steps of a line must not mingle, because planes or zero points leave few
+    // registers.
     static constexpr bool SCALED = true, SIXTEENS = Q::SIXTEENS, MINIMA = Q::MINIMA,
-                          PLANES = Q::PLANE > 0;
+                          APART = Q::PLANE > 0 || sizeof(typename Q::LineScales) > 24;
     Words4 pieces[2][2]; // [row][half of 32 columns]
     uint32_t planes[2][2][Q::PLANE > 0 ? Q::PLANE : 1];
     typename Q::LineScales scales[2];
@@ -492,8 +494,8 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
                 UNROLL
                 for (uint32_t step = 0; step < L::STEPS; step++) {
                     // Quantised rows end with whole lines, and what lies beyond K has the scale
-                    // zero. But with planes registers are short: the steps must not mingle.
-                    if ((!L::SCALED || L::PLANES) && line * L::STEPS + step >= steps) break;
+                    // zero; they ask only where steps must not mingle.
+                    if (L::APART && line * L::STEPS + step >= steps) break;
                     uint32_t a[2][4];
                     ahead[d].fragments(a, step, table);
                     multiply_step(sums, ahead[d], a, step, x.get(line, step));

@@ -205,6 +205,8 @@ KERNEL(ffn_up_k4) { ffn_up<K4, false>(p); }
 KERNEL(ffn_up_k5) { ffn_up<K5, false>(p); }
 KERNEL(ffn_up_k6) { ffn_up<K6, false>(p); }
 KERNEL(ffn_up_k8) { ffn_up<K8, false>(p); }
+KERNEL(ffn_up_iq4) { ffn_up<Iq4, false>(p); }
+KERNEL(ffn_up_uint4) { ffn_up<Uint4, false>(p); }
 KERNEL(ffn_up_batch_f16) { ffn_up<f16, true>(p); }
 KERNEL(ffn_up_batch_bf16) { ffn_up<bf16, true>(p); }
 KERNEL(ffn_up_batch_int8) { ffn_up<Int8, true>(p); }
@@ -215,6 +217,8 @@ KERNEL_WIDE(ffn_up_batch_k4) { ffn_up<K4, true>(p); }
 KERNEL_WIDE(ffn_up_batch_k5) { ffn_up<K5, true>(p); }
 KERNEL_WIDE(ffn_up_batch_k6) { ffn_up<K6, true>(p); }
 KERNEL_WIDE(ffn_up_batch_k8) { ffn_up<K8, true>(p); }
+KERNEL_WIDE(ffn_up_batch_iq4) { ffn_up<Iq4, true>(p); }
+KERNEL_WIDE(ffn_up_batch_uint4) { ffn_up<Uint4, true>(p); }
 KERNEL(ffn_up_prefill_f32) { ffn_up_prefill<float>(p); }
 KERNEL(ffn_up_prefill_f16) { ffn_up_prefill<f16>(p); }
 KERNEL(ffn_up_prefill_bf16) { ffn_up_prefill<bf16>(p); }
@@ -226,6 +230,8 @@ KERNEL(ffn_up_prefill_k4) { ffn_up_prefill<K4>(p); }
 KERNEL_WIDE(ffn_up_prefill_k5) { ffn_up_prefill<K5>(p); }
 KERNEL_WIDE(ffn_up_prefill_k6) { ffn_up_prefill<K6>(p); }
 KERNEL(ffn_up_prefill_k8) { ffn_up_prefill<K8>(p); }
+KERNEL(ffn_up_prefill_iq4) { ffn_up_prefill<Iq4>(p); }
+KERNEL(ffn_up_prefill_uint4) { ffn_up_prefill<Uint4>(p); }
 KERNEL(ffn_up_epilogue_f16) { put_sums<f16>(p); }
 KERNEL(ffn_up_epilogue_bf16) { put_sums<bf16>(p); }
 #ifdef HOPPER

@@ -51,10 +51,10 @@ template <class W> struct FloatTiles {
     DEVICE_MEMBER void fill(unsigned char *, uint32_t) {}
 };
 
-// Tiles of quantised weights. A tile has code times scale (k4 and k5: less the minimum), rounded to
-// f16. Thread t decodes piece t % 8 of the lines of four weight rows. The pieces of the next line
-// wait in shared memory that only this thread accesses. The pieces of the current line are in
-// registers; the codes of the next step are always in word 0.
+// Tiles of quantised weights. A tile has code times scale (k4, k5 and uint4: less the minimum),
+// rounded to f16. Thread t decodes piece t % 8 of the lines of four weight rows. The pieces of the
+// next line wait in shared memory that only this thread accesses. The pieces of the current line
+// are in registers; the codes of the next step are always in word 0.
 template <class Q> struct QuantisedTiles {
     using Type = f16;
     static constexpr uint32_t BYTES = 4 * 256 * 16 + GPU_TABLE_BYTES;

@@ -68,6 +68,8 @@ KERNEL(logits_k4) { logits<K4, false>(p); }
 KERNEL(logits_k5) { logits<K5, false>(p); }
 KERNEL(logits_k6) { logits<K6, false>(p); }
 KERNEL(logits_k8) { logits<K8, false>(p); }
+KERNEL(logits_iq4) { logits<Iq4, false>(p); }
+KERNEL(logits_uint4) { logits<Uint4, false>(p); }
 KERNEL(logits_batch_f16) { logits<f16, true>(p); }
 KERNEL(logits_batch_bf16) { logits<bf16, true>(p); }
 KERNEL(logits_batch_int8) { logits<Int8, true>(p); }
@@ -76,3 +78,5 @@ KERNEL_WIDE(logits_batch_k4) { logits<K4, true>(p); }
 KERNEL_WIDE(logits_batch_k5) { logits<K5, true>(p); }
 KERNEL_WIDE(logits_batch_k6) { logits<K6, true>(p); }
 KERNEL_WIDE(logits_batch_k8) { logits<K8, true>(p); }
+KERNEL_WIDE(logits_batch_iq4) { logits<Iq4, true>(p); }
+KERNEL_WIDE(logits_batch_uint4) { logits<Uint4, true>(p); }

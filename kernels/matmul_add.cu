@@ -186,6 +186,8 @@ KERNEL(matmul_add_k4) { matmul_add<K4, false>(p); }
 KERNEL(matmul_add_k5) { matmul_add<K5, false>(p); }
 KERNEL(matmul_add_k6) { matmul_add<K6, false>(p); }
 KERNEL(matmul_add_k8) { matmul_add<K8, false>(p); }
+KERNEL(matmul_add_iq4) { matmul_add<Iq4, false>(p); }
+KERNEL(matmul_add_uint4) { matmul_add<Uint4, false>(p); }
 KERNEL(matmul_add_batch_f16) { matmul_add<f16, true>(p); }
 KERNEL(matmul_add_batch_bf16) { matmul_add<bf16, true>(p); }
 KERNEL(matmul_add_batch_int8) { matmul_add<Int8, true>(p); }
@@ -196,6 +198,8 @@ KERNEL_WIDE(matmul_add_batch_k4) { matmul_add<K4, true>(p); }
 KERNEL_WIDE(matmul_add_batch_k5) { matmul_add<K5, true>(p); }
 KERNEL_WIDE(matmul_add_batch_k6) { matmul_add<K6, true>(p); }
 KERNEL_WIDE(matmul_add_batch_k8) { matmul_add<K8, true>(p); }
+KERNEL_WIDE(matmul_add_batch_iq4) { matmul_add<Iq4, true>(p); }
+KERNEL_WIDE(matmul_add_batch_uint4) { matmul_add<Uint4, true>(p); }
 KERNEL(matmul_add_prefill_f32) { matmul_add_prefill<float>(p); }
 KERNEL(matmul_add_prefill_f16) { matmul_add_prefill<f16>(p); }
 KERNEL(matmul_add_prefill_bf16) { matmul_add_prefill<bf16>(p); }
@@ -207,6 +211,8 @@ KERNEL(matmul_add_prefill_k4) { matmul_add_prefill<K4>(p); }
 KERNEL_WIDE(matmul_add_prefill_k5) { matmul_add_prefill<K5>(p); }
 KERNEL_WIDE(matmul_add_prefill_k6) { matmul_add_prefill<K6>(p); }
 KERNEL(matmul_add_prefill_k8) { matmul_add_prefill<K8>(p); }
+KERNEL(matmul_add_prefill_iq4) { matmul_add_prefill<Iq4>(p); }
+KERNEL(matmul_add_prefill_uint4) { matmul_add_prefill<Uint4>(p); }
 #ifdef HOPPER
 // clang-format off: one kernel a line, because kernels/test.sh removes lines that begin with
 // KERNEL.

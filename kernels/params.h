@@ -30,12 +30,13 @@
 //   type       The type of weights and of the KV cache: GPU_F32, GPU_F16, GPU_BF16, or one of the
 //              quantised types below. Everything else is float32.
 //
-// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8, GPU_K4, GPU_K5, GPU_K6, GPU_K8): a
-// row holds its codes and then its scales, as quant.h says, for K padded to GPU_BLOCK_K. w_stride
-// is counted in units of 16 bytes and is a multiple of 4. The scales of padding are zero. A prefill
-// product with quantised weights takes f16 activations, and its shared memory is 66048 bytes
-// instead of 49152. The entries below leave k4, k5, k6 and k8 out: these have the kernels of int4
-// and int8, but none for compute capability 9.0 alone.
+// Quantised weights (types GPU_INT8, GPU_INT4, GPU_NF4, GPU_FP8, GPU_K4, GPU_K5, GPU_K6, GPU_K8,
+// GPU_IQ4, GPU_UINT4): a row holds its codes and then its scales, as quant.h says, for K padded to
+// GPU_BLOCK_K. w_stride is counted in units of 16 bytes and is a multiple of 4. The scales of
+// padding are zero. A prefill product with quantised weights takes f16 activations, and its shared
+// memory is 66048 bytes instead of 49152. The entries below leave the types that only files have
+// out (k4, k5, k6, k8, iq4 and uint4): these have the kernels of int4 and int8, but none for
+// compute capability 9.0 alone.
 //
 // Products of decode rows:
 //   - f32 weights: a block takes up to 8 rows and computes in float32.
@@ -57,16 +58,17 @@
 //                    pairs; grid.y ceil(n_rows / 8); shared GPU_TABLE_BYTES + staged + 4096 * tiles
 //                    of a block, at most GPU_FEW_TILES; where it applies the norm, GPU_FEW_NORMS
 //                    more. staged: of each of a block's rows 2 bytes for each column, rounded up to
-//                    64 columns for f16 and bf16, 128 for int8, k8 and fp8, 256 for int4, k4, k5,
-//                    k6 and nf4. Types that are not K types have GPU_FEW_SLOTS slots in addition
-//                    (on compute capability 9.0 GPU_FEW_SLOTS_90, but for int4 and nf4): GPU_SLOT
-//                    and 128 * (int8 and nf4 8, int4 16, fp8 4) bytes for each
+//                    64 columns for f16 and bf16, 128 for int8, k8 and fp8, 256 for all others.
+//                    Types that do not come from files alone have a ring in addition: GPU_FEW_SLOTS
+//                    slots (on compute capability 9.0 GPU_FEW_SLOTS_90, but for int4 and nf4) of
+//                    GPU_SLOT and 128 * (int8 and nf4 8, int4 16, fp8 4) bytes each
 //     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
 //                    shared GPU_TABLE_BYTES + R / 8 *
-//                    (stages + GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0)). stages: for K types
-//                    and for R = 64, GPU_BATCH_SHARED_CODES (R < 64) or GPU_BATCH_SHARED. Otherwise
-//                    3 stages (int8 and fp8 with R = 32: 2) of 1024 bytes for floats and 2048 for
-//                    codes; and slots as above in addition, as many as stages (int4, nf4: 2)
+//                    (stages + GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0)). stages: without a
+//                    ring and for R = 64, GPU_BATCH_SHARED_CODES (R < 64) or GPU_BATCH_SHARED.
+//                    Otherwise 3 stages (int8 and fp8 with R = 32: 2) of 1024 bytes for floats and
+//                    2048 for codes; and slots as above in addition, as many as stages (int4, nf4:
+//                    2)
 //
 // KV cache of one layer: K and V are separate, each [page][kv_head][16][head_stride]. head_stride
 // is head_dim rounded up to 16; a vector's columns from head_dim on are written as zeros. Position
@@ -112,6 +114,8 @@ enum {
     // beyond the range of f16 become +-65504; infinities and NaN stay what they are, so that what
     // has failed in float32 is still seen to have failed.
     GPU_F16_FINITE = 11,
+    GPU_IQ4 = 12,
+    GPU_UINT4 = 13,
 
     GPU_PAGE = 16,            // positions of a page
     GPU_CHUNK = 256,          // keys of one split in decode attention
@@ -767,6 +771,8 @@ typedef struct {
     GPU_PRODUCTS(X, k5)                                                                            \
     GPU_PRODUCTS(X, k6)                                                                            \
     GPU_PRODUCTS(X, k8)                                                                            \
+    GPU_PRODUCTS(X, iq4)                                                                           \
+    GPU_PRODUCTS(X, uint4)                                                                         \
     GPU_BATCH_PRODUCTS(X, f16)                                                                     \
     GPU_BATCH_PRODUCTS(X, bf16)                                                                    \
     GPU_BATCH_PRODUCTS(X, int8)                                                                    \
@@ -777,6 +783,8 @@ typedef struct {
     GPU_BATCH_PRODUCTS(X, k5)                                                                      \
     GPU_BATCH_PRODUCTS(X, k6)                                                                      \
     GPU_BATCH_PRODUCTS(X, k8)                                                                      \
+    GPU_BATCH_PRODUCTS(X, iq4)                                                                     \
+    GPU_BATCH_PRODUCTS(X, uint4)                                                                   \
     GPU_HOPPER_PRODUCTS(X, f16)                                                                    \
     GPU_HOPPER_PRODUCTS(X, bf16)                                                                   \
     GPU_HOPPER_CODES(X, int8)                                                                      \
@@ -792,6 +800,8 @@ typedef struct {
     GPU_VOCABULARY(X, k5)                                                                          \
     GPU_VOCABULARY(X, k6)                                                                          \
     GPU_VOCABULARY(X, k8)                                                                          \
+    GPU_VOCABULARY(X, iq4)                                                                         \
+    GPU_VOCABULARY(X, uint4)                                                                       \
     X(logits_batch_f16, LogitsParams, 256)                                                         \
     X(logits_batch_bf16, LogitsParams, 256)                                                        \
     X(logits_batch_int8, LogitsParams, 256)                                                        \
@@ -800,6 +810,8 @@ typedef struct {
     X(logits_batch_k5, LogitsParams, 256)                                                          \
     X(logits_batch_k6, LogitsParams, 256)                                                          \
     X(logits_batch_k8, LogitsParams, 256)                                                          \
+    X(logits_batch_iq4, LogitsParams, 256)                                                         \
+    X(logits_batch_uint4, LogitsParams, 256)                                                       \
     X(prepare_f32, PrepareParams, 256)                                                             \
     X(prepare_f16, PrepareParams, 256)                                                             \
     X(prepare_bf16, PrepareParams, 256)                                                            \

@@ -121,8 +121,8 @@ wanted() {
     adapt_*) echo 'LDG\.E[A-Z0-9._]*\.128 FFMA' ;;
     attend_prefill_fma_*) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *_prefill_f32) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 FFMA' ;;
-    *_prefill_int8 | *_prefill_int4 | *_prefill_fp8 | *_prefill_k[4568]) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
-    *_prefill_nf4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LDS$ STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
+    *_prefill_int8 | *_prefill_int4 | *_prefill_uint4 | *_prefill_fp8 | *_prefill_k[4568]) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
+    *_prefill_nf4 | *_prefill_iq4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LDS$ STS\.64 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     *_prefill_*) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDSM\.16\.M88\.4 HMMA\.16816\.F32' ;;
     prepare_* | silu_add | gather) ;;
     reduce) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.128' ;;
@@ -130,16 +130,17 @@ wanted() {
     qkv_epilogue) echo 'LDG\.E[A-Z0-9._]*\.64 STG\.E[A-Z0-9._]*\.64' ;;
     ffn_up_epilogue_*) echo 'LDG\.E[A-Z0-9._]*\.128 STG\.E[A-Z0-9._]*\.64' ;;
     embed_int8 | embed_k8) echo 'PRMT' ;;
-    embed_int4 | embed_k[456] | append_f32 | append_f16 | append_bf16) ;;
+    embed_int4 | embed_uint4 | embed_iq4 | embed_k[456] | append_f32 | append_f16 | append_bf16) ;;
     append_int8 | append_fp8) echo 'STG\.E[A-Z0-9._]*\.64' ;;
     attend_* | embed_* | *_f32) echo 'LDG\.E[A-Z0-9._]*\.128' ;;
     *_batch_int8 | *_batch_k8) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 PRMT HFMA2 HMMA\.16816\.F32' ;;
-    *_batch_int4 | *_batch_k[456]) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
-    *_batch_nf4) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 LDS$ PRMT HMMA\.16816\.F32' ;;
+    *_batch_int4 | *_batch_uint4 | *_batch_k[456]) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
+    *_batch_nf4 | *_batch_iq4) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 LDS$ PRMT HMMA\.16816\.F32' ;;
     *_batch_fp8) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.64 HMMA\.16816\.F32' ;;
     *_batch_*) echo 'LDG\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 HMMA\.16816\.F32' ;;
     *_k8) echo 'LDG\.E[A-Z0-9._]*\.128 PRMT HFMA2 HMMA\.16816\.F32' ;;
-    *_k[456]) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
+    *_iq4) echo 'LDG\.E[A-Z0-9._]*\.128 LDS$ PRMT HMMA\.16816\.F32' ;;
+    *_k[456] | *_uint4) echo 'LDG\.E[A-Z0-9._]*\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;
     # Lines and their scales are copied to a ring.
     *_int8) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDGSTS\.E[A-Z0-9._]*\.64 LDS\.128 PRMT HFMA2 HMMA\.16816\.F32' ;;
     *_int4) echo 'LDGSTS\.E[A-Z0-9._]*\.128 LDS\.128 LOP3\.LUT HFMA2 HMMA\.16816\.F32' ;;

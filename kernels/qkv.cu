@@ -262,6 +262,8 @@ KERNEL(qkv_k4) { qkv<K4, false>(p); }
 KERNEL(qkv_k5) { qkv<K5, false>(p); }
 KERNEL(qkv_k6) { qkv<K6, false>(p); }
 KERNEL(qkv_k8) { qkv<K8, false>(p); }
+KERNEL(qkv_iq4) { qkv<Iq4, false>(p); }
+KERNEL(qkv_uint4) { qkv<Uint4, false>(p); }
 KERNEL(qkv_batch_f16) { qkv<f16, true>(p); }
 KERNEL(qkv_batch_bf16) { qkv<bf16, true>(p); }
 KERNEL(qkv_batch_int8) { qkv<Int8, true>(p); }
@@ -272,6 +274,8 @@ KERNEL_WIDE(qkv_batch_k4) { qkv<K4, true>(p); }
 KERNEL_WIDE(qkv_batch_k5) { qkv<K5, true>(p); }
 KERNEL_WIDE(qkv_batch_k6) { qkv<K6, true>(p); }
 KERNEL_WIDE(qkv_batch_k8) { qkv<K8, true>(p); }
+KERNEL_WIDE(qkv_batch_iq4) { qkv<Iq4, true>(p); }
+KERNEL_WIDE(qkv_batch_uint4) { qkv<Uint4, true>(p); }
 KERNEL_NARROW(qkv_prefill_f32) { qkv_prefill<float>(p); }
 KERNEL(qkv_prefill_f16) { qkv_prefill<f16>(p); }
 KERNEL(qkv_prefill_bf16) { qkv_prefill<bf16>(p); }
@@ -283,6 +287,8 @@ KERNEL(qkv_prefill_k4) { qkv_prefill<K4>(p); }
 KERNEL_WIDE(qkv_prefill_k5) { qkv_prefill<K5>(p); }
 KERNEL_WIDE(qkv_prefill_k6) { qkv_prefill<K6>(p); }
 KERNEL(qkv_prefill_k8) { qkv_prefill<K8>(p); }
+KERNEL(qkv_prefill_iq4) { qkv_prefill<Iq4>(p); }
+KERNEL(qkv_prefill_uint4) { qkv_prefill<Uint4>(p); }
 KERNEL(qkv_epilogue) { put_sums(p); }
 #ifdef HOPPER
 KERNEL_WIDE(qkv_hopper_f16) { qkv_hopper<f16, 256>(p); }

@@ -17,6 +17,13 @@
 //     8 bits  word j of the piece, in byte e: int8 and k8 code + 128, e4m3 as it is
 //     4 bits  word j / 2, in nibbles 0 4 1 5 (j even) or 2 6 3 7 (j odd)
 //
+// uint4 has two f16 for each group in place of the scale, one behind the other: the scale, and the
+// zero point z, which is subtracted from the code (compute/src/quant/uint4.rs). So a word has both,
+// the scale in its lower half.
+//
+// The codes of nf4 and iq4 index tables of sixteen numbers. Those of nf4 (nf4.rs) are floats; those
+// of iq4 (iq4.rs) are integers of eight bits, which f16 has exactly.
+//
 // The K types of GGUF files (compute/src/quant/k.rs) have scales of two levels instead. After the
 // codes come, for each block, sixteen bytes: of k4 and k5 a scale and a minimum for each 32 columns
 // in turn, of k6 and k8 a scale + 128 for each 16. After those of all blocks comes what they are
@@ -40,13 +47,15 @@
 
 struct Quantised {
     // Whether each sixteen columns have a scale of their own; whether groups have minima, which are
-    // subtracted (k4, k5).
+    // subtracted (k4, k5, and uint4, whose minima are scale times zero point).
     static constexpr bool SIXTEENS = false, MINIMA = false;
     // Bits of a code that lie in a plane.
     static constexpr uint32_t PLANE = 0;
     // Bytes that hold the scales of a line of a row, where they can be copied to shared memory by
     // themselves; otherwise 0.
     static constexpr uint32_t SCALE_BYTES = 0;
+    // The table of `decode` where shared memory has none; null for formats that look nothing up.
+    DEVICE_MEMBER static const float *values() { return nullptr; }
 };
 // Bytes of the codes of a block.
 template <class Q> constexpr uint32_t BLOCK_BYTES = Q::LINES * 128 + Q::PLANE * 32;
@@ -154,12 +163,16 @@ template <class Base, uint32_t ZERO> struct FourBits : Base {
     DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *) { return nullptr; }
 };
 
-struct Int4 : FourBits<OneScale<32>, 8> {
+// A scale for each 32 columns, where a line has 256.
+struct EightScales : OneScale<32> {
     using LineScales = Words4;
     DEVICE_MEMBER static void load_scales(
         LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
         s = load_stream(scales + line * 16);
     }
+};
+
+struct Int4 : FourBits<EightScales, 8> {
     static constexpr uint32_t SCALE_BYTES = 16;
     DEVICE_MEMBER static void ask_scales(
         unsigned char *to, const unsigned char *scales, uint32_t line) {
@@ -170,10 +183,56 @@ struct Int4 : FourBits<OneScale<32>, 8> {
     }
 };
 
-// The scales of Q4_K and Q5_K of GGUF files: a weight is d s code - dmin m, where s and m are small
-// integers. A product is the sum over groups of d s (sum of codes times x) - dmin m (sum of x).
-struct Minima : Quantised {
+// What the formats share whose weights are scale times code, less a minimum. A product is the sum
+// over groups of scale (sum of codes times x) - minimum (sum of x).
+struct LessMinimum : Quantised {
     static constexpr bool MINIMA = true;
+
+    DEVICE_MEMBER static float lower(uint32_t word) { return to_float(f16{(uint16_t)word}); }
+    DEVICE_MEMBER static float upper(uint32_t word) { return lower(word >> 16); }
+    DEVICE_MEMBER static void apply_both(float (&v)[4], float scale, float minimum) {
+        UNROLL
+        for (int e = 0; e < 4; e++) v[e] = v[e] * scale - minimum;
+    }
+};
+
+// A scale and a zero point for each 32 columns: a weight is s code - s z. Two f16 have 22 bits of
+// product at most, so the minimum s z is exact.
+struct ZeroPoints : LessMinimum {
+    // Of the line's eight groups.
+    struct LineScales {
+        Words4 words[2];
+    };
+    using Scale = uint32_t;
+
+    DEVICE_MEMBER static void load_scales(
+        LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) s.words[i] = load_stream(scales + line * 32 + i * 16);
+    }
+    DEVICE_MEMBER static uint32_t word_of(const LineScales &s, uint32_t step) {
+        return s.words[step / 4].w[step % 4];
+    }
+    DEVICE_MEMBER static float scale_of(const LineScales &s, uint32_t step) {
+        return lower(word_of(s, step));
+    }
+    DEVICE_MEMBER static float minimum_of(const LineScales &s, uint32_t step) {
+        return lower(word_of(s, step)) * upper(word_of(s, step));
+    }
+    DEVICE_MEMBER static void load_scale(
+        Scale &to, const unsigned char *scales, uint32_t column, uint32_t) {
+        to = ((const uint32_t *)scales)[column / 32];
+    }
+    DEVICE_MEMBER static void apply(float (&v)[4], Scale s) {
+        apply_both(v, lower(s), lower(s) * upper(s));
+    }
+};
+
+struct Uint4 : FourBits<ZeroPoints, 0> {};
+
+// The scales of Q4_K and Q5_K of GGUF files: a weight is d s code - dmin m, where s and m are small
+// integers.
+struct Minima : LessMinimum {
     // Scales and minima of the block's eight groups; d and dmin.
     struct LineScales {
         Words4 small;
@@ -193,10 +252,10 @@ struct Minima : Quantised {
         return byte_as_float(s.small.w[step / 2], (int)(step % 2 * 2 + i)) - 8388608.0f;
     }
     DEVICE_MEMBER static float scale_of(const LineScales &s, uint32_t step) {
-        return to_float(f16{(uint16_t)s.large}) * small_of(s, step, 0);
+        return lower(s.large) * small_of(s, step, 0);
     }
     DEVICE_MEMBER static float minimum_of(const LineScales &s, uint32_t step) {
-        return to_float(f16{(uint16_t)(s.large >> 16)}) * small_of(s, step, 1);
+        return upper(s.large) * small_of(s, step, 1);
     }
     DEVICE_MEMBER static void load_scale(
         Scale &to, const unsigned char *scales, uint32_t column, uint32_t blocks) {
@@ -204,10 +263,8 @@ struct Minima : Quantised {
         to.large = *(const uint32_t *)(scales + blocks * 16 + column / GPU_BLOCK_K * 4);
     }
     DEVICE_MEMBER static void apply(float (&v)[4], Scale s) {
-        const float scale = to_float(f16{(uint16_t)s.large}) * (float)(s.small & 255),
-                    minimum = to_float(f16{(uint16_t)(s.large >> 16)}) * (float)(s.small >> 8);
-        UNROLL
-        for (int e = 0; e < 4; e++) v[e] = v[e] * scale - minimum;
+        apply_both(
+            v, lower(s.large) * (float)(s.small & 255), upper(s.large) * (float)(s.small >> 8));
     }
 };
 
@@ -376,10 +433,15 @@ CONSTANT float NF4_VALUES[16] = {
     1.0f,
 };
 
-struct Nf4 : OneScale<64> {
+// IQ4_NL and IQ4_XS of GGUF files, compute/src/quant/iq4.rs.
+CONSTANT float IQ4_VALUES[16] = {
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+// Codes of four bits that index a table. `Base` says which scales they have, and `Values` has the
+// table.
+template <class Base, class Values> struct TableCodes : Base {
     static constexpr uint32_t LINES = 1, STEPS = 8;
     static constexpr int WORDS = 1;
-    using LineScales = Words2;
 
     // The table's sixteen words lie in sixteen banks of shared memory, so all lanes can look up any
     // entries at the same time.
@@ -403,6 +465,34 @@ struct Nf4 : OneScale<64> {
                 *(const uint32_t *)((const char *)table + (offsets >> 16)));
         }
     }
+    DEVICE_MEMBER static const float *values() { return Values::all(); }
+    // Fills a table for this warp alone, so that the warp need not wait for others. `shared` has 64
+    // bytes for each warp.
+    template <class T, class Value>
+    DEVICE_MEMBER static const T *fill(unsigned char *shared, const Value &value) {
+        const uint32_t lane = threadIdx.x % 32;
+        T *table = (T *)shared + threadIdx.x / 32 * 16;
+        if (lane < 16) table[lane] = value(values()[lane]);
+        warp_sync();
+        return table;
+    }
+    DEVICE_MEMBER static const float *table(unsigned char *shared) {
+        return fill<float>(shared, [](float v) { return v; });
+    }
+    DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *shared) {
+        return fill<uint32_t>(shared, [](float v) { return pair_of(v, v, f16()); });
+    }
+};
+
+struct Nf4Values {
+    DEVICE_MEMBER static const float *all() { return NF4_VALUES; }
+};
+struct Iq4Values {
+    DEVICE_MEMBER static const float *all() { return IQ4_VALUES; }
+};
+
+struct Nf4 : TableCodes<OneScale<64>, Nf4Values> {
+    using LineScales = Words2;
     DEVICE_MEMBER static void load_scales(
         LineScales &s, const unsigned char *scales, uint32_t line, uint32_t) {
         s = load_stream8(scales + line * 8);
@@ -415,23 +505,9 @@ struct Nf4 : OneScale<64> {
     DEVICE_MEMBER static void take_scales(LineScales &s, const unsigned char *from, uint32_t) {
         s = load_shared8(from);
     }
-    // Fills a table for this warp alone, so that the warp need not wait for others. `shared` has 64
-    // bytes for each warp.
-    template <class T, class Value>
-    DEVICE_MEMBER static const T *fill(unsigned char *shared, const Value &value) {
-        const uint32_t lane = threadIdx.x % 32;
-        T *table = (T *)shared + threadIdx.x / 32 * 16;
-        if (lane < 16) table[lane] = value(NF4_VALUES[lane]);
-        warp_sync();
-        return table;
-    }
-    DEVICE_MEMBER static const float *table(unsigned char *shared) {
-        return fill<float>(shared, [](float v) { return v; });
-    }
-    DEVICE_MEMBER static const uint32_t *pair_table(unsigned char *shared) {
-        return fill<uint32_t>(shared, [](float v) { return pair_of(v, v, f16()); });
-    }
 };
+
+struct Iq4 : TableCodes<EightScales, Iq4Values> {};
 
 template <class W> constexpr bool QUANTISED = __is_base_of(Quantised, W);
 

@@ -62,15 +62,17 @@ inline uint32_t tiles(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
 
 // ---- storage types, implemented independently of the emulator
 
-inline bool quantised(int type) { return type >= GPU_INT8 && type <= GPU_K8; }
-inline bool has_minima(int type) { return type == GPU_K4 || type == GPU_K5; }
+inline bool quantised(int type) {
+    return (type >= GPU_INT8 && type <= GPU_K8) || type == GPU_IQ4 || type == GPU_UINT4;
+}
+inline bool has_minima(int type) { return type == GPU_K4 || type == GPU_K5 || type == GPU_UINT4; }
 // Bits of codes that lie in a plane.
 inline uint32_t plane_of(int type) { return type == GPU_K5 ? 1 : type == GPU_K6 ? 2 : 0; }
 inline size_t size_of(int type) { return type == GPU_F32 ? 4 : 2; }
 inline bool half(int type) { return type == GPU_F16 || type == GPU_F16_FINITE; }
 inline const char *name_of(int type) {
     static const char *const names[] = {"f32", "f16", "bf16", "int8", "int4", "nf4", "fp8", "k4",
-        "k5", "k6", "k8", "f16 that is finite"};
+        "k5", "k6", "k8", "f16 that is finite", "iq4", "uint4"};
     return names[type];
 }
 // The type of the activations in a prefill product with weights of this type.
@@ -181,8 +183,11 @@ inline double code_value(int type, uint32_t code) {
     static const float nf4[] = {-1.0f, -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f,
         -0.18477343f, -0.091050036f, 0.0f, 0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f,
         0.44070983f, 0.562617f, 0.72295684f, 1.0f};
+    static const int iq4[] = {
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     return type == GPU_FP8    ? e4m3(code)
            : type == GPU_NF4  ? nf4[code]
+           : type == GPU_IQ4  ? iq4[code]
            : type == GPU_INT4 ? (double)code - 8
            : type == GPU_K6   ? (double)code - 32
            : has_minima(type) ? (double)code
@@ -207,7 +212,7 @@ struct Matrix {
     int type;
     uint32_t rows, cols, stride;
     std::vector<double> values; // [rows, cols], as stored
-    // k4, k5: the magnitudes of what is added to make each value; empty for other types
+    // With minima: the magnitudes of what is added to make each value; empty for other types
     std::vector<double> sizes;
     Buffer device;
     static uint32_t group(int type) { return type == GPU_FP8 ? 128 : type == GPU_NF4 ? 64 : 32; }
@@ -215,9 +220,8 @@ struct Matrix {
     static bool of_two_levels(int type) { return type >= GPU_K4 && type <= GPU_K8; }
     static uint32_t scale_bytes(int type, uint32_t cols) {
         const uint32_t blocks = pad(cols, 256) / 256;
-        return has_minima(type)      ? blocks * 20
-               : of_two_levels(type) ? blocks * 18
-                                     : blocks * 512 / group(type);
+        return of_two_levels(type) ? blocks * (has_minima(type) ? 20 : 18)
+                                   : blocks * 512 / group(type) * (has_minima(type) ? 2 : 1);
     }
     static uint32_t code_bytes(int type, uint32_t cols) {
         return pad(cols, 256) * (bytes_of(type) ? 2 : 1) / 2 + pad(cols, 256) / 8 * plane_of(type);
@@ -253,19 +257,29 @@ struct Matrix {
                             &s, 2);
                         large[e] = widened(GPU_F16, &s);
                     }
-                if (has_minima(type) && j % 32 == 0) {
+                if (type == GPU_UINT4 && j % 32 == 0) {
+                    // Now and then the scale is zero or negative, and the zero point is no integer.
+                    const uint32_t kind = random.below(9);
+                    const uint16_t both[] = {
+                        narrowed(GPU_F16, kind == 0 ? 0 : random.normal() * scale / 8),
+                        narrowed(
+                            GPU_F16, kind < 3 ? random.normal() * 20 : (float)random.below(16))};
+                    memcpy(scales + j / 8, both, 4);
+                    unit = widened(GPU_F16, &both[0]), minimum = unit * widened(GPU_F16, &both[1]);
+                } else if (has_minima(type) && j % 32 == 0) {
                     uint8_t *small = scales + j / 16;
                     small[0] = (uint8_t)random.below(128), small[1] = (uint8_t)random.below(128);
                     unit = large[0] * small[0], minimum = large[1] * small[1];
                 } else if (of_two_levels(type) && !has_minima(type) && j % 16 == 0) {
                     scales[j / 16] = (uint8_t)random.below(256);
                     unit = large[0] * (scales[j / 16] - 128.0);
-                } else if (!of_two_levels(type) &&
+                } else if (!of_two_levels(type) && !has_minima(type) &&
                            j % group(type) ==
                                0) { // Now and then the scale is zero, negative or large.
                     double greatest = type == GPU_FP8    ? 448
                                       : type == GPU_INT8 ? 127
                                       : type == GPU_INT4 ? 8
+                                      : type == GPU_IQ4  ? 127
                                                          : 1;
                     uint16_t s = narrowed(GPU_F16,
                         random.below(9) == 0 ? 0 : random.normal() * scale / (float)greatest * 2);

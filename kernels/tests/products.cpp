@@ -27,7 +27,7 @@ void embed(int type, uint32_t dim) {
 void test_embed() {
     for (int type : {GPU_F32, GPU_F16, GPU_BF16, GPU_INT8})
         for (uint32_t dim : {1u, 31u, 64u, 1030u}) embed(type, dim);
-    for (int type : {GPU_INT4, GPU_K4, GPU_K5, GPU_K6, GPU_K8})
+    for (int type : {GPU_INT4, GPU_K4, GPU_K5, GPU_K6, GPU_K8, GPU_IQ4, GPU_UINT4})
         for (uint32_t dim : {256u, 768u}) embed(type, dim);
 }
 
@@ -475,6 +475,27 @@ void test_k_types() {
     dense(Logits, GPU_INT4, false, 1, 2100, 1);
 }
 
+// The same of the formats of files with four bits and a scale for each 32 columns, whose rows need
+// not have whole groups.
+void test_fours_of_files() {
+    for (int type : {GPU_IQ4, GPU_UINT4}) {
+        uint32_t n = type == GPU_UINT4;
+        qkv(type, GPU_BF16, false, 64 + n, {4, 2, 16}, 1 + n);
+        qkv(type, GPU_INT8, false, 288, {2, 1, 20}, 33);
+        qkv(type, GPU_F16, true, 96 + n, {4, 1, 32}, 9);
+        dense(Add, type, false, 5 + n, 1 + n, 2, true);
+        dense(Add, type, false, 7, 8460, 3);
+        dense(Add, type, false, 33 - n, 4640 + n, 9 + n, true);
+        dense(Add, type, false, 5, 2310 - n, 34 + n);
+        dense(Add, type, true, 130, 580 + n, 65, true);
+        dense(Up, type, false, 17, 2316 - n, 4 - n);
+        dense(Up, type, false, 15 + n, 257 + n, 20);
+        dense(Up, type, true, 67, 257 - n, 17);
+        dense(Logits, type, false, 67, 320, 11);
+        dense(Logits, type, false, 1, 2100, 1 + n);
+    }
+}
+
 // A row with NaN or infinity becomes NaN, and its neighbours stay as they are.
 void test_not_a_number() {
     for (int type : {GPU_BF16, GPU_F32, GPU_INT8})
@@ -519,6 +540,7 @@ extern const Test PRODUCTS[] = {
     {"quantised_gemm", test_quantised_gemm},
     {"fp8", test_fp8},
     {"k_types", test_k_types},
+    {"fours_of_files", test_fours_of_files},
     {"not_a_number", test_not_a_number},
     {nullptr, nullptr},
 };

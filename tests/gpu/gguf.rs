@@ -1,7 +1,8 @@
-//! Weights in the formats of GGUF files, on the emulated device or a real one: logits are those of
-//! the same weights in float32 on the CPU, with and without the kernels for compute capability 9.0,
-//! and cutting a prompt changes no bit.
+//! Weights in the formats of files, GGUF's and others, on the emulated device or a real one: logits
+//! are those of the same weights in float32 on the CPU, with and without the kernels for compute
+//! capability 9.0, and cutting a prompt changes no bit.
 
+use crate::common::reference;
 use crate::emu::real::built;
 use crate::emu::{Emu, real};
 use crate::mixed::{apart, logits};
@@ -53,16 +54,16 @@ fn compare(what: &str, want: &[f32], bound: f32, on_gpu: impl Fn(Arc<Emu>) -> Bo
 }
 
 #[test]
-fn k_types_are_multiplied_as_they_are() {
-    use Dtype::{Bf16, F16, F32, Int4, Int8, K4, K5, K6, K8};
-    // Their rows are whole blocks of 256.
+fn formats_of_files_are_multiplied_as_they_are() {
+    use Dtype::{Bf16, F16, F32, Int4, Int8, Iq4, K4, K5, K6, K8, Uint4};
+    // Rows of K types are whole blocks of 256.
     let shape = Shape {
         dim: 256,
         n_heads: 16,
         ffn_dim: 512,
         ..SHAPE.clone()
     };
-    let models: [[LayerDtypes; 3]; 5] = [
+    let models: [[LayerDtypes; 3]; 7] = [
         [[K4; 6], [K4, K4, K8, K4, K4, K8], [K8; 6]],
         // As in Q4_K_M, and beside formats that have kernels for compute capability 9.0.
         [
@@ -82,8 +83,16 @@ fn k_types_are_multiplied_as_they_are() {
             [Int8, K6, K8, K4, K5, K5],
         ],
         [[K6; 6], [K6, K4, K5, K6, K6, Int8], [K6; 6]],
+        // As in AWQ and in IQ4_NL, which also has rows of Q5_0, and both beside K types.
+        [
+            [Uint4; 6],
+            [Uint4, Int8, Iq4, Uint4, K4, Iq4],
+            [Int4, K6, Uint4, Iq4, Uint4, K8],
+        ],
+        [[Iq4; 6], [Iq4, Iq4, Int8, Iq4, Iq4, Int8], [Iq4; 6]],
     ];
-    for (layers, head) in models.into_iter().zip([K8, K4, Int4, K6, K5]) {
+    let heads = [K8, K4, Int4, K6, K5, Uint4, Iq4];
+    for (layers, head) in models.into_iter().zip(heads) {
         let mut exact = mixed(cpu(&shape, rope()), &shape, &layers, head, F32, true);
         let want = logits(&mut exact, &CUTS);
         compare(&format!("{head} {layers:?}"), &want, 0.05, |device| {
@@ -125,14 +134,24 @@ fn runner<B: Steps + 'static>(
 
 #[test]
 fn files_are_computed_with_as_they_are_stored() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf");
-    // The first has formats besides that become int8: Q2_K, and Q4_K in a gate beside an up in
-    // Q5_K. The second has an embedding in int4, which is the head too.
-    for (name, bound) in [
-        ("mixed-k.gguf", 0.15),
-        ("q4_0-llama3.gguf", 0.05),
-        ("q8_0.gguf", 0.05),
-    ] {
+    use Dtype::{Fp8, Int4, Int8, Iq4, K6, K8, Uint4};
+    let root = reference("..");
+    // What layers are kept as, among others. The first file has formats besides that become int8:
+    // Q2_K, and Q4_K in a gate beside an up in Q5_K. The second has an embedding in int4, which is
+    // the head too. The blocks of the first fp8 checkpoint are 128 wide; the others have a scale
+    // for each row.
+    let cases: [(&str, &[Dtype], f32); 9] = [
+        ("gguf/mixed-k.gguf", &[Iq4, K6, K8, Int8], 0.15),
+        ("gguf/q4_0-llama3.gguf", &[Int4], 0.05),
+        ("gguf/q8_0.gguf", &[Int8], 0.05),
+        ("gguf/mixed32-qwen2.gguf", &[Iq4, Uint4], 0.15),
+        ("quantised/awq-g32", &[Uint4], 0.05),
+        ("quantised/gptq-asym-g64", &[Uint4], 0.05),
+        ("quantised/fp8-blocks", &[Fp8], 0.05),
+        ("quantised/fbgemm-fp8", &[Fp8], 0.05),
+        ("quantised/ct-fp8", &[Fp8], 0.05),
+    ];
+    for (name, kept, bound) in cases {
         let path = root.join(name);
         let asked = Some(Dtype::F32);
         let mut exact = runner(&path, asked, Dtype::F32, |shape, rope, _| cpu(shape, rope));
@@ -142,11 +161,17 @@ fn files_are_computed_with_as_they_are_stored() {
             ..LIMITS
         };
         const F16: Dtype = Dtype::F16;
+        let check = |weights: &[Dtype]| {
+            let missing = kept.iter().find(|&dtype| !weights.contains(dtype));
+            assert_eq!(missing, None, "{name}: {weights:?}");
+        };
         compare(name, &want, bound, |device| match real::cuda() {
             Some(cuda) => runner(&path, None, F16, |shape, rope, weights| {
+                check(weights);
                 Gpu::new(cuda, shape, &rope, &limits(shape), weights, F16).unwrap()
             }),
             None => runner(&path, None, F16, |shape, rope, weights| {
+                check(weights);
                 Gpu::new(device, shape, &rope, &limits(shape), weights, F16).unwrap()
             }),
         });
@@ -156,7 +181,7 @@ fn files_are_computed_with_as_they_are_stored() {
 /// What the handle says of its weights.
 #[test]
 fn a_handle_has_the_formats_of_its_file() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/mixed-k.gguf");
+    let path = reference("../gguf/mixed-k.gguf");
     let device = Emu::new(1 << 30, 1);
     let llama = built(device, &path, None, &Default::default()).unwrap();
     let answer = llama.info().weights_dtype;

@@ -16,7 +16,7 @@ fn gpu<D: Device>(device: Arc<D>, dtype: Dtype, kv_dtype: Dtype) -> Gpu<D> {
 
 #[test]
 fn spans_of_decode_have_the_bits_of_their_rows() {
-    use Dtype::{Bf16, F16, F32, Fp8, Int4, Int8, K4, K5, K6, K8, Nf4};
+    use Dtype::{Bf16, F16, F32, Fp8, Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4};
     // The emulator takes its time: it has the first ones, with fewer drafts.
     let all = [
         (Bf16, Bf16),
@@ -30,6 +30,8 @@ fn spans_of_decode_have_the_bits_of_their_rows() {
         (K5, F16),
         (K6, Bf16),
         (K8, Int8),
+        (Iq4, Bf16),
+        (Uint4, F16),
     ];
     for (at, pair) in all.into_iter().enumerate() {
         let (dtype, kv_dtype) = pair;

@@ -99,9 +99,9 @@ impl<D: Device> Backend for Gpu<D> {
         Ok(())
     }
 
-    /// There are no kernels yet for iq4 and uint4.
-    fn keeps(quant: Quant) -> bool {
-        !matches!(quant, Quant::Iq4 | Quant::Uint4)
+    /// There are kernels for all formats.
+    fn keeps(_: Quant) -> bool {
+        true
     }
 
     fn settle(parts: &mut [PartSpec]) {

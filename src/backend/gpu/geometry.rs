@@ -22,7 +22,7 @@ pub(super) struct Grid {
 pub(super) fn prepares(dtype: Dtype, n_rows: u32, k: u32, room: &Room) -> bool {
     let most = match dtype {
         Dtype::F32 => return false,
-        Dtype::Nf4 | Dtype::K4 | Dtype::K5 | Dtype::K6 => 2,
+        Dtype::Nf4 | Dtype::Iq4 | Dtype::Uint4 | Dtype::K4 | Dtype::K5 | Dtype::K6 => 2,
         _ => 4,
     };
     n_rows > most || room.fits(few_shared(dtype, k, n_rows, true, GPU_FEW_TILES, room)) == 0
@@ -323,6 +323,8 @@ mod tests {
             Dtype::Fp8,
             Dtype::Int4,
             Dtype::Nf4,
+            Dtype::Iq4,
+            Dtype::Uint4,
             Dtype::K4,
             Dtype::K8,
         ];
@@ -375,6 +377,7 @@ mod tests {
             (&ROOMS[3], Dtype::K4, 8192, 2),
             (&ROOMS[3], Dtype::K4, 8448, 1),
             (&ROOMS[0], Dtype::K4, 32_768, 2),
+            (&ROOMS[0], Dtype::Uint4, 4096, 2),
             (&ROOMS[0], Dtype::Int4, 4096, 1),
         ] {
             let grid = few(dtype, [64_128, k, 1], true, 132, room);

@@ -227,8 +227,22 @@ mod tests {
     }
 
     #[test]
+    fn scales_and_zero_points_are_where_the_kernels_look() {
+        let words = [0x3c00, 0x4880, 0x2e66, 0x4700u16];
+        // A word of 32 bits has the scale in its lower half, the zero point in its upper one.
+        let both = [0x4880_3c00, 0x4700_2e66u32];
+        for (quant, want) in [
+            (Quant::Uint4, both.map(u32::to_le_bytes).concat()),
+            (Quant::Iq4, words.map(u16::to_le_bytes).concat()),
+        ] {
+            assert_eq!(scales(quant, 40, &words).unwrap(), want, "{quant:?}");
+        }
+    }
+
+    #[test]
     fn scales_of_two_levels_are_where_the_kernels_look() {
-        for quant in Quant::OF_FILES {
+        let two_levels = |quant: &Quant| k::words(*quant).is_some();
+        for quant in Quant::OF_FILES.into_iter().filter(two_levels) {
             let (cols, blocks) = (768, 3);
             let words = quant.scales(cols) / blocks;
             let stored: Vec<u16> = (0..2 * quant.scales(cols))
