@@ -172,7 +172,7 @@ macro_rules! minima {
         fn accumulate<S: Simd>(
             s: S,
             [scale, minimum]: [S::F; 2],
-            dot: [S::I; 2],
+            dot: Self::Sum<S>,
             offset: i32,
             unit: f32,
             sum: S::F,

@@ -202,7 +202,7 @@ pub fn unit(quant: Quant) -> f32 {
 pub fn top(tier: Tier, kind: RowKind, precision: Precision, quant: Quant) -> Option<f32> {
     let (pairs, coarse) = match quant {
         Quant::Int4 | Quant::K4 => (32512.0, true),
-        Quant::Uint4 | Quant::K5 | Quant::K6 => (32512.0, false),
+        Quant::K5 | Quant::K6 => (32512.0, false),
         _ => (32767.0, false),
     };
     let fast = precision == Precision::Fast;
