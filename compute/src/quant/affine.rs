@@ -52,7 +52,7 @@ impl Format {
             return &[];
         }
         match (self.bits, self.symmetric) {
-            (..=3, _) | (4, true) => &[Quant::Int4],
+            (..=3, _) | (4, true) => &[Quant::Int4, Quant::Int8],
             (4, false) => &[Quant::Uint4, Quant::Int8],
             (8, true) => &[Quant::Int8],
             _ => &[],
@@ -204,15 +204,15 @@ mod tests {
             group,
         };
         for (format, kept) in [
-            (format(4, true, Some(128)), &[Quant::Int4][..]),
+            (format(4, true, Some(128)), &[Quant::Int4, Quant::Int8][..]),
             (format(4, false, Some(128)), &[Quant::Uint4, Quant::Int8]),
-            (format(3, true, Some(32)), &[Quant::Int4]),
-            (format(2, false, Some(64)), &[Quant::Int4]),
+            (format(3, true, Some(32)), &[Quant::Int4, Quant::Int8]),
+            (format(2, false, Some(64)), &[Quant::Int4, Quant::Int8]),
             (format(8, true, Some(32)), &[Quant::Int8]),
             (format(8, false, Some(32)), &[]),
             (format(4, true, Some(48)), &[]),
             (format(4, true, None), &[]),
-            (format(4, true, Some(100)), &[Quant::Int4]),
+            (format(4, true, Some(100)), &[Quant::Int4, Quant::Int8]),
         ] {
             assert_eq!(format.kept(100), kept, "{format:?}");
         }

@@ -75,6 +75,32 @@ pub(super) fn times_scale<Q: Blocks, S: Simd>(
     values
 }
 
+/// Signed bytes, four columns of every output at a time, as the pairs of [`Blocks::int_pairs`].
+#[inline(always)]
+pub(super) fn pairs_of_bytes<S: Simd>(s: S, [a, b]: [S::I; 2]) -> [S::I; 4] {
+    [
+        s.low_bytes(a),
+        s.high_bytes(a),
+        s.low_bytes(b),
+        s.high_bytes(b),
+    ]
+}
+
+/// The same bytes as the values of [`Blocks::weights`].
+#[inline(always)]
+pub(super) fn values_of_bytes<S: Simd>(s: S, [a, b]: [S::I; 2]) -> [S::F; 8] {
+    [
+        s.byte_f32::<0>(a),
+        s.byte_f32::<1>(a),
+        s.byte_f32::<2>(a),
+        s.byte_f32::<3>(a),
+        s.byte_f32::<0>(b),
+        s.byte_f32::<1>(b),
+        s.byte_f32::<2>(b),
+        s.byte_f32::<3>(b),
+    ]
+}
+
 /// [`Quant::Int8`].
 pub struct Int8;
 /// [`Quant::Int4`].

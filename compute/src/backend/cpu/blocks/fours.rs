@@ -2,7 +2,8 @@
 
 use super::super::simd::{LANES, Lookahead, Simd};
 use super::formats::{
-    four_bits, in_lines, in_pairs, minima, multiples, scaled, shaped, sum, times_scale,
+    four_bits, in_lines, in_pairs, minima, multiples, pairs_of_bytes, scaled, shaped, sum,
+    times_scale, values_of_bytes,
 };
 use super::{Blocks, GROUP_K, LINE, Offsets, WORDS, block_len, codes_len, pair_words};
 use crate::quant::Quant;
@@ -47,29 +48,13 @@ impl Blocks for Uint4 {
     fn table_of_pairs<S: Simd>(_: S) {}
     #[inline(always)]
     fn int_pairs<S: Simd>(s: S, (): (), line: &[u16; LINE]) -> [S::I; 4] {
-        let [a, b] = s.nibbles(s.load_i16(line));
-        [
-            s.low_bytes(a),
-            s.high_bytes(a),
-            s.low_bytes(b),
-            s.high_bytes(b),
-        ]
+        pairs_of_bytes(s, s.nibbles(s.load_i16(line)))
     }
     #[inline(always)]
     fn table_of_values<S: Simd>(_: S) {}
     #[inline(always)]
     fn weights<S: Simd>(s: S, (): (), line: &[u16; LINE], scale: [S::F; 2]) -> [S::F; 8] {
-        let [a, b] = s.nibbles(s.load_i16(line));
-        let values = [
-            s.byte_f32::<0>(a),
-            s.byte_f32::<1>(a),
-            s.byte_f32::<2>(a),
-            s.byte_f32::<3>(a),
-            s.byte_f32::<0>(b),
-            s.byte_f32::<1>(b),
-            s.byte_f32::<2>(b),
-            s.byte_f32::<3>(b),
-        ];
+        let values = values_of_bytes(s, s.nibbles(s.load_i16(line)));
         times_scale::<Self, S>(s, scale, values)
     }
     const AHEAD: usize = 2;

@@ -2,8 +2,8 @@
 
 use super::super::simd::{Lookahead, Simd};
 use super::formats::{
-    byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, minima, multiples, shaped,
-    sum, times_scale,
+    byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, minima, multiples,
+    pairs_of_bytes, shaped, sum, times_scale, values_of_bytes,
 };
 use super::{
     Blocks, GROUP_K, LINE, MAX_SPANS, Offsets, WORDS, block_len, codes_len, lines_len, pair_words,
@@ -217,31 +217,15 @@ macro_rules! in_planes {
         #[inline(always)]
         fn int_pairs<S: Simd>(s: S, (): (), line: Planed<'_>) -> [S::I; 4] {
             let [a, b] = line.quads::<$bits, S>(s);
-            let [a, b] = [s.sub_bytes(a, $zero), s.sub_bytes(b, $zero)];
-            [
-                s.low_bytes(a),
-                s.high_bytes(a),
-                s.low_bytes(b),
-                s.high_bytes(b),
-            ]
+            pairs_of_bytes(s, [s.sub_bytes(a, $zero), s.sub_bytes(b, $zero)])
         }
         #[inline(always)]
         fn table_of_values<S: Simd>(_: S) {}
         #[inline(always)]
         fn weights<S: Simd>(s: S, (): (), line: Planed<'_>, scale: Self::Scale<S>) -> [S::F; 8] {
             let [a, b] = line.quads::<$bits, S>(s);
-            let [a, b] = [s.sub_bytes(a, $zero), s.sub_bytes(b, $zero)];
-            let values = [
-                s.byte_f32::<0>(a),
-                s.byte_f32::<1>(a),
-                s.byte_f32::<2>(a),
-                s.byte_f32::<3>(a),
-                s.byte_f32::<0>(b),
-                s.byte_f32::<1>(b),
-                s.byte_f32::<2>(b),
-                s.byte_f32::<3>(b),
-            ];
-            times_scale::<Self, S>(s, scale, values)
+            let quads = [s.sub_bytes(a, $zero), s.sub_bytes(b, $zero)];
+            times_scale::<Self, S>(s, scale, values_of_bytes(s, quads))
         }
     };
 }
