@@ -110,6 +110,10 @@ impl Checkpoint for Meta {
         };
         full_name(name, layer) + ".weight"
     }
+
+    fn norm_order(&self, _: &Config, _: Norm) -> RowOrder {
+        RowOrder::AsStored
+    }
 }
 
 fn full_name(name: &str, layer: Option<usize>) -> String {

@@ -78,9 +78,7 @@ pub trait Checkpoint: std::fmt::Debug {
     fn norm(&self, config: &Config, norm: Norm, layer: Option<usize>) -> String;
 
     /// How a norm's stored numbers are put into our order.
-    fn norm_order(&self, _config: &Config, _norm: Norm) -> RowOrder {
-        RowOrder::AsStored
-    }
+    fn norm_order(&self, config: &Config, norm: Norm) -> RowOrder;
 
     /// Finds a part that is stored in codes. Returns `None` if it is stored as floats.
     fn coded<'a>(

@@ -62,6 +62,31 @@ fn assert_unchanged(name: &str, dir: &TempDir) {
     assert!(got == want, "{name}");
 }
 
+/// Floats beside quantised modules are those of a checkpoint of floats, in the same order: here all
+/// of them, of a family whose q and k have norms in the order of their rows.
+#[test]
+fn norms_of_heads_are_those_of_the_floats() {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families/qwen3");
+    let dir = TempDir::new();
+    std::fs::copy(from.join(WEIGHTS), dir.path().join(WEIGHTS)).unwrap();
+    let config = std::fs::read(from.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    config[OPTIONS] = json!({"quant_method": "fp8", "ignored_layers": ["model.layers"]});
+    dir.file("config.json", config.to_string());
+    let norms = |dir: &Path| {
+        let mut control = LoadControl {
+            cancel: None,
+            progress: &mut |_| true,
+        };
+        let opened = Opened::new(dir, 300).unwrap();
+        let weights = opened.load(&Collect::default(), Some(Dtype::F32), &mut control);
+        let layers = weights.unwrap().layers.into_iter();
+        let norms = layers.map(|layer| layer.head_norms.expect("of Qwen3"));
+        norms.collect::<Vec<_>>()
+    };
+    assert!(norms(dir.path()) == norms(&from));
+}
+
 /// Takes a key out of `config.json`.
 fn take(config: &mut Value, key: &str) -> Value {
     config.as_object_mut().unwrap().remove(key).unwrap()

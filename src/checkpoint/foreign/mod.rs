@@ -31,6 +31,7 @@ use super::finite;
 use super::hugging_face::HuggingFace;
 use super::keys::Keys;
 use super::stored::{ChatTemplate, Checkpoint, Coded, Keep, StoredPart, TokenizerSource, Wanted};
+use crate::backend::RowOrder;
 use crate::file::zeros;
 use crate::format::Encoding;
 use crate::model::Config;
@@ -241,6 +242,10 @@ impl Checkpoint for Foreign {
 
     fn norm(&self, config: &Config, norm: Norm, layer: Option<usize>) -> String {
         self.floats.norm(config, norm, layer)
+    }
+
+    fn norm_order(&self, config: &Config, norm: Norm) -> RowOrder {
+        self.floats.norm_order(config, norm)
     }
 
     fn coded<'a>(
