@@ -256,6 +256,29 @@ fn headers_of_autoround() {
     }
 }
 
+/// What transformers 5 writes of fp8, with options of other families' models.
+#[test]
+fn headers_of_fp8_from_transformers() {
+    let name = "fp8-blocks";
+    let written = |scales: &str| {
+        let rewrite = |config: &mut Value| {
+            let options = config[OPTIONS].as_object_mut().unwrap();
+            let added = json!({
+                "dequantize": true, "expert_dtype": "fp8", "modules_to_convert": ["embed_tokens"],
+                "scale_fmt": scales,
+            });
+            options.extend(added.as_object().unwrap().clone());
+        };
+        changed(name, rewrite, &[])
+    };
+    assert_unchanged(name, &written("float"));
+    let dir = written("ue8m0");
+    assert_eq!(
+        sentence(load(dir.path()), dir.path()),
+        "config.json: `quantization_config.scale_fmt` is \"ue8m0\", expected \"float\""
+    );
+}
+
 /// Without the version, zero points of version 2 would be read as one more than they are.
 #[test]
 fn the_format_counts_whichever_key_names_it() {
@@ -319,6 +342,7 @@ fn scales_of_activations_and_of_the_cache_are_ignored() {
         "self_attn.k_proj.k_scale",
         "mlp.up_proj.input_scale",
         "mlp.up_proj.input_scale_ub",
+        "mlp.up_proj.activation_scale",
     ]
     .map(|name| format!("{layer}.{name}"));
     let extras: Vec<Extra<'_>> = names

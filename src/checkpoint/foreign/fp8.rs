@@ -6,7 +6,7 @@
 //! | `fp8` with `weight_block_size` | `weight_scale_inv` | `[rows / b, cols / b]`, rounded up |
 //! | `fp8` without | `weight_scale` or `weight_scale_inv` | `[]` or `[1]` |
 //!
-//! `input_scale` is not read, because activations are not quantised here.
+//! `input_scale` and `activation_scale` are not read, because activations are not quantised here.
 
 use super::scaled::Scaled;
 use super::{FLOATS, Method, options, tensor};
@@ -26,8 +26,9 @@ pub(super) struct Fp8 {
 impl Fp8 {
     pub fn new(keys: &Keys) -> Result<Fp8> {
         const BLOCK: &str = "weight_block_size";
-        options::check(keys, &[BLOCK, "fmt"])?;
+        options::check(keys, &[BLOCK, "fmt", "scale_fmt"])?;
         options::only(keys, "fmt", &json!("e4m3"))?;
+        options::only(keys, "scale_fmt", &json!("float"))?;
         Ok(Fp8 {
             block: block_size(keys, BLOCK)?,
         })

@@ -70,7 +70,12 @@ pub struct Foreign {
 }
 
 /// How names of tensors end that hold scales of activations.
-const ACTIVATION_SCALES: [&str; 3] = [".input_scale", ".input_scale_ub", ".output_scale"];
+const ACTIVATION_SCALES: [&str; 4] = [
+    ".activation_scale",
+    ".input_scale",
+    ".input_scale_ub",
+    ".output_scale",
+];
 
 /// How names of tensors end that hold scales of the KV cache.
 const CACHE_SCALES: [&str; 2] = [".k_scale", ".v_scale"];

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// These say how the weights were made, or how other programs run them. Real files are full of
 /// them. (What AutoRound says of activations comes beside `act_bits`, which [`common`] checks.)
-const NO_EFFECT: [&str; 64] = [
+const NO_EFFECT: [&str; 67] = [
     "_load_in_4bit",
     "_load_in_8bit",
     "act_data_type",
@@ -25,11 +25,13 @@ const NO_EFFECT: [&str; 64] = [
     "cache_block_outputs",
     "damp_percent",
     "dataset",
+    "dequantize",
     "do_fuse",
     "enable_minmax_tuning",
     "enable_norm_bias_tuning",
     "enable_quanted_input",
     "exllama_config",
+    "expert_dtype",
     "fuse_max_seq_len",
     "global_compression_ratio",
     "gradient_accumulate_steps",
@@ -51,6 +53,7 @@ const NO_EFFECT: [&str; 64] = [
     "model_seqlen",
     "module_name_preceding_first_block",
     "modules_in_block_to_quantize",
+    "modules_to_convert",
     "modules_to_fuse",
     "modules_to_not_convert",
     "nsamples",
