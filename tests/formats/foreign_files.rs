@@ -358,6 +358,25 @@ fn scales_of_activations_and_of_the_cache_are_ignored() {
     assert!(text.contains("q_scale"), "{text}");
 }
 
+/// bitsandbytes' scales of scales: the tensor that has the number is named, not the one whose
+/// scales it makes infinite.
+#[test]
+fn scales_of_scales_are_finite() {
+    let name = "bnb-nf4";
+    let dir = changed(name, |_| (), &[]);
+    let mut bytes = std::fs::read(dir.path().join(WEIGHTS)).unwrap();
+    let tensor = "model.layers.1.mlp.up_proj.weight.nested_absmax";
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let data = file.tensor(tensor).unwrap().data().as_ptr();
+    let at = data as usize - bytes.as_ptr() as usize;
+    bytes[at..at + 4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    dir.file(WEIGHTS, bytes);
+    assert_eq!(
+        sentence(load(dir.path()), dir.path()),
+        format!("{WEIGHTS}: tensor `{tensor}`: expected finite numbers, found inf at index 0")
+    );
+}
+
 /// A checkpoint that is loaded with these adapters merged, and its log.
 fn logged(dir: &Path, adapters: &[PathBuf]) -> (Llama, Arc<Log>) {
     let log = Arc::new(Log::new(Some(Level::Info)));

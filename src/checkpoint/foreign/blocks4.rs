@@ -43,6 +43,7 @@ impl Blocks4<'_> {
             return Ok(scales);
         };
         let (codes, outer) = (bytes(&self.absmax)?, floats(&nested.absmax)?);
+        check_finite(&nested.absmax, &outer)?;
         let mut scales = reserve::room("scales of a tensor", codes.len())?;
         for (codes, outer) in codes.chunks(nested.block).zip(outer) {
             let scale = |&code| nf4::dynamic(code) * outer + nested.offset;
