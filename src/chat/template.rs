@@ -438,7 +438,7 @@ fn of_run(fault: &Fault) -> Error {
         Kind::Evaluation => Error::invalid(
             "the dialog",
             "one that the chat template can render",
-            format!("none, line {line}: {message}"),
+            format!("refused by line {line} ({message})"),
         ),
         Kind::Cancelled => Error::Cancelled,
         _ => of_template(fault),
