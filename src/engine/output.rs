@@ -100,13 +100,20 @@ impl Output {
         }));
     }
 
-    /// Sends the end, with the text that was held back. `stats` has the numbers of tokens.
-    pub fn finish(
+    /// Sends the end, see [`Output::end`].
+    pub fn finish(&mut self, reason: FinishReason, sums: Sums, stats: RequestStats) -> Result<()> {
+        let end = self.end(reason, sums, stats)?;
+        self.call.finish(end);
+        Ok(())
+    }
+
+    /// The end, with the text that was held back. `stats` has the numbers of tokens.
+    pub fn end(
         &mut self,
         mut reason: FinishReason,
         sums: Sums,
         stats: RequestStats,
-    ) -> Result<()> {
+    ) -> Result<Finish> {
         let (text, stopped) = self.text.finish(&self.call.stops)?;
         if stopped && !matches!(reason, FinishReason::Cancelled | FinishReason::NotFinite) {
             reason = FinishReason::StopString;
@@ -118,14 +125,13 @@ impl Output {
             total_ms,
             ..stats
         };
-        self.call.finish(Finish {
+        Ok(Finish {
             index: self.index,
             reason,
             text,
             sum_logprob: sums.logprob as f32,
             score: sums.score as f32,
             stats,
-        });
-        Ok(())
+        })
     }
 }

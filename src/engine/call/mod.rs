@@ -4,6 +4,7 @@
 //! withdraws it before it begins, or it fails with the call. A thread that holds a call's
 //! lock must never take the inbox's lock ([`Shared::nudge`]).
 
+mod failing;
 mod reader;
 mod state;
 mod turn;
@@ -17,7 +18,6 @@ use super::shared::Shared;
 use super::text::Stops;
 use super::told::Told;
 use crate::backend::Adapter;
-use crate::error::Kind;
 use crate::log::Level;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
@@ -55,6 +55,8 @@ pub(super) struct Call {
 enum Item {
     Event(Event),
     Question(Box<Row>),
+    /// A sequence has failed, and the end that it has if the reader stops it before it comes here.
+    Failure(Box<(Finish, Error)>),
 }
 
 /// What a reader gets: an item of the queue, or why there is none.
@@ -287,10 +289,11 @@ impl Call {
     }
 
     /// Why a sequence that has begun must end now; `None` if it need not. It may have ended
-    /// already, if its call ended and the engine did not end it.
+    /// already, if its call ended and the engine did not end it, or have failed with its call.
     pub fn ends(&self, index: u32) -> Option<FinishReason> {
         let state = lock(&self.state);
-        if self.is_cancelled() || state.phases[index as usize] == Phase::Ended {
+        let has_ended = state.phases[index as usize] == Phase::Ended || state.has_failed(index);
+        if self.is_cancelled() || has_ended {
             Some(FinishReason::Cancelled)
         } else if state.told.is_to_end(index) {
             Some(FinishReason::Caller)
@@ -311,7 +314,7 @@ impl Call {
                     state.queue.push_back(Item::Question(row));
                     state.set_asked(index, Asked::Open);
                 }
-                Err(error) => self.fail_with(state, 0, error),
+                Err(error) => self.fail_with(state, error),
             }
         });
     }
@@ -361,58 +364,13 @@ impl Call {
     /// event and believe that it has all of them.
     fn give(&self, state: &mut State, event: Event) {
         if let Err(error) = state.push(event) {
-            self.fail_with(state, 0, error);
+            self.fail_with(state, error);
         }
     }
 
     /// Ends a sequence. Its slot is free before a reader can see the end.
     pub fn finish(&self, finish: Finish) {
         self.update(|state| self.end(state, finish));
-    }
-
-    /// Ends every sequence that has not ended. The reader gets `error` once it has read what is
-    /// queued.
-    pub fn fail(&self, error: Error) {
-        self.fail_from(0, error);
-    }
-
-    /// Fails because a sequence did.
-    pub fn fail_at(&self, index: u32, error: Error) {
-        self.fail_from(Self::fails_from(index, &error), error);
-    }
-
-    /// The first of the sequences that a failure of the sequence `index` ends.
-    ///
-    /// Several sequences may fail by what was asked of them. Which of them does so first in time
-    /// depends on drafts and on the company. The reader is told of the first in order, so those
-    /// before the one that has failed go on.
-    pub fn fails_from(index: u32, error: &Error) -> u32 {
-        match error.kind() {
-            Kind::InvalidArgument => index,
-            _ => 0,
-        }
-    }
-
-    fn fail_from(&self, first: u32, error: Error) {
-        self.update(|state| {
-            if !state.ended() {
-                self.fail_with(state, first, error);
-            }
-        });
-    }
-
-    /// Ends the sequence `first` and all behind it, unless they have failed already. Prompts begin
-    /// in order, so those that wait are behind it, if it has begun or is 0.
-    fn fail_with(&self, state: &mut State, first: u32, error: Error) {
-        if state.has_failed(first) {
-            return;
-        }
-        state.failed = Some((first, error));
-        self.free_the_waiting(state);
-        state.prompts = VecDeque::new();
-        for index in first as usize..state.phases.len() {
-            self.set_ended(state, index);
-        }
     }
 
     /// Ends the sequences that have not begun.

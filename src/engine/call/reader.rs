@@ -36,10 +36,21 @@ impl Call {
                     state.heard();
                     state.signal();
                     let asked = state.asked.get(row.index as usize);
-                    if matches!(asked, Some(Asked::Open)) && !self.is_cancelled() {
+                    let is_open = matches!(asked, Some(Asked::Open));
+                    if is_open && !state.has_failed(row.index) && !self.is_cancelled() {
                         return Ok(Taken::Question(row));
                     }
                     // The sequence has ended since, or will end.
+                    continue;
+                }
+                Some(Item::Failure(failure)) => {
+                    let (end, error) = *failure;
+                    self.fail_behind(&mut state, end.index, error);
+                    state.signal();
+                    drop(state);
+                    self.ready.notify_all();
+                    self.shared.nudge();
+                    state = lock(&self.state);
                     continue;
                 }
                 None => {}

@@ -121,7 +121,7 @@ impl State {
         self.has_caught_up();
     }
 
-    /// Replaces the end of a stopped sequence if that end is queued already.
+    /// Replaces the end of a stopped sequence, or its failure, if that is queued already.
     pub(super) fn tell_end_anew(&mut self, of: u32) {
         let Self {
             queue,
@@ -130,16 +130,23 @@ impl State {
             ..
         } = self;
         for item in queue {
-            if let Item::Event(event) = item
-                && let Event::Finish(end) = event
-                && end.index == of
-                && end.reason != FinishReason::Caller
-            {
-                let end = std::mem::replace(end, Finish::cancelled(of));
-                *queued_bytes -= bytes(&Event::Finish(end.clone()));
-                *event = Event::Finish(told.end(end));
-                *queued_bytes += bytes(event);
+            let before = match item {
+                Item::Event(event) => bytes(event),
+                _ => 0,
+            };
+            let end = match item {
+                Item::Event(Event::Finish(end)) if end.reason != FinishReason::Caller => end,
+                Item::Failure(failure) => &mut failure.0,
+                _ => continue,
+            };
+            if end.index != of {
+                continue;
             }
+            *queued_bytes -= before;
+            let end = std::mem::replace(end, Finish::cancelled(of));
+            let event = Event::Finish(told.end(end));
+            *queued_bytes += bytes(&event);
+            *item = Item::Event(event);
         }
     }
 

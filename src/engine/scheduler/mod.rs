@@ -309,26 +309,26 @@ impl Scheduler {
         for mut sequence in ended.drain(..) {
             match sequence.end.take() {
                 Some(Ok(reason)) => sequence.finish(reason),
-                Some(Err(error)) => sequence.call().fail_at(sequence.output.index, error),
+                Some(Err(error)) => sequence.fail(error),
                 None => {}
             }
         }
         self.ended = ended;
     }
 
-    /// The failure of one sequence ends its call: all of it, or what comes behind the sequence.
+    /// The failure of one sequence ends all of its call, unless the reader has to come to it first.
     fn end_failed_calls(&mut self) {
         for at in 0..self.running.len() {
             let Sequence { end, output, .. } = &self.running[at];
-            if let Some(Err(error)) = end {
+            if let Some(Err(error)) = end
+                && !Call::fails_in_order(error)
+            {
                 let (call, error) = (output.call.clone(), error.clone());
-                let from = Call::fails_from(output.index, &error);
                 let others = self
                     .running
                     .iter_mut()
                     .filter(|s| !matches!(s.end, Some(Err(_))));
-                let others = others.filter(|s| Arc::ptr_eq(s.call(), &call));
-                for other in others.filter(|s| s.output.index >= from) {
+                for other in others.filter(|s| Arc::ptr_eq(s.call(), &call)) {
                     other.end = Some(Err(error.clone()));
                 }
             }

@@ -7,7 +7,7 @@ mod beams;
 use super::branch::Branch;
 use super::call::Call;
 use super::draft::Drafts;
-use super::event::{Drafted, FinishReason, RequestStats};
+use super::event::{Drafted, Finish, FinishReason, RequestStats};
 use super::extent::Extent;
 use super::group::Group;
 use super::guide::Guide;
@@ -16,7 +16,7 @@ use super::output::{Output, Sums};
 use super::policy::Policy;
 use super::sampler::Score;
 use crate::backend::Adapter;
-use crate::{Result, Token};
+use crate::{Error, Result, Token};
 use std::iter::once;
 use std::sync::Arc;
 
@@ -240,6 +240,28 @@ impl Sequence {
         if reason == FinishReason::Length {
             self.echo(self.branch.prompt_len)?;
         }
+        let end = self.end_by(reason)?;
+        self.call().finish(end);
+        Ok(())
+    }
+
+    /// Tells the reader that the sequence has failed.
+    pub fn fail(&mut self, error: Error) {
+        if !Call::fails_in_order(&error) {
+            return self.call().fail(error);
+        }
+        let end = match self.group {
+            // The results of a search fail together, and none of them can be stopped alone.
+            Some(_) => Ok(Finish::cancelled(self.output.index)),
+            None => self.end_by(FinishReason::Caller),
+        };
+        match end {
+            Ok(end) => self.call().fail_at(end, error),
+            Err(error) => self.call().fail(error),
+        }
+    }
+
+    fn end_by(&mut self, reason: FinishReason) -> Result<Finish> {
         let stats = RequestStats {
             prompt_tokens: self.branch.prompt_len as u32,
             cached_tokens: self.cached as u32,
@@ -252,6 +274,6 @@ impl Sequence {
             logprob: self.sum_logprob,
             score: self.sum_logprob,
         };
-        self.output.finish(reason, sums, stats)
+        self.output.end(reason, sums, stats)
     }
 }

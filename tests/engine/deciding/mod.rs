@@ -4,6 +4,7 @@
 mod logits;
 
 use crate::support::*;
+use llamabi::engine::request::Bias;
 use llamabi::engine::{
     Decider, Deciders, Event, FinishReason, GenerateOptions, Next, Prompt, Question, Stream,
 };
@@ -25,22 +26,34 @@ fn decided<'a>(
         ask_logits: changes.is_some(),
         ..options
     };
-    let n = prompts.len() * options.num_return_sequences;
-    let mut decider = Decider::new(&prompts, &options, stops.is_some()).unwrap();
-    let mut deciders = Deciders {
+    let deciders = Deciders {
         on_stop: stops,
         on_logits: changes,
     };
+    decided_after(host, prompts, options, deciders, |_| {}).unwrap()
+}
+
+/// The same, read when `meanwhile` has returned; or why the call has failed.
+fn decided_after(
+    host: &Host,
+    prompts: Vec<Prompt>,
+    options: GenerateOptions,
+    mut deciders: Deciders<'_>,
+    meanwhile: impl Fn(&Host),
+) -> Result<(Vec<Output>, bool), Error> {
+    let n = prompts.len() * options.num_return_sequences;
+    let mut decider = Decider::new(&prompts, &options, deciders.on_stop.is_some()).unwrap();
     let stream = host.submit(prompts, options).unwrap();
+    meanwhile(host);
     let mut outputs = vec![Output::default(); n];
     loop {
         let wait = Some(PATIENCE);
-        match decider.next(&stream, wait, &mut deciders).unwrap() {
+        match decider.next(&stream, wait, &mut deciders)? {
             Next::Event(event) => add(&mut outputs, event),
             Next::Question(_) | Next::Timeout => panic!("nothing within {PATIENCE:?}"),
             end => {
                 assert!(outputs.iter().all(|out| out.finish.is_some()));
-                return (outputs, end == Next::Cancelled);
+                return Ok((outputs, end == Next::Cancelled));
             }
         }
     }
@@ -201,6 +214,78 @@ fn what_the_engine_made_meanwhile_is_dropped() {
     let error = stream.stop(1).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
     host.assert_empty();
+}
+
+/// A sequence that the reader ends has not failed behind that, however far the engine is; nor have
+/// those behind it in the call.
+#[test]
+fn what_fails_behind_its_end_has_not_failed() {
+    let options = GenerateOptions {
+        logit_bias: vec![Bias {
+            token: 5,
+            bias: f32::NEG_INFINITY,
+        }],
+        ..length(20)
+    };
+    // How many tokens each of three sequences may have, and which of them has none left first.
+    let cases = [
+        ([3, 4, 5], None),
+        ([1, 5, 2], None),
+        ([3, 9, 3], Some(1)),
+        ([9, 3, 9], Some(0)),
+        ([3, 3, 9], Some(2)),
+    ];
+    for (lengths, fails) in cases {
+        for (samples, ahead, late) in (0..8).map(|i| (1 + i % 2 * 2, i & 2 > 0, i & 4 > 0)) {
+            // Of the sixth token that is generated only the banned one is possible.
+            // The last of three prompts waits for a slot.
+            let setup = Setup {
+                max_batch_size: samples.max(2),
+                ..Setup::default()
+            };
+            let (host, _) = setup.start_ahead(ahead, |history, logits| {
+                let prompt = history.iter().filter(|(token, _)| *token < 5).count();
+                logits.fill(f32::NAN);
+                logits[if history.len() < prompt + 5 { 6 } else { 5 }] = 1.0;
+            });
+            let prompts = match samples {
+                1 => vec![prompt("a"), prompt("ab"), prompt("aba")],
+                _ => vec![prompt("ab")],
+            };
+            let options = GenerateOptions {
+                num_return_sequences: samples,
+                ..options.clone()
+            };
+            let mut stops = |index: u32, tokens: &[Token], n_prompt: usize| {
+                tokens.len() - n_prompt >= lengths[index as usize]
+            };
+            let deciders = Deciders {
+                on_stop: Some(&mut stops),
+                on_logits: None,
+            };
+            let what = format!("{lengths:?}, {samples}, {ahead}, {late}");
+            let got = decided_after(&host, prompts, options, deciders, |host| {
+                if late {
+                    until(host, "all is made", |host| {
+                        host.engine.timings().running == 0
+                    });
+                }
+            });
+            match (fails, got) {
+                (None, Ok((outputs, false))) => {
+                    let ends = outputs.iter().map(|out| (out.tokens.len(), out.reason()));
+                    let want = lengths.map(|n| (n, FinishReason::Caller));
+                    assert_eq!(ends.collect::<Vec<_>>(), want, "{what}");
+                }
+                (Some(index), Err(error)) => {
+                    let named = format!("sequence {index}, token position ");
+                    assert!(error.to_string().starts_with(&named), "{what}: {error}");
+                }
+                (_, got) => panic!("{what}: {got:?}"),
+            }
+            host.assert_empty();
+        }
+    }
 }
 
 #[test]
