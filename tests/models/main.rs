@@ -21,6 +21,7 @@ mod grammar;
 mod grammar_masks;
 mod invariance;
 mod llama3;
+mod many_streams;
 mod medusa;
 #[path = "../support/medusa_cases.rs"]
 mod medusa_cases;
