@@ -27,6 +27,7 @@ macro_rules! on {
 
 for_each_check!(on portable);
 for_each_check!(on avx2);
+for_each_check!(on avx2vnni);
 for_each_check!(on avx512);
 for_each_check!(on avx512bf16);
 for_each_check!(on amx);

@@ -2,20 +2,30 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::amx::Amx;
-use super::simd::{Kernel, Simd, portable::Portable};
 #[cfg(target_arch = "x86_64")]
-use super::simd::{avx2::Avx2, avx512::Avx512};
+use super::simd::avx512::Avx512;
+use super::simd::{Kernel, Simd, portable::Portable};
 use crate::{Error, Result};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::__cpuid;
 #[cfg(target_arch = "x86_64")]
 use std::sync::LazyLock;
 
+#[cfg(target_arch = "x86_64")]
+pub use super::simd::avx2::Avx2;
+
 /// Forces a tier: one of [`TIERS`]. For tests; a tier that the processor lacks is an error.
 pub const TIER_VARIABLE: &str = "LLAMABI_CPU_TIER";
 
 /// The names of all tiers.
-pub const TIERS: [&str; 5] = ["portable", "avx2", "avx512", "avx512bf16", "amx"];
+pub const TIERS: [&str; 6] = [
+    "portable",
+    "avx2",
+    "avx2vnni",
+    "avx512",
+    "avx512bf16",
+    "amx",
+];
 
 /// An instruction set that was found on this processor.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +35,9 @@ pub enum Tier {
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    /// AVX2 with AVX-VNNI: what processors of Intel have that lack AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    Avx2Vnni(Avx2<1>),
     /// AVX-512 F, BW, VL and DQ.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
@@ -78,7 +91,7 @@ impl Tier {
                 return Self::tiles(s).or_else(bf16).unwrap_or(Tier::Avx512(s));
             }
             if let Some(s) = Avx2::detect() {
-                return Tier::Avx2(s);
+                return s.vnni().map_or(Tier::Avx2(s), Tier::Avx2Vnni);
             }
         }
         Tier::Portable(Portable)
@@ -87,19 +100,22 @@ impl Tier {
     /// The tier of this name.
     pub fn named(name: &str) -> Result<Tier> {
         #[cfg(target_arch = "x86_64")]
-        let (avx2, avx512, bf16, amx) = {
+        let (avx2, vnni, avx512, bf16, amx) = {
             let (avx2, avx512) = (Avx2::detect(), Avx512::detect());
+            let vnni = avx2.and_then(Avx2::vnni).map(Tier::Avx2Vnni);
             let bf16 = avx512.and_then(Avx512::bf16).map(Tier::Avx512Bf16);
             // Tiles are requested only if they are wanted, because the permission holds for the
             // whole process.
             let amx = avx512.filter(|_| name == "amx").and_then(Self::tiles);
-            (avx2.map(Tier::Avx2), avx512.map(Tier::Avx512), bf16, amx)
+            let (avx2, avx512) = (avx2.map(Tier::Avx2), avx512.map(Tier::Avx512));
+            (avx2, vnni, avx512, bf16, amx)
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let (avx2, avx512, bf16, amx) = (None, None, None, None);
+        let (avx2, vnni, avx512, bf16, amx) = (None, None, None, None, None);
         match name {
             "portable" => Ok(Tier::Portable(Portable)),
             "avx2" => avx2.ok_or("AVX2, FMA and F16C"),
+            "avx2vnni" => vnni.ok_or("AVX2 with AVX-VNNI"),
             "avx512" => avx512.ok_or("AVX-512 F, BW, VL and DQ"),
             "avx512bf16" => bf16.ok_or("AVX-512 with VNNI and BF16"),
             "amx" => {
@@ -108,7 +124,7 @@ impl Tier {
             _ => {
                 return Err(Error::invalid(
                     TIER_VARIABLE,
-                    "portable, avx2, avx512, avx512bf16 or amx",
+                    "portable, avx2, avx2vnni, avx512, avx512bf16 or amx",
                     name,
                 ));
             }
@@ -135,6 +151,8 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2(_) => "AVX2",
             #[cfg(target_arch = "x86_64")]
+            Tier::Avx2Vnni(_) => "AVX2 with VNNI",
+            #[cfg(target_arch = "x86_64")]
             Tier::Avx512(_) => "AVX-512",
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512Bf16(_) => "AVX-512 with BF16",
@@ -151,6 +169,8 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2(s) => s.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
+            Tier::Avx2Vnni(s) => s.base().vectorize(kernel),
+            #[cfg(target_arch = "x86_64")]
             Tier::Avx512(s) => s.vectorize(kernel),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512Bf16(s) | Tier::Amx(s, _) => s.base().vectorize(kernel),
@@ -161,11 +181,10 @@ impl Tier {
     /// it.
     #[inline]
     pub fn run_integers<K: Kernel>(self, kernel: K) -> K::Output {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(s) = self.vnni() {
-            return s.vectorize(kernel);
+        match self.has_bytes() {
+            true => self.run_bytes(kernel),
+            false => self.run(kernel),
         }
-        self.run(kernel)
     }
 
     /// Runs a kernel that multiplies bytes. It is compiled for VNNI alone.
@@ -175,9 +194,10 @@ impl Tier {
     #[inline]
     pub fn run_bytes<K: Kernel>(self, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
-        match self.vnni() {
-            Some(s) => return s.vectorize(kernel),
-            None => drop(kernel),
+        match (self, self.vnni()) {
+            (Tier::Avx2Vnni(s), _) => return s.vectorize(kernel),
+            (_, Some(s)) => return s.vectorize(kernel),
+            _ => drop(kernel),
         }
         unreachable!("the tier {} has no products of bytes", self.name())
     }
@@ -196,6 +216,7 @@ impl Tier {
         }
     }
 
+    /// VNNI of AVX-512.
     #[cfg(target_arch = "x86_64")]
     fn vnni(self) -> Option<Avx512<1>> {
         match self {
@@ -224,7 +245,7 @@ impl Tier {
         match self {
             Tier::Portable(_) => Portable::REGISTERS,
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2(_) => Avx2::REGISTERS,
+            Tier::Avx2(_) | Tier::Avx2Vnni(_) => Avx2::<0>::REGISTERS,
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(_) | Tier::Avx512Bf16(_) | Tier::Amx(..) => Avx512::<0>::REGISTERS,
         }
@@ -236,11 +257,10 @@ impl Tier {
         !matches!(self, Tier::Portable(_))
     }
 
-    /// Whether the tier multiplies bytes, four at a time, faster than pairs of int16: VNNI of
-    /// AVX-512.
+    /// Whether the tier multiplies bytes, four at a time, faster than pairs of int16: VNNI.
     pub fn has_bytes(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.vnni().is_some();
+        return matches!(self, Tier::Avx2Vnni(_)) || self.vnni().is_some();
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
@@ -289,7 +309,7 @@ mod tests {
         let error = Tier::named("avx1024").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "LLAMABI_CPU_TIER is avx1024, must be portable, avx2, avx512, avx512bf16 or amx"
+            "LLAMABI_CPU_TIER is avx1024, must be portable, avx2, avx2vnni, avx512, avx512bf16 or amx"
         );
         assert_eq!(Tier::named("portable").unwrap().name(), "portable");
     }
@@ -300,6 +320,8 @@ mod tests {
         let has = |t| Tier::named(t).is_ok();
         assert_eq!(has("avx512"), Avx512::detect().is_some());
         assert_eq!(has("avx2"), Avx2::detect().is_some());
+        let vnni = Avx2::detect().and_then(Avx2::vnni);
+        assert_eq!(has("avx2vnni"), vnni.is_some());
         let tiles = Avx512::detect().and_then(Tier::tiles);
         assert_eq!(has("amx"), tiles.is_some());
         let bf16 = Avx512::detect().and_then(Avx512::bf16);

@@ -161,6 +161,8 @@ mod scalar;
 mod sizes;
 mod steps;
 
+pub use quantised::some_quantised_products_match;
+
 /// Calls a macro with what follows its name, a colon, and the names of all checks.
 #[macro_export]
 macro_rules! for_each_check {

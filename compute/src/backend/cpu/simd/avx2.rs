@@ -1,4 +1,5 @@
-//! AVX2, FMA and F16C: a vector is two ymm registers.
+//! AVX2, FMA and F16C: a vector is two ymm registers. AVX2 with AVX-VNNI has a type of its own, for
+//! kernels that multiply integers.
 
 #![allow(unsafe_code)]
 
@@ -6,9 +7,9 @@ use super::{Kernel, LANES, Lookahead, Simd};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// The proof that this processor has AVX2, FMA and F16C.
+/// The proof that this processor has AVX2, FMA and F16C. `LEVEL` 1 adds AVX-VNNI.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx2(());
+pub struct Avx2<const LEVEL: u8 = 0>(());
 
 impl Avx2 {
     /// `Some` where the processor and the operating system have the instructions.
@@ -17,6 +18,27 @@ impl Avx2 {
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c"))
         .then_some(Self(()))
+    }
+
+    /// `Some` if there is AVX-VNNI too.
+    pub fn vnni(self) -> Option<Avx2<1>> {
+        is_x86_feature_detected!("avxvnni").then_some(Avx2(()))
+    }
+}
+
+impl Avx2<1> {
+    /// Without AVX-VNNI.
+    pub fn base(self) -> Avx2 {
+        Avx2(())
+    }
+
+    /// For a test that does itself what the instructions do (tests/vex_vnni.rs).
+    ///
+    /// # Safety
+    /// Whoever executes an instruction that the processor lacks has to handle the signal.
+    #[doc(hidden)]
+    pub unsafe fn presumed() -> Self {
+        Avx2(())
     }
 }
 
@@ -85,20 +107,57 @@ unsafe fn round_bf16(a: __m256) -> __m256i {
     }
 }
 
+/// `vpdpwssd`, as AVX-VNNI encodes it. In a chain, the compiler would split the intrinsic into a
+/// multiplication and an addition, which saves latency; but here throughput counts.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn dot(mut acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the instruction exists, and it reads and writes these registers only.
+    unsafe {
+        asm!("{{vex}} vpdpwssd {0}, {1}, {2}", inout(ymm_reg) acc, in(ymm_reg) a, in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    acc
+}
+
+/// `vpdpbusd`, for the same reason as [`dot`].
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn dot_bytes(mut acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: as in `dot`.
+    unsafe {
+        asm!("{{vex}} vpdpbusd {0}, {1}, {2}", inout(ymm_reg) acc, in(ymm_reg) a, in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    acc
+}
+
 // SAFETY of every block below: `self` exists, so `Avx2::detect` found the instructions; loads and
 // stores are unaligned ones that stay within references to arrays of the full width.
-impl Simd for Avx2 {
+impl<const LEVEL: u8> Simd for Avx2<LEVEL> {
     type F = F2;
     const REGISTERS: usize = 8;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
-            kernel.run(s)
+        macro_rules! inner {
+            ($name:ident, $features:literal) => {
+                #[target_feature(enable = "avx2,fma,f16c")]
+                #[target_feature(enable = $features)]
+                fn $name<const LEVEL: u8, K: Kernel>(s: Avx2<LEVEL>, kernel: K) -> K::Output {
+                    kernel.run(s)
+                }
+            };
         }
+        inner!(base, "avx2");
+        inner!(vnni, "avxvnni");
         // SAFETY: `self` is the proof.
-        unsafe { inner(self, kernel) }
+        unsafe {
+            match LEVEL {
+                0 => base(self, kernel),
+                _ => vnni(self, kernel),
+            }
+        }
     }
     #[inline(always)]
     fn splat(self, x: f32) -> F2 {
@@ -316,9 +375,12 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot_i16(self, acc: I2, a: I2, b: I2) -> I2 {
-        let products = self.mul_i16(a, b);
-        // SAFETY: see the impl.
+        // SAFETY: see the impl; the level is the proof of AVX-VNNI.
         unsafe {
+            if LEVEL >= 1 {
+                return I2(dot(acc.0, a.0, b.0), dot(acc.1, a.1, b.1));
+            }
+            let products = self.mul_i16(a, b);
             I2(
                 _mm256_add_epi32(acc.0, products.0),
                 _mm256_add_epi32(acc.1, products.1),
@@ -335,9 +397,12 @@ impl Simd for Avx2 {
             [I2(lower(a.0), lower(a.1)), I2(upper(a.0), upper(a.1))]
         }
     }
-    /// Each i16 holds sums of two products: eight sums of at most 2 * 15 * 128 fit.
+    /// Without VNNI, every i16 holds sums of two products: eight sums of at most 2 * 15 * 128 fit.
     #[inline(always)]
     fn dot_nibbles(self, acc: I2, a: I2, b: I2) -> I2 {
+        if LEVEL >= 1 {
+            return self.dot_bytes(acc, a, b);
+        }
         // SAFETY: see the impl.
         unsafe {
             I2(
@@ -348,6 +413,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn sum_nibbles(self, high: I2, low: I2, offset: i32) -> I2 {
+        if LEVEL >= 1 {
+            return self.sum_bytes(high, low, offset);
+        }
         // SAFETY: see the impl.
         unsafe {
             let one = _mm256_set1_epi16(1);
@@ -386,9 +454,33 @@ impl Simd for Avx2 {
             I2(_mm256_sub_epi8(a.0, n), _mm256_sub_epi8(a.1, n))
         }
     }
-    /// Each i16 holds sums of four products: at most 4 * 63 * 128, which fits.
+    #[inline(always)]
+    fn unsigned_bytes(self, a: I2) -> I2 {
+        self.sub_bytes(a, -128)
+    }
+    #[inline(always)]
+    fn look_up_bytes(self, table: &[u8; 16], a: I2) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            I2(
+                _mm256_shuffle_epi8(table, a.0),
+                _mm256_shuffle_epi8(table, a.1),
+            )
+        }
+    }
+    #[inline(always)]
+    fn dot_bytes(self, acc: I2, a: I2, b: I2) -> I2 {
+        assert!(LEVEL >= 1, "products of bytes without VNNI");
+        // SAFETY: see the impl; the level is the proof of AVX-VNNI.
+        unsafe { I2(dot_bytes(acc.0, a.0, b.0), dot_bytes(acc.1, a.1, b.1)) }
+    }
+    /// Without VNNI, every i16 holds sums of four products: at most 4 * 63 * 128, which fits.
     #[inline(always)]
     fn dot_codes(self, acc: I2, a: [I2; 2], b: [I2; 2]) -> I2 {
+        if LEVEL >= 1 {
+            return self.dot_bytes(self.dot_bytes(acc, a[0], b[0]), a[1], b[1]);
+        }
         let zero = self.splat_i32(0);
         let sums = self.dot_nibbles(self.dot_nibbles(zero, a[0], b[0]), a[1], b[1]);
         self.dot_i16(acc, sums, self.splat_i32(0x0001_0001))
