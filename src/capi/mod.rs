@@ -11,6 +11,7 @@
 //! | `guard.rs` | what surrounds each export: panics, `llama_error`, log lines |
 //! | `callback.rs` | whether a thread is inside a callback |
 //! | `layout.rs` | `struct_size`: what is read of a caller's struct and written to it |
+//! | `layout/fields.rs` | the fields of each of those structs, in order |
 //! | `args.rs` | pointers and lengths to slices and text |
 //! | `table.rs` | the live objects: what an opaque pointer means, or that it means nothing |
 //! | `object.rs`, `cells.rs` | what is behind `llama_t`, and behind cancel flags |

@@ -10,6 +10,7 @@ mod checkpoints;
 #[path = "../support/common.rs"]
 mod common;
 mod cuda;
+mod cuda_graphs;
 mod cuda_launches;
 mod cuda_library;
 mod cuda_ranks;
@@ -26,7 +27,7 @@ mod mixed;
 mod models;
 mod pages;
 mod quantised;
-#[path = "../support/reference_cases.rs"]
+#[path = "../support/reference_cases/mod.rs"]
 mod reference_cases;
 mod sampling;
 #[path = "../support/small_model.rs"]

@@ -2,7 +2,7 @@
 parity.py device|reference|fp8|tiles|quantised|short|soak|captured.
 
 device: what the machine has, and that the library runs on it.
-reference: every case of tests/data/reference that tests/support/reference_cases.rs has a test for, with its
+reference: every case of tests/data/reference that tests/support/reference_cases has a test for, with its
     tolerances; every format of weights and cache against the CPU backend; batch invariance, to the
     last bit.
 fp8: the same for fp8. The CPU has no fp8, so it gets weights that are rounded before, and its cache

@@ -27,7 +27,7 @@ mod medusa;
 mod medusa_cases;
 mod ranks;
 mod reference;
-#[path = "../support/reference_cases.rs"]
+#[path = "../support/reference_cases/mod.rs"]
 mod reference_cases;
 mod samples;
 mod schema_suite;

@@ -6,6 +6,7 @@
 mod ahead;
 mod memory;
 mod ranks;
+mod ranks_failing;
 
 use crate::common::{Failure, Model, greedy, reference};
 use crate::emu::real::real;

@@ -4,12 +4,18 @@
 //! log probabilities 1e-3, greedy tokens equal (the smallest recorded gap between the two most
 //! likely logits is 0.004, twenty times the logit tolerance of these models).
 
+mod families;
+mod strategies;
+
 use crate::common::*;
 use llamabi::capi::*;
 use llamabi::{BuildOptions, Dtype};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+pub use families::*;
+pub use strategies::*;
 
 const MODELS: [&str; 3] = ["mha-f32", "gqa-bf16", "gqa-f16-mp2"];
 pub const LOGPROB_TOLERANCE: f32 = 1e-3;
@@ -326,146 +332,6 @@ pub fn variants(place: &Place) {
         let result = model.one(&tokens(&case["greedy_prompt"]), &greedy(want.len() as u32));
         assert_eq!(result.tokens, want, "{name}");
     }
-}
-
-/// A tiny model of every family and RoPE type, against transformers (tests/data/families/make.py).
-pub fn families(place: &Place) {
-    let root = reference("../families");
-    let tokenizer = root.join("tokenizer.model");
-    let mut refused = Vec::new();
-    for (name, model) in json(&root.join("cases.json")).as_object().unwrap() {
-        let dir = root.join(model["dir"].as_str().unwrap_or(name));
-        // One model has another's weights, under an older configuration.
-        let copied = model["weights"].as_str().map(|weights| {
-            let to = std::env::temp_dir().join(format!("llamabi-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&to).unwrap();
-            std::fs::copy(dir.join("config.json"), to.join("config.json")).unwrap();
-            let weights = root.join(weights).join("model.safetensors");
-            std::fs::copy(weights, to.join("model.safetensors")).unwrap();
-            to
-        });
-        let mut options = f32_options();
-        options.max_seq_len = model["max_seq_len"].as_u64().unwrap() as usize;
-        for weights_dtype in [Some(Dtype::F32), None] {
-            options.weights_dtype = weights_dtype;
-            let opened = (place.open)(copied.as_ref().unwrap_or(&dir), Some(&tokenizer), &options);
-            let opened = match opened {
-                Err((LLAMA_E_UNSUPPORTED, message)) if place.refused.contains(&&name[..]) => {
-                    assert!(message.contains("kernels"), "{name}: {message}");
-                    refused.push(name.clone());
-                    continue;
-                }
-                opened => opened.unwrap_or_else(|e| panic!("{name}: {e:?}")),
-            };
-            for case in model["cases"].as_array().unwrap() {
-                let tolerance = match weights_dtype {
-                    Some(_) => [LOGPROB_TOLERANCE; 2],
-                    None => ["families", "answers of families"]
-                        .map(|what| (place.as_stored)(&opened, what)),
-                };
-                assert_family_case(&opened, case, tolerance, name);
-                if weights_dtype.is_some() {
-                    assert_family_greedy(&opened, case, name);
-                }
-            }
-        }
-        if let Some(dir) = copied {
-            std::fs::remove_dir_all(dir).unwrap();
-        }
-    }
-    refused.sort();
-    refused.dedup();
-    assert_eq!(refused, place.refused, "refused");
-}
-
-/// With a tolerance for the log probabilities of the prompt, and one for those of the answer.
-pub fn assert_family_case(model: &Model, case: &Value, tolerance: [f32; 2], name: &str) {
-    let (prompt, want) = (tokens(&case["prompt"]), tokens(&case["tokens"]));
-    let what = format!("{name}, {} tokens", prompt.len());
-    // The reference's tokens, forced by echoing them: nothing comes before the first.
-    let forced = [prompt.clone(), want.clone()].concat();
-    let mut echo = greedy(0);
-    echo.flags |= LLAMA_GEN_ECHO;
-    let got = model.one(&forced, &echo).logprobs;
-    let (of_prompt, of_answer) = got.split_at(prompt.len());
-    let logprobs = floats(&case["prompt_logprobs"]);
-    assert_close(&of_prompt[1..], &logprobs[1..], tolerance[0], &what);
-    assert_close(of_answer, &floats(&case["logprobs"]), tolerance[1], &what);
-}
-
-pub fn assert_family_greedy(model: &Model, case: &Value, name: &str) {
-    let (prompt, want) = (tokens(&case["prompt"]), tokens(&case["tokens"]));
-    let what = format!("{name}, {} tokens", prompt.len());
-    if case.get("last_logits").is_some() {
-        assert_logits(model, &prompt, &floats(&case["last_logits"]), &what);
-    }
-    let mut options = greedy(want.len() as u32);
-    options.flags |= LLAMA_GEN_IGNORE_EOS;
-    assert_eq!(model.one(&prompt, &options).tokens, want, "{what}");
-}
-
-pub fn greedy_strategies(place: &Place) {
-    let strategies = json(&reference("strategies.json"));
-    let mut seen = 0;
-    for case in strategies
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|c| c["strategy"] == "greedy")
-    {
-        let dir = format!("{}/hf", case["model"].as_str().unwrap());
-        let model = place.model(&dir, None, &f32_options());
-        let mut options = greedy(case["max_gen_len"].as_u64().unwrap() as u32);
-        if let Some(penalty) = case.get("repetition_penalty").and_then(Value::as_f64) {
-            options.repetition_penalty = penalty as f32;
-        }
-        assert_eq!(
-            model.one(&tokens(&case["prompt"]), &options).tokens,
-            tokens(&case["tokens"])
-        );
-        seen += 1;
-    }
-    assert_eq!(seen, 8);
-}
-
-/// The tokens of a case's sequences.
-pub fn sequences(case: &Value) -> Vec<Vec<i32>> {
-    let all = case["sequences"].as_array().unwrap();
-    all.iter().map(tokens).collect()
-}
-
-pub fn beam_strategies(place: &Place) {
-    let strategies = json(&reference("strategies.json"));
-    let mut seen = 0;
-    for case in strategies.as_array().unwrap() {
-        if case["strategy"] != "beam" {
-            continue;
-        }
-        let dir = format!("{}/hf", case["model"].as_str().unwrap());
-        let model = place.model(&dir, None, &f32_options());
-        let mut options = greedy(case["max_gen_len"].as_u64().unwrap() as u32);
-        options.num_beams = case["num_beams"].as_u64().unwrap() as u32;
-        options.num_return_sequences = options.num_beams;
-        options.length_penalty = case["length_penalty"].as_f64().unwrap() as f32;
-        options.early_stopping = match case["early_stopping"].as_bool().unwrap() {
-            true => LLAMA_EARLY_TRUE,
-            false => LLAMA_EARLY_FALSE,
-        };
-        let got = model
-            .generate(&[tokens(&case["prompt"])], &options)
-            .unwrap();
-        let scores: Vec<f32> = got.iter().map(|sequence| sequence.score).collect();
-        let found: Vec<_> = got.into_iter().map(|sequence| sequence.tokens).collect();
-        assert_eq!(found, sequences(case), "{case}");
-        assert_close(
-            &scores,
-            &floats(&case["scores"]),
-            LOGPROB_TOLERANCE,
-            &case.to_string(),
-        );
-        seen += 1;
-    }
-    assert_eq!(seen, 16);
 }
 
 /// Weights and cache as stored, forced along the reference's tokens.
