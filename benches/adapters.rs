@@ -25,11 +25,8 @@ fn main() {
         [dir, rounds] => (dir, rounds.parse().expect("a number of rounds")),
         _ => return println!("usage: cargo bench --bench adapters -- <directory> [rounds]"),
     };
-    let dtype = std::env::var("BENCH_DTYPE").ok().map(|name| {
-        let known = [Dtype::Bf16, Dtype::F16, Dtype::Int8, Dtype::Int4, Dtype::K4];
-        let found = known.into_iter().find(|dtype| dtype.name() == name);
-        found.expect("BENCH_DTYPE is a dtype")
-    });
+    let dtype = std::env::var("BENCH_DTYPE").ok();
+    let dtype = dtype.map(|name| Dtype::named(&name).expect("BENCH_DTYPE is a dtype"));
     let options = BuildOptions {
         max_seq_len: 256,
         max_batch_size: N,

@@ -239,14 +239,7 @@ fn runner(shape: Shape, dtype: Dtype, threads: usize) -> Box<dyn Run> {
 fn main() {
     let (model, shape) = named("BENCH_MODEL", "1b");
     let weights = variable("BENCH_DTYPE", "bf16");
-    let all = [
-        Dtype::F32,
-        Dtype::F16,
-        Dtype::Bf16,
-        Dtype::Int8,
-        Dtype::Int4,
-    ];
-    let dtype = all.into_iter().find(|dtype| dtype.name() == weights);
+    let dtype = Dtype::named(&weights);
     let dtype = dtype.unwrap_or_else(|| panic!("BENCH_DTYPE={weights}: no such format"));
     let only = variable("BENCH_ONLY", "");
     let wanted = |name: &str| only.is_empty() || only.split(' ').any(|word| name.contains(word));

@@ -28,11 +28,8 @@ fn main() {
         None => default,
     };
     let (streams, prompt, seconds) = (number(1, 32), number(2, 2000), number(3, 15));
-    let dtype = std::env::var("BENCH_DTYPE").ok().map(|name| {
-        let known = [Dtype::Bf16, Dtype::F16, Dtype::Int8, Dtype::Int4];
-        let found = known.into_iter().find(|dtype| dtype.name() == name);
-        found.expect("BENCH_DTYPE is a dtype")
-    });
+    let dtype = std::env::var("BENCH_DTYPE").ok();
+    let dtype = dtype.map(|name| Dtype::named(&name).expect("BENCH_DTYPE is a dtype"));
     println!("{streams} streams, every second a prompt of {prompt} tokens, {seconds} s each");
     println!("                      between tokens, ms                 to the first token, ms");
     println!("max_step_ms           median     99 %  longest  ratio    median  longest  prompts");

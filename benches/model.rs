@@ -103,7 +103,7 @@ fn quantise(cpu: &Cpu, source: &[u8], rows: usize, cols: usize, quant: Quant) ->
         .map(|&b: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16))
         .collect();
     let mut codes = vec![0; rows * quant.code_bytes(cols)];
-    if Quant::OF_FILES.contains(&quant) {
+    if quant.is_of_files() {
         // Nobody makes these. Their speed does not depend on the numbers.
         for (code, byte) in codes.iter_mut().zip(source.iter().cycle()) {
             *code = *byte;

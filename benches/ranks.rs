@@ -35,8 +35,7 @@ fn main() {
     let ranks = nodes.len();
     let build = |devices: Vec<usize>, n_threads: usize| {
         let asked = std::env::var("BENCH_DTYPE").unwrap_or_default();
-        let mut known = Dtype::ALL.into_iter();
-        let weights_dtype = known.find(|dtype| dtype.name() == asked);
+        let weights_dtype = Dtype::named(&asked);
         assert!(
             asked.is_empty() || weights_dtype.is_some(),
             "BENCH_DTYPE={asked}: no such format"

@@ -247,9 +247,7 @@ fn unknown(name: &str, n: i32, known: &str) -> Failure {
 }
 
 fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
-    let known = Dtype::ALL
-        .into_iter()
-        .find(|&dtype| dtype_number(dtype) == n);
+    let known = Dtype::ALL.into_iter().find(|dtype| dtype.number() == n);
     match known {
         Some(dtype) if name.ends_with("kv_dtype") && !dtype.is_of_cache() => Err(Failure::new(
             LLAMA_E_UNSUPPORTED,
@@ -258,25 +256,6 @@ fn dtype(name: &str, n: i32) -> Outcome<Option<Dtype>> {
         Some(dtype) => Ok(Some(dtype)),
         None if n == LLAMA_DTYPE_AUTO => Ok(None),
         None => Err(unknown(name, n, "LLAMA_DTYPE_*")),
-    }
-}
-
-/// Returns the `LLAMA_DTYPE_*` of a dtype.
-pub(super) fn dtype_number(dtype: Dtype) -> i32 {
-    match dtype {
-        Dtype::F32 => LLAMA_DTYPE_F32,
-        Dtype::F16 => LLAMA_DTYPE_F16,
-        Dtype::Bf16 => LLAMA_DTYPE_BF16,
-        Dtype::Int8 => LLAMA_DTYPE_INT8,
-        Dtype::Int4 => LLAMA_DTYPE_INT4,
-        Dtype::Nf4 => LLAMA_DTYPE_NF4,
-        Dtype::Fp8 => LLAMA_DTYPE_FP8,
-        Dtype::K4 => LLAMA_DTYPE_K4,
-        Dtype::K8 => LLAMA_DTYPE_K8,
-        Dtype::K5 => LLAMA_DTYPE_K5,
-        Dtype::K6 => LLAMA_DTYPE_K6,
-        Dtype::Iq4 => LLAMA_DTYPE_IQ4,
-        Dtype::Uint4 => LLAMA_DTYPE_UINT4,
     }
 }
 

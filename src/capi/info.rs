@@ -1,7 +1,6 @@
 //! `llama_get_info`, `llama_get_timings`.
 #![allow(unsafe_code)]
 
-use super::building::dtype_number;
 use super::layout;
 use super::types::*;
 use std::ffi::c_char;
@@ -44,8 +43,8 @@ pub unsafe extern "C" fn llama_get_info(
             eos_id: info.eos_ids.first().copied().unwrap_or(-1),
             pad_id: tokenizer.pad_id(),
             device: info.device as i32,
-            weights_dtype: dtype_number(info.weights_dtype),
-            kv_dtype: dtype_number(info.kv_dtype),
+            weights_dtype: info.weights_dtype.number(),
+            kv_dtype: info.kv_dtype.number(),
             weight_bytes: info.weight_bytes,
             kv_bytes: info.kv_bytes,
             device_name: c_text(&info.device_name),

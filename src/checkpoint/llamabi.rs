@@ -94,7 +94,7 @@ pub(super) fn format(keys: &Keys) -> Result<Option<Quant>> {
     if let Some(key) = inner.names().find(|key| !known.contains(key)) {
         return Err(inner.wrong(key, format!("no such key beside {}", known.join(" and "))));
     }
-    let names = Quant::ALL.map(|quant| quant.dtype().name());
+    let names = Quant::OURS.map(|quant| quant.dtype().name());
     match inner.optional_name("format", &names)? {
         Some(name) => Ok(Quant::named(name)),
         None => Err(inner.wrong("format", format!("one of {}", names.join(", ")))),

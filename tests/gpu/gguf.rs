@@ -15,6 +15,7 @@ use llamabi::backend::*;
 use llamabi::checkpoint::weights::{LoadControl, load};
 use llamabi::checkpoint::{self, Plan};
 use llamabi::model::{Runner, rope as ropes};
+use llamabi::quant::Quant;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,6 +57,7 @@ fn compare(what: &str, want: &[f32], bound: f32, on_gpu: impl Fn(Arc<Emu>) -> Bo
 #[test]
 fn formats_of_files_are_multiplied_as_they_are() {
     use Dtype::{Bf16, F16, F32, Int4, Int8, Iq4, K4, K5, K6, K8, Uint4};
+    type Model = ([LayerDtypes; 3], Dtype);
     // Rows of K types are whole blocks of 256.
     let shape = Shape {
         dim: 256,
@@ -63,36 +65,45 @@ fn formats_of_files_are_multiplied_as_they_are() {
         ffn_dim: 512,
         ..SHAPE.clone()
     };
-    let models: [[LayerDtypes; 3]; 7] = [
-        [[K4; 6], [K4, K4, K8, K4, K4, K8], [K8; 6]],
-        // As in Q4_K_M, and beside formats that have kernels for compute capability 9.0.
-        [
-            [K4, Int8, K8, Int8, K4, Int8],
-            [Int4, K4, K4, K8, Int4, K4],
-            [Bf16, K8, K4, K4, Bf16, K8],
-        ],
-        [
-            [K4, K4, K4, Bf16, K8, K4],
-            [K8, K8, K8, K4, Int8, K8],
-            [K4; 6],
-        ],
-        // As in Q5_K_M and Q6_K.
-        [
-            [K5; 6],
-            [K5, K5, K6, K5, K5, K6],
-            [Int8, K6, K8, K4, K5, K5],
-        ],
-        [[K6; 6], [K6, K4, K5, K6, K6, Int8], [K6; 6]],
-        // As in AWQ and in IQ4_NL, which also has rows of Q5_0, and both beside K types.
-        [
-            [Uint4; 6],
-            [Uint4, Int8, Iq4, Uint4, K4, Iq4],
-            [Int4, K6, Uint4, Iq4, Uint4, K8],
-        ],
-        [[Iq4; 6], [Iq4, Iq4, Int8, Iq4, Iq4, Int8], [Iq4; 6]],
+    // As in Q4_K_M and Q5_K_M, and beside formats that have kernels for compute capability 9.0.
+    let mixed_up: [Model; 4] = [
+        (
+            [
+                [K4, Int8, K8, Int8, K4, Int8],
+                [Int4, K4, K4, K8, Int4, K4],
+                [Bf16, K8, K4, K4, Bf16, K8],
+            ],
+            K4,
+        ),
+        (
+            [
+                [K4, K4, K4, Bf16, K8, K4],
+                [K8, K8, K8, K4, Int8, K8],
+                [K4; 6],
+            ],
+            Int4,
+        ),
+        (
+            [
+                [K5; 6],
+                [K5, K5, K6, K5, K5, K6],
+                [Int8, K6, K8, K4, K5, K5],
+            ],
+            K6,
+        ),
+        (
+            [
+                [Uint4; 6],
+                [Uint4, Int8, Iq4, Uint4, K4, Iq4],
+                [Int4, K6, Uint4, Iq4, Uint4, K8],
+            ],
+            Uint4,
+        ),
     ];
-    let heads = [K8, K4, Int4, K6, K5, Uint4, Iq4];
-    for (layers, head) in models.into_iter().zip(heads) {
+    let kept = |quant: &Quant| quant.is_of_files() && Gpu::<Emu>::keeps(*quant);
+    let of_files = Quant::ALL.into_iter().filter(kept).map(Quant::dtype);
+    let alone = of_files.map(|d| ([[d; 6], [d, d, K8, d, d, Int8], [d; 6]], d));
+    for (layers, head) in mixed_up.into_iter().chain(alone) {
         let mut exact = mixed(cpu(&shape, rope()), &shape, &layers, head, F32, true);
         let want = logits(&mut exact, &CUTS);
         compare(&format!("{head} {layers:?}"), &want, 0.05, |device| {

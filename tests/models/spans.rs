@@ -5,6 +5,7 @@
 use crate::small_model::{LIMITS, rope};
 use crate::span_cases::{check, shape};
 use llamabi::Dtype;
+use llamabi::backend::Backend;
 use llamabi::backend::cpu::detect::{TIERS, Tier};
 use llamabi::backend::cpu::{Cpu, Precision};
 
@@ -41,8 +42,8 @@ fn spans_of_decode_have_the_bits_of_their_rows() {
 
 #[test]
 fn with_every_weight_format() {
-    use Dtype::{F16, F32, Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4};
-    for dtype in [F32, F16, Int8, Int4, Nf4, K4, K5, K6, K8, Iq4, Uint4] {
+    let kept = |dtype: &Dtype| dtype.quant().is_none_or(Cpu::keeps);
+    for dtype in Dtype::ALL.into_iter().filter(kept) {
         on_every_tier(dtype, Dtype::Bf16, [3, 15]);
     }
 }

@@ -30,14 +30,19 @@ fn kept(usage: MatUse, dtype: Dtype) -> Dtype {
 fn quantised(quant: Quant, cols: usize, values: &[f32]) -> (Vec<u8>, Vec<u16>) {
     let rows = values.len() / cols;
     let mut codes = vec![0; rows * quant.code_bytes(cols)];
-    if Quant::OF_FILES.contains(&quant) {
+    if quant.is_of_files() {
         let some = |i: usize| (i * 7919 + i / 251 * 13) as u32;
         let codes = (0..codes.len()).map(|i| some(i) as u8).collect();
         let words = quant.scales(quant.block());
+        let greatest = quant
+            .codebook()
+            .into_iter()
+            .map(f32::abs)
+            .fold(0.0, f32::max);
         // Half as large as the other formats' weights, and with a mean near zero.
         let large = match quant {
-            Quant::Iq4 => [1.5e-3; 2],
             Quant::Uint4 => [0.013, 7.5],
+            _ if !quant.is_k() => [0.19 / greatest; 2],
             Quant::K4 => [1.5e-4, 1.1e-3],
             Quant::K5 => [7e-5, 1.1e-3],
             Quant::K6 => [6e-5; 2],

@@ -43,7 +43,6 @@ pub mod nf4;
 pub mod packed;
 pub mod uint4;
 
-use crate::Dtype;
 use half::f16;
 
 /// A block format.
@@ -73,66 +72,61 @@ pub enum Quant {
 }
 
 impl Quant {
-    /// All formats that checkpoints can have and every backend takes.
-    pub const ALL: [Quant; 3] = [Quant::Int8, Quant::Int4, Quant::Nf4];
+    /// The formats that our own checkpoints can have. Every backend takes them.
+    pub const OURS: [Quant; 3] = [Quant::Int8, Quant::Int4, Quant::Nf4];
 
-    /// Formats that only files of other programs have; not every backend has kernels for them.
-    pub const OF_FILES: [Quant; 6] = [
-        Quant::K4,
-        Quant::K5,
-        Quant::K6,
-        Quant::K8,
-        Quant::Iq4,
-        Quant::Uint4,
-    ];
-
-    /// The format as a [`Dtype`].
-    pub const fn dtype(self) -> Dtype {
-        match self {
-            Quant::Int8 => Dtype::Int8,
-            Quant::Int4 => Dtype::Int4,
-            Quant::Nf4 => Dtype::Nf4,
-            Quant::K4 => Dtype::K4,
-            Quant::K5 => Dtype::K5,
-            Quant::K6 => Dtype::K6,
-            Quant::K8 => Dtype::K8,
-            Quant::Iq4 => Dtype::Iq4,
-            Quant::Uint4 => Dtype::Uint4,
-            Quant::Fp8 => Dtype::Fp8,
-        }
+    /// The format of [`Quant::OURS`] that has this name.
+    pub fn named(name: &str) -> Option<Quant> {
+        Self::OURS.into_iter().find(|q| q.dtype().name() == name)
     }
 
-    /// The format of this name.
-    pub fn named(name: &str) -> Option<Quant> {
-        Self::ALL.into_iter().find(|q| q.dtype().name() == name)
+    /// Whether only files of other programs have it. Not every backend has kernels for it, and
+    /// [`Quant::encode`] does not make it.
+    pub const fn is_of_files(self) -> bool {
+        !matches!(self, Quant::Int8 | Quant::Int4 | Quant::Nf4 | Quant::Fp8)
+    }
+
+    /// Whether it is one of the K types, whose scales have two levels ([`k`]).
+    pub const fn is_k(self) -> bool {
+        k::words(self).is_some()
+    }
+
+    /// Whether a code has a byte. Other codes have four bits of one, and maybe more in a plane.
+    pub const fn has_bytes(self) -> bool {
+        matches!(self, Quant::Int8 | Quant::Fp8 | Quant::K8)
+    }
+
+    /// Whether a group has a minimum, or a zero point, beside its scale.
+    pub const fn has_minima(self) -> bool {
+        matches!(self, Quant::K4 | Quant::K5 | Quant::Uint4)
     }
 
     /// Weights that share a scale.
     pub const fn group(self) -> usize {
         match self {
-            Quant::Int8 | Quant::Int4 | Quant::Iq4 | Quant::Uint4 | Quant::K4 | Quant::K5 => 32,
             Quant::K6 | Quant::K8 => 16,
             Quant::Nf4 => 64,
             Quant::Fp8 => 128,
+            _ => 32,
         }
     }
 
     /// Weights of a row that are stored together. A row can be cut only between such blocks.
     pub const fn block(self) -> usize {
-        match self {
-            Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => k::BLOCK,
-            _ => self.group(),
+        match self.is_k() {
+            true => k::BLOCK,
+            false => self.group(),
         }
     }
 
     /// Bytes of the codes of one row.
     pub const fn code_bytes(self, cols: usize) -> usize {
-        match self {
-            Quant::Int8 | Quant::Fp8 | Quant::K8 => cols,
-            Quant::Int4 | Quant::Nf4 | Quant::Iq4 | Quant::Uint4 | Quant::K4 => cols.div_ceil(2),
-            Quant::K5 | Quant::K6 => cols
+        match k::plane_bits(self) {
+            _ if self.has_bytes() => cols,
+            0 => cols.div_ceil(2),
+            bits => cols
                 .div_ceil(k::BLOCK)
-                .saturating_mul(k::NIBBLES + k::BLOCK / 8 * k::plane_bits(self)),
+                .saturating_mul(k::NIBBLES + k::BLOCK / 8 * bits),
         }
     }
 
@@ -140,18 +134,15 @@ impl Quant {
     pub const fn scales(self, cols: usize) -> usize {
         match k::words(self) {
             Some(words) => cols.div_ceil(k::BLOCK) * words,
-            None if matches!(self, Quant::Uint4) => 2 * cols.div_ceil(self.group()),
+            None if self.has_minima() => 2 * cols.div_ceil(self.group()),
             None => cols.div_ceil(self.group()),
         }
     }
 
     /// Whether rows of this length can have the format: some need whole blocks.
     pub const fn takes(self, cols: usize) -> bool {
-        match self {
-            Quant::Nf4 => cols.is_multiple_of(64),
-            Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => cols.is_multiple_of(k::BLOCK),
-            Quant::Int8 | Quant::Int4 | Quant::Iq4 | Quant::Uint4 | Quant::Fp8 => true,
-        }
+        let whole = self.is_k() || matches!(self, Quant::Nf4);
+        !whole || cols.is_multiple_of(self.block())
     }
 
     /// The number that every code stands for before scaling; for 4-bit formats.
@@ -173,7 +164,7 @@ impl Quant {
     /// [`Quant::Nf4`] are the greatest magnitude of each block; they are still to be quantised, all
     /// of a tensor together: [`nf4::DoubleQuant`].
     ///
-    /// [`Quant::OF_FILES`] are not made here: nobody may ask for them.
+    /// Formats that only files have are not made here: nobody may ask for them.
     ///
     /// Backends may be faster ([`crate::backend::Backend::quantise`]) but give the same bits:
     /// products are rounded before they are added, and sums run from the first weight of a group to
@@ -208,9 +199,6 @@ impl Quant {
                         join(&wide, codes);
                     }
                 }
-                Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 | Quant::Iq4 | Quant::Uint4 => {
-                    unreachable!("{self:?} is read, not made")
-                }
                 Quant::Fp8 => {
                     let groups = row.chunks(128).zip(codes.chunks_mut(128)).zip(scales);
                     for ((x, codes), scale) in groups {
@@ -219,23 +207,23 @@ impl Quant {
                         codes.copy_from_slice(&wide[..codes.len()]);
                     }
                 }
+                _ => unreachable!("{self:?} is read, not made"),
             }
         }
     }
 
     /// The code of column `col`; `row` are the codes of its row.
     pub fn code(self, row: &[u8], col: usize) -> u8 {
-        match self {
-            Quant::Int8 | Quant::Fp8 | Quant::K8 => row[col],
-            Quant::K5 | Quant::K6 => {
+        match k::plane_bits(self) {
+            _ if self.has_bytes() => row[col],
+            0 if col.is_multiple_of(2) => row[col / 2] >> 4,
+            0 => row[col / 2] & 15,
+            bits => {
                 let block = &row[col / k::BLOCK * self.code_bytes(k::BLOCK)..];
                 let (nibbles, plane) = block.split_at(k::NIBBLES);
                 let col = col % k::BLOCK;
-                let high = k::high_bits(plane, k::plane_bits(self), col);
-                Quant::K4.code(nibbles, col) | high << 4
+                Quant::K4.code(nibbles, col) | k::high_bits(plane, bits, col) << 4
             }
-            _ if col.is_multiple_of(2) => row[col / 2] >> 4,
-            Quant::Int4 | Quant::Nf4 | Quant::Iq4 | Quant::Uint4 | Quant::K4 => row[col / 2] & 15,
         }
     }
 
@@ -246,9 +234,7 @@ impl Quant {
             Quant::Fp8 => fp8::value(code),
             Quant::K5 => f32::from(code),
             Quant::K6 => f32::from(code as i8 - 32),
-            Quant::Int4 | Quant::Nf4 | Quant::Iq4 | Quant::Uint4 | Quant::K4 => {
-                self.codebook()[usize::from(code)]
-            }
+            _ => self.codebook()[usize::from(code)],
         }
     }
 

@@ -162,7 +162,7 @@ fn the_search_beats_the_plain_scale() {
 
 #[test]
 fn extreme_groups_are_finite_and_broken_ones_show() {
-    for quant in Quant::ALL {
+    for quant in Quant::OURS {
         for x in [0.0, -0.0, 1e-45, 1e-38, 1e-10, 1e-6, 6e4, 1e10, 3e38] {
             let mut values = vec![x; 64];
             values[3] = -x;

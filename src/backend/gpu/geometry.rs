@@ -5,6 +5,7 @@ use super::params::*;
 use super::room::Room;
 use crate::Dtype;
 use crate::backend::Shape;
+use crate::quant::Quant;
 
 /// The blocks of a launch, and the shared memory of a block in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,18 +23,19 @@ pub(super) struct Grid {
 pub(super) fn prepares(dtype: Dtype, n_rows: u32, k: u32, room: &Room) -> bool {
     let most = match dtype {
         Dtype::F32 => return false,
-        Dtype::Nf4 | Dtype::Iq4 | Dtype::Uint4 | Dtype::K4 | Dtype::K5 | Dtype::K6 => 2,
-        _ => 4,
+        Dtype::F16 | Dtype::Bf16 | Dtype::Int4 => 4,
+        _ if dtype.quant().is_some_and(Quant::has_bytes) => 4,
+        _ => 2,
     };
     n_rows > most || room.fits(few_shared(dtype, k, n_rows, true, GPU_FEW_TILES, room)) == 0
 }
 
 /// The bytes of an activation row in shared memory: of all the columns that whole lines have.
 fn row_bytes(dtype: Dtype, k: u32) -> u32 {
-    let line = match dtype {
-        Dtype::F16 | Dtype::Bf16 => 64,
-        Dtype::Int8 | Dtype::Fp8 | Dtype::K8 => 128,
-        _ => 256,
+    let line = match dtype.quant() {
+        None => 64,
+        Some(quant) if quant.has_bytes() => 128,
+        Some(_) => 256,
     };
     k.div_ceil(line).saturating_mul(2 * line)
 }
@@ -317,18 +319,8 @@ mod tests {
 
     #[test]
     fn products_fit_into_the_shared_memory_of_every_gpu() {
-        let dtypes = [
-            Dtype::Bf16,
-            Dtype::Int8,
-            Dtype::Fp8,
-            Dtype::Int4,
-            Dtype::Nf4,
-            Dtype::Iq4,
-            Dtype::Uint4,
-            Dtype::K4,
-            Dtype::K8,
-        ];
-        for (room, dtype) in ROOMS.iter().flat_map(|r| dtypes.map(|d| (r, d))) {
+        let dtypes = || Dtype::ALL.into_iter().filter(|&d| d != Dtype::F32);
+        for (room, dtype) in ROOMS.iter().flat_map(|r| dtypes().map(move |d| (r, d))) {
             for k in [1, 65, 4096, 8192, 14_336, 28_672, 60_000] {
                 for n_rows in (1..=8).filter(|&n| !prepares(dtype, n, k, room)) {
                     for (pairs, multiprocessors) in [(1, 132), (64_128, 132), (64_128, 1)] {

@@ -178,9 +178,8 @@ mod tests {
     /// Checks every column against the description in quant.h.
     #[test]
     fn every_code_is_where_the_kernels_look() {
-        let all = Quant::ALL.into_iter().chain(Quant::OF_FILES);
-        for quant in all.chain([Quant::Fp8]) {
-            let bytes = quant.code_bytes(2) == 2;
+        for quant in Quant::ALL {
+            let bytes = quant.has_bytes();
             for cols in [1, 2, 31, 33, 64, 128, 129, 256, 257, 640] {
                 if !quant.takes(cols) {
                     continue;
@@ -193,13 +192,13 @@ mod tests {
                 for (row, out) in stored.chunks(from).zip(out.chunks(to)) {
                     for col in 0..padded(cols) {
                         let piece = col % 32 / 4;
-                        let got = match quant {
-                            Quant::Int8 | Quant::Fp8 | Quant::K8 => {
+                        let got = match bytes {
+                            true => {
                                 let word = col / 128 * 32 + piece * 4 + col % 128 / 32;
                                 let sign = if quant == Quant::Fp8 { 0 } else { 0x80 };
                                 out[4 * word + col % 4] ^ sign
                             }
-                            _ => {
+                            false => {
                                 let step = col % 256 / 32;
                                 let word = col / 256 * 32 + piece * 4 + step / 2;
                                 let nibble = [[0, 4, 1, 5], [2, 6, 3, 7]][step % 2][col % 4];
@@ -241,8 +240,7 @@ mod tests {
 
     #[test]
     fn scales_of_two_levels_are_where_the_kernels_look() {
-        let two_levels = |quant: &Quant| k::words(*quant).is_some();
-        for quant in Quant::OF_FILES.into_iter().filter(two_levels) {
+        for quant in Quant::ALL.into_iter().filter(|quant| quant.is_k()) {
             let (cols, blocks) = (768, 3);
             let words = quant.scales(cols) / blocks;
             let stored: Vec<u16> = (0..2 * quant.scales(cols))

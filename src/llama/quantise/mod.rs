@@ -170,7 +170,7 @@ impl Job<'_> {
 
     /// Where the directory is to be.
     fn check(&self) -> Result<PathBuf> {
-        if !Quant::ALL.contains(&self.quant) {
+        if !Quant::OURS.contains(&self.quant) {
             let dtype = self.quant.dtype();
             return Err(Error::invalid("format", "int8, int4 or nf4", dtype));
         }

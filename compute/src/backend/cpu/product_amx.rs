@@ -23,7 +23,7 @@
 //! - register tiles of 16 rows by 64 columns, or 32 by 48: no better than 32 by 32
 
 use super::amx::{Amx, Half, MAX_ROW, Prefetch, SIDE, Sums, TILE, TILE_K, Tiles};
-use super::blocks::{Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4};
+use super::blocks::with_blocks;
 use super::buf::as_u16;
 use super::element::{Bf16, F16};
 use super::exp::silu;
@@ -123,16 +123,10 @@ pub(super) fn product(
         match weights.dtype {
             Dtype::Bf16 => run!(Bf16),
             Dtype::F16 => run!(F16),
-            Dtype::Int8 => run!(Int8),
-            Dtype::Int4 => run!(Int4),
-            Dtype::Nf4 => run!(Nf4),
-            Dtype::Iq4 => run!(Iq4),
-            Dtype::Uint4 => run!(Uint4),
-            Dtype::K4 => run!(K4),
-            Dtype::K5 => run!(K5),
-            Dtype::K6 => run!(K6),
-            Dtype::K8 => run!(K8),
-            Dtype::F32 | Dtype::Fp8 => unreachable!("{} weights as tiles", weights.dtype),
+            dtype => match dtype.quant() {
+                Some(quant) => with_blocks!(quant, Q => run!(Q)),
+                None => unreachable!("{dtype} weights as tiles"),
+            },
         }
     };
     match into {

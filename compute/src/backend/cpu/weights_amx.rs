@@ -1,7 +1,7 @@
 //! Weights as the tiles of bfloat16 that [`super::product_amx`] multiplies.
 
-use super::amx::{Half, SIDE};
-use super::blocks::{Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4};
+use super::amx::{Half, SIDE, TILE_K};
+use super::blocks::{Blocks, GROUP_K};
 use super::element::{Bf16, F16, Pairs, Weights};
 use super::simd::{LANES, Simd};
 use std::marker::PhantomData;
@@ -34,18 +34,9 @@ impl AsTiles for Bf16 {
 impl AsTiles for F16 {
     const TO_EVEN: bool = true;
 }
-impl AsTiles for Int8 {}
-impl AsTiles for Int4 {}
-impl AsTiles for Iq4 {}
-impl AsTiles for Uint4 {}
-macro_rules! units {
-    ($($type:ty: $unit:literal),*) => {
-        $(impl AsTiles for $type {
-            const UNIT_TILES: usize = $unit;
-        })*
-    };
+impl<Q: Blocks + Weights> AsTiles for Q {
+    const UNIT_TILES: usize = Q::GROUPS * GROUP_K / TILE_K;
 }
-units!(Nf4: 4, K4: 8, K5: 8, K6: 8, K8: 8);
 
 /// Converts blocks of k of a strip to tiles; the last tile is filled up with zeros.
 #[inline(always)]

@@ -42,7 +42,7 @@ pub fn bytes_offsets(quant: Quant, [a, b]: [i32; 2], unit: f32) -> Offsets {
     let all = a.wrapping_add(b);
     match quant {
         Quant::Int4 => [all.wrapping_mul(-8), 0],
-        Quant::K4 | Quant::K5 | Quant::Uint4 => [(-(unit * all as f32)).to_bits() as i32, 0],
+        _ if quant.has_minima() => [(-(unit * all as f32)).to_bits() as i32, 0],
         Quant::K6 | Quant::K8 => [a.wrapping_mul(-128), b.wrapping_mul(-128)],
         _ => [all.wrapping_mul(-128), 0],
     }

@@ -4,14 +4,13 @@ use super::super::element::{Data, Pairs, Weights, half_bits};
 use super::super::rows::K_BLOCK;
 use super::super::simd::{LANES, Lookahead, Simd};
 use super::{
-    Blocks, GROUP_K, Iq4, K4, K5, K6, K8, LINE, Offsets, Uint4, WORDS, block_k, block_len,
-    codes_len, pair_words,
+    Blocks, GROUP_K, LINE, Offsets, WORDS, all_formats, block_k, block_len, codes_len, pair_words,
 };
 use crate::quant::Quant;
 
 macro_rules! weights {
     ($($type:ident)*) => {$(
-        impl Weights for $type {
+        impl Weights for super::$type {
             type Bits = u16;
             const BLOCK: usize = K_BLOCK / block_k(Self::QUANT) * <Self as Blocks>::LEN;
             const DIRECT: bool = false;
@@ -33,7 +32,7 @@ macro_rules! weights {
     )*};
 }
 
-weights!(Int8 Int4 Nf4 Iq4 Uint4 K4 K5 K6 K8);
+all_formats!(weights);
 
 /// [`Weights::unpack`]: codes to f32, times their scale.
 #[inline(always)]
@@ -290,6 +289,7 @@ pub(super) use eight_bits;
 
 impl Blocks for Int8 {
     type Planed = Self;
+    type ForMany = Self;
     shaped!(Quant::Int8);
     scaled!(Quant::Int8);
     eight_bits!();
@@ -442,6 +442,7 @@ pub(super) fn sum(x: &[i32]) -> i32 {
 /// A code is the weight plus 8. The offset subtracts these 8.
 impl Blocks for Int4 {
     type Planed = Self;
+    type ForMany = Self;
     four_bits!(Int4);
     scaled!(Quant::Int4);
     in_nibbles!();
@@ -454,6 +455,7 @@ impl Blocks for Int4 {
 
 impl Blocks for Nf4 {
     type Planed = Self;
+    type ForMany = Self;
     four_bits!(Nf4);
     scaled!(Quant::Nf4);
     // A sum of 32 products with int16 must stay below 2^31, so the magnitude of multiples is at

@@ -17,6 +17,7 @@ pub struct Uint4;
 /// AVX2 has, so few rows are multiplied as int16.
 impl Blocks for Iq4 {
     type Planed = Self;
+    type ForMany = Self;
     four_bits!(Iq4);
     scaled!(Quant::Iq4);
     const UNIT: f32 = 1.0;
@@ -36,6 +37,7 @@ impl Uint4 {
 /// take twice as many registers, and eight streams of a Zen 4 were 0.85 times as fast as with int8.
 impl Blocks for Uint4 {
     type Planed = Self;
+    type ForMany = Self;
     shaped!(Quant::Uint4);
     in_lines!();
     in_pairs!();

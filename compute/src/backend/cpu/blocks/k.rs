@@ -236,12 +236,14 @@ impl Blocks for K4 {
     minima!();
     scales_and_minima!();
     type Planed = K5;
+    type ForMany = Self;
     const HAS_PLANED: bool = true;
 }
 
 impl Blocks for K5 {
     shaped!(Quant::K5);
     in_planes!(1, 0);
+    type ForMany = K4;
     minima!();
     scales_and_minima!();
 }
@@ -250,6 +252,7 @@ impl Blocks for K5 {
 impl Blocks for K6 {
     shaped!(Quant::K6);
     in_planes!(2, 32);
+    type ForMany = K8;
     sixteens!();
     #[inline(always)]
     fn offsets(x: &[i32; GROUP_K], _: f32) -> Offsets {
@@ -281,5 +284,6 @@ impl Blocks for K8 {
         )
     }
     type Planed = K6;
+    type ForMany = Self;
     const HAS_PLANED: bool = true;
 }

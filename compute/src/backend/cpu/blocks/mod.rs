@@ -51,9 +51,9 @@ pub(super) use place::{PlaceCodes, PlaceScales};
 /// The number of columns of a block (k in the table above).
 const fn block_k(quant: Quant) -> usize {
     match quant {
-        Quant::Int8 | Quant::Int4 | Quant::Iq4 | Quant::Uint4 | Quant::Fp8 => 64,
         Quant::Nf4 => 128,
-        Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => BLOCK,
+        _ if quant.is_k() => BLOCK,
+        _ => 64,
     }
 }
 
@@ -67,14 +67,9 @@ pub(super) const LINE: usize = 2 * LANES;
 /// The number of words in the activations of [`GROUP_K`] columns.
 pub(super) const WORDS: usize = GROUP_K / 2;
 
-/// Whether two codes share a byte.
-const fn has_nibbles(quant: Quant) -> bool {
-    !matches!(quant, Quant::Int8 | Quant::Fp8 | Quant::K8)
-}
-
 /// Words of the lines of a block that hold codes, or the lower four bits of codes.
 const fn lines_len(quant: Quant) -> usize {
-    block_k(quant) * LANES / 2 / if has_nibbles(quant) { 2 } else { 1 }
+    block_k(quant) * LANES / 2 / if quant.has_bytes() { 1 } else { 2 }
 }
 
 /// Words of the codes of a block, including those of a plane.
@@ -85,9 +80,9 @@ const fn codes_len(quant: Quant) -> usize {
 /// 16-bit words of a block.
 pub(super) const fn block_len(quant: Quant) -> usize {
     codes_len(quant)
-        + match quant {
-            Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 => (GROUP_WORDS + 2) * LANES,
-            _ => quant.scales(block_k(quant)) * LANES,
+        + match quant.is_k() {
+            true => (GROUP_WORDS + 2) * LANES,
+            false => quant.scales(block_k(quant)) * LANES,
         }
 }
 
@@ -100,12 +95,12 @@ pub(super) fn strip_len(quant: Quant, cols: usize) -> Option<usize> {
 pub(super) fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 {
     let block = &strip[k / block_k(quant) * block_len(quant)..][..block_len(quant)];
     let within = k % block_k(quant);
-    let code = match quant {
-        Quant::Int8 | Quant::Fp8 | Quant::K8 => {
+    let code = match quant.has_bytes() {
+        true => {
             let word = block[within / 4 * LINE + 2 * lane + within % 4 / 2];
             word >> (8 * (within % 2)) & 255
         }
-        _ => {
+        false => {
             let byte = within % 4;
             let word = block[within / 8 * LINE + 2 * lane + byte / 2];
             let low = word >> (8 * (byte % 2) + within % 8 / 4 * 4) & 15;
@@ -132,11 +127,9 @@ pub(super) fn weight(quant: Quant, strip: &[u16], lane: usize, k: usize) -> f32 
 /// The place of scale `i` of an output in a block.
 fn scale_at(quant: Quant, i: usize, lane: usize) -> usize {
     codes_len(quant)
-        + match quant {
-            Quant::K4 | Quant::K5 | Quant::K6 | Quant::K8 if i < GROUP_WORDS => {
-                i / 2 * LINE + 2 * lane + i % 2
-            }
-            _ => i * LANES + lane,
+        + match quant.is_k() && i < GROUP_WORDS {
+            true => i / 2 * LINE + 2 * lane + i % 2,
+            false => i * LANES + lane,
         }
 }
 
@@ -170,6 +163,9 @@ pub trait Blocks: 'static {
     type Planed: Blocks + Weights<Bits = u16>;
     /// Whether there is one.
     const HAS_PLANED: bool = false;
+    /// The format whose kernels for many rows this one has: that of which it is [`Self::Planed`],
+    /// or itself.
+    type ForMany: Blocks + Weights<Bits = u16>;
 
     /// The lookup table of [`Blocks::int_pairs`].
     type Pairs<S: Simd>: Copy;
@@ -292,48 +288,44 @@ pub(super) fn pair_words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
     words
 }
 
+/// Gives the types of all formats to a macro.
+macro_rules! all_formats {
+    ($make:ident) => {
+        $make! { Int8 Int4 Nf4 Iq4 Uint4 K4 K5 K6 K8 }
+    };
+}
+use all_formats;
+
 /// `$body`, in which `$Q` stands for the type of `$quant`.
 macro_rules! with_blocks {
     ($quant:expr, $Q:ident => $body:expr) => {
-        match $quant {
-            $crate::quant::Quant::Int8 => {
-                type $Q = $crate::backend::cpu::blocks::Int8;
-                $body
-            }
-            $crate::quant::Quant::Int4 => {
-                type $Q = $crate::backend::cpu::blocks::Int4;
-                $body
-            }
-            $crate::quant::Quant::Nf4 => {
-                type $Q = $crate::backend::cpu::blocks::Nf4;
-                $body
-            }
-            $crate::quant::Quant::Iq4 => {
-                type $Q = $crate::backend::cpu::blocks::Iq4;
-                $body
-            }
-            $crate::quant::Quant::Uint4 => {
-                type $Q = $crate::backend::cpu::blocks::Uint4;
-                $body
-            }
-            $crate::quant::Quant::K4 => {
-                type $Q = $crate::backend::cpu::blocks::K4;
-                $body
-            }
-            $crate::quant::Quant::K5 => {
-                type $Q = $crate::backend::cpu::blocks::K5;
-                $body
-            }
-            $crate::quant::Quant::K6 => {
-                type $Q = $crate::backend::cpu::blocks::K6;
-                $body
-            }
-            $crate::quant::Quant::K8 => {
-                type $Q = $crate::backend::cpu::blocks::K8;
-                $body
-            }
-            $crate::quant::Quant::Fp8 => unreachable!("CpuMat::new refuses it"),
+        $crate::backend::cpu::blocks::with_one_of! {
+            [Int8 Int4 Nf4 Iq4 Uint4 K4 K5 K6 K8] $quant, $Q => $body
         }
     };
 }
 pub(super) use with_blocks;
+
+/// The same for formats that have weights in [`Bytes`].
+macro_rules! with_bytes {
+    ($quant:expr, $Q:ident => $body:expr) => {
+        $crate::backend::cpu::blocks::with_one_of! {
+            [Int8 Int4 Iq4 Uint4 K4 K5 K6 K8] $quant, $Q => $body
+        }
+    };
+}
+pub(super) use with_bytes;
+
+macro_rules! with_one_of {
+    ([$($type:ident)*] $quant:expr, $Q:ident => $body:expr) => {
+        match $quant {
+            $($crate::quant::Quant::$type => {
+                type $Q = $crate::backend::cpu::blocks::$type;
+                $body
+            })*
+            // `CpuMat::new` refuses formats without a type.
+            other => unreachable!("no such product of {other:?}"),
+        }
+    };
+}
+pub(super) use with_one_of;

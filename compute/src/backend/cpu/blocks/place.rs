@@ -1,9 +1,7 @@
 //! How codes and scales of rows get into strips.
 
 use super::super::simd::{Kernel, LANES, Simd};
-use super::{
-    Blocks, LINE, block_k, block_len, codes_len, has_nibbles, lines_len, scale_at, with_blocks,
-};
+use super::{Blocks, LINE, block_k, block_len, codes_len, lines_len, scale_at, with_blocks};
 use crate::quant::Quant;
 use crate::quant::k::{NIBBLES, plane_bits};
 
@@ -27,7 +25,7 @@ fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
             let mut c = [0; 4];
             c[..codes.len()].copy_from_slice(codes);
             let mut word = u32::from_le_bytes(c);
-            if has_nibbles(quant) {
+            if !quant.has_bytes() {
                 word = apart(word);
             }
             (line[2 * lane], line[2 * lane + 1]) = (word as u16, (word >> 16) as u16);
@@ -85,9 +83,9 @@ fn place_strip<S: Simd, Q: Blocks>(s: S, strip: &mut [u16], rows: &[&[u8]; LANES
             (lower[lane], upper[lane]) = row[at..at + bytes].split_at(of_lines);
         }
         let (lines, planes) = block[..codes_len(Q::QUANT)].split_at_mut(lines_len(Q::QUANT));
-        match has_nibbles(Q::QUANT) {
-            true => place_lines(s, lines, &lower, apart),
-            false => place_lines(s, lines, &lower, |word| word),
+        match Q::QUANT.has_bytes() {
+            true => place_lines(s, lines, &lower, |word| word),
+            false => place_lines(s, lines, &lower, apart),
         }
         place_lines(s, planes, &upper, |word| word);
     }
@@ -174,13 +172,14 @@ fn place_scales<Q: Blocks>(strip: &mut [u16], rows: &[&[u16]; LANES]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::Tier;
+    use crate::backend::Backend;
     use crate::backend::cpu::blocks::strip_len;
+    use crate::backend::cpu::{Cpu, Tier};
     use crate::quant::k::BLOCK;
 
     #[test]
     fn a_strip_is_placed_as_its_rows() {
-        for quant in Quant::ALL.into_iter().chain(Quant::OF_FILES) {
+        for quant in Quant::ALL.into_iter().filter(|&quant| Cpu::keeps(quant)) {
             let k = block_k(quant);
             // K types have whole blocks; others have blocks that end early, or none.
             let odd = [8, k - 8, k + 8, 2 * k - 32];
@@ -223,7 +222,7 @@ mod tests {
 
     #[test]
     fn scales_are_where_weights_look_for_them() {
-        for quant in Quant::ALL.into_iter().chain(Quant::OF_FILES) {
+        for quant in Quant::ALL.into_iter().filter(|&quant| Cpu::keeps(quant)) {
             let (k, each) = (block_k(quant), quant.scales(block_k(quant)));
             // The last block of formats other than the K types may end early.
             let short = match quant.block() == BLOCK {

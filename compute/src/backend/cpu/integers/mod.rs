@@ -28,7 +28,7 @@ mod many;
 mod pairs;
 
 use super::Workers;
-use super::blocks::{Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4, with_blocks};
+use super::blocks::{Blocks, with_blocks, with_bytes};
 use super::detect::Tier;
 use super::mat::Run;
 use super::strips::{Ending, Strips, TASK_STRIPS, Target, tasks};
@@ -103,11 +103,6 @@ pub(super) fn product(
                 }
             };
         }
-        macro_rules! bytes {
-            ($Q:ty) => {
-                tier.run_bytes(few::Few::<InBytes<$Q>>(task!($Q)))
-            };
-        }
         macro_rules! many {
             ($run:ident, $As:ident, $Q:ty) => {
                 tier.$run(many::Many::<$As<$Q>>(task!($Q)))
@@ -118,27 +113,15 @@ pub(super) fn product(
                 tier.run_integers(few::Few::<InPairs<Q>>(task!(Q)))
             }),
             // Formats with a plane have kernels of their own for few rows alone.
-            Form::Pairs(Quant::Int8) => many!(run_integers, InPairs, Int8),
-            Form::Pairs(Quant::Int4) => many!(run_integers, InPairs, Int4),
-            Form::Pairs(Quant::Nf4) => many!(run_integers, InPairs, Nf4),
-            Form::Pairs(Quant::Iq4) => many!(run_integers, InPairs, Iq4),
-            Form::Pairs(Quant::Uint4) => many!(run_integers, InPairs, Uint4),
-            Form::Pairs(Quant::K4 | Quant::K5) => many!(run_integers, InPairs, K4),
-            Form::Pairs(Quant::K6 | Quant::K8) => many!(run_integers, InPairs, K8),
-            Form::Bytes(Quant::Int8, true) => many!(run_bytes, InBytes, Int8),
-            Form::Bytes(Quant::Int4, true) => many!(run_bytes, InBytes, Int4),
-            Form::Bytes(Quant::Iq4, true) => many!(run_bytes, InBytes, Iq4),
-            Form::Bytes(Quant::Uint4, true) => many!(run_bytes, InBytes, Uint4),
-            Form::Bytes(Quant::K4 | Quant::K5, true) => many!(run_bytes, InBytes, K4),
-            Form::Bytes(Quant::K6 | Quant::K8, true) => many!(run_bytes, InBytes, K8),
-            Form::Bytes(Quant::Int8, false) => bytes!(Int8),
-            Form::Bytes(Quant::Int4, false) => bytes!(Int4),
-            Form::Bytes(Quant::Iq4, false) => bytes!(Iq4),
-            Form::Bytes(Quant::Uint4, false) => bytes!(Uint4),
-            Form::Bytes(Quant::K4, false) => bytes!(K4),
-            Form::Bytes(Quant::K5, false) => bytes!(K5),
-            Form::Bytes(Quant::K6, false) => bytes!(K6),
-            Form::Bytes(Quant::K8, false) => bytes!(K8),
+            Form::Pairs(quant) => with_blocks!(quant, Q => {
+                many!(run_integers, InPairs, <Q as Blocks>::ForMany)
+            }),
+            Form::Bytes(quant, true) => with_bytes!(quant, Q => {
+                many!(run_bytes, InBytes, <Q as Blocks>::ForMany)
+            }),
+            Form::Bytes(quant, false) => with_bytes!(quant, Q => {
+                tier.run_bytes(few::Few::<InBytes<Q>>(task!(Q)))
+            }),
             other => unreachable!("integers in {other:?}"),
         }
     });

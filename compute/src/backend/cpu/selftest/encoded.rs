@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::backend::QuantData;
+use crate::backend::cpu::blocks::{Blocks, with_blocks};
 use crate::quant::{Quant, k, nf4::DoubleQuant};
 use half::f16;
 
@@ -35,15 +36,15 @@ impl Encoded {
         for rows in parts {
             let values = &dense.weights[first * cols..(first + rows) * cols];
             let mut c = vec![0; rows * quant.code_bytes(cols)];
-            if Quant::OF_FILES.contains(&quant) {
+            if quant.is_of_files() {
                 for (row, c) in values
                     .chunks(cols)
                     .zip(c.chunks_mut(quant.code_bytes(cols)))
                 {
-                    match quant.block() {
-                        k::BLOCK => scales.extend(encode_k(quant, row, c)),
-                        _ => scales.extend(encode_four(quant, row, c)),
-                    }
+                    scales.extend(match quant.is_k() {
+                        true => encode_k(quant, row, c),
+                        false => encode_four(quant, row, c),
+                    });
                 }
                 codes.extend(c);
                 first += rows;
@@ -160,7 +161,7 @@ impl Twin<'_> {
                 sum = add(dot as f32, w * (scale * unit), sum);
                 minimum = m;
             }
-            if has_minima(quant) {
+            if quant.has_minima() {
                 sum = add(minimum, -(scale * x.iter().sum::<i32>() as f32), sum);
             }
         }
@@ -192,19 +193,13 @@ impl Integers {
 
 /// What products of integers take the values of codes as multiples of.
 pub fn unit(quant: Quant) -> f32 {
-    match quant {
-        Quant::Nf4 => 1.0 / 1722.0,
-        _ => 1.0,
-    }
+    with_blocks!(quant, Q => Q::UNIT)
 }
 
 /// The greatest integer of a group of activations; `None` if they are no integers.
 pub fn top(tier: Tier, kind: RowKind, precision: Precision, quant: Quant) -> Option<f32> {
-    let (pairs, coarse) = match quant {
-        Quant::Int4 | Quant::K4 => (32512.0, true),
-        Quant::K5 | Quant::K6 => (32512.0, false),
-        _ => (32767.0, false),
-    };
+    let pairs = with_blocks!(quant, Q => Q::TOP);
+    let coarse = matches!(quant, Quant::Int4 | Quant::K4);
     let fast = precision == Precision::Fast;
     match arithmetic(kind, precision) {
         RowKind::Decode => Some(pairs),
@@ -225,24 +220,22 @@ pub fn activations(top: f32, mut x: Vec<f64>) -> Vec<f64> {
     x
 }
 
-fn has_minima(quant: Quant) -> bool {
-    matches!(quant, Quant::K4 | Quant::K5 | Quant::Uint4)
-}
-
-/// A row of iq4 or uint4, plainly: no search. Some scales are negative, and zero points are
-/// integers or fractions.
+/// A row of a format with four bits, plainly: no search. Some scales are negative, and zero points
+/// are integers or fractions.
 pub fn encode_four(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
     let mut words = Vec::new();
+    let book = quant.codebook();
+    let greatest = book.iter().fold(0f32, |a, b| a.max(b.abs()));
     for (g, (x, codes)) in row.chunks(32).zip(codes.chunks_mut(16)).enumerate() {
         let (low, high) = x
             .iter()
             .fold((0f32, 0f32), |(a, b), &x| (a.min(x), b.max(x)));
         let sign = if g % 3 == 1 { -1.0 } else { 1.0 };
         let odd = x.iter().map(|x| x * 0.0).sum::<f32>();
-        let (scale, zero) = match quant {
-            Quant::Iq4 => (high.max(-low) / 127.0, 0.0),
-            _ if high == low => (0.0, 0.0),
-            _ => {
+        let (scale, zero) = match quant.has_minima() {
+            false => (high.max(-low) / greatest, 0.0),
+            true if high == low => (0.0, 0.0),
+            true => {
                 let zero = -15.0 * low / (high - low);
                 // A negative scale counts from the other end.
                 let zero = if sign < 0.0 { 15.0 - zero } else { zero };
@@ -252,10 +245,9 @@ pub fn encode_four(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
         };
         let scale = f16::from_f32(scale * sign + odd);
         words.push(scale.to_bits());
-        if quant == Quant::Uint4 {
+        if quant.has_minima() {
             words.push(f16::from_f32(zero).to_bits());
         }
-        let book = quant.codebook();
         let code = |x: f32| {
             let wanted = match scale.to_f32() {
                 0.0 => 0.0,
@@ -295,7 +287,7 @@ pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
             let (low, high) = x
                 .iter()
                 .fold((0f32, 0f32), |(a, b), &x| (a.min(x), b.max(x)));
-            match has_minima(quant) {
+            match quant.has_minima() {
                 true => [(high - low) / most, -low],
                 false => [high.max(-low) / most, 0.0],
             }
@@ -315,7 +307,7 @@ pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
         for (g, x) in groups.enumerate() {
             let [scale, minimum] = of(x);
             let (mut s, m) = (over(scale, d), over(minimum, dmin));
-            if !has_minima(quant) && g % 3 == 1 {
+            if !quant.has_minima() && g % 3 == 1 {
                 s = -s;
             }
             let (ds, dm) = (d.to_f32() * s, dmin.to_f32() * m);
@@ -325,7 +317,7 @@ pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
             };
             whole.extend(x.iter().map(code));
             bytes.push(s as i8 as u8);
-            if has_minima(quant) {
+            if quant.has_minima() {
                 bytes.push(m as u8);
             }
         }
@@ -340,7 +332,7 @@ pub fn encode_k(quant: Quant, row: &[f32], codes: &mut [u8]) -> Vec<u16> {
         }
         words.extend(bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])));
         words.push(f16::from_f32(d.to_f32() + odd).to_bits());
-        if has_minima(quant) {
+        if quant.has_minima() {
             words.push(dmin.to_bits());
         }
     }

@@ -1,7 +1,9 @@
 //! Matrices whose parts have formats of their own, on every tier.
 
+use super::quantised::all;
 use super::*;
 use crate::backend::cpu::multiply::Rows;
+use crate::quant::Quant;
 
 /// A product of all rows of `x`, `[rows, width]`.
 fn multiply(cpu: &mut Cpu, mat: &CpuMat, x: &CpuBuf, width: usize, finish: Finish) -> Vec<f32> {
@@ -40,9 +42,9 @@ fn random(rng: &mut Rng, rows: usize, cols: usize) -> Dense {
 
 /// Every part of a mixed matrix gives the bits that it gives as a matrix of its own.
 pub fn parts_keep_their_own_formats(tier: Tier) {
-    use Dtype::{Bf16, F16, F32, Int4, Int8, Iq4, K4, K5, K6, K8, Nf4, Uint4};
+    use Dtype::{Bf16, F16, F32, Int4, Int8, K4, K8, Nf4};
     let mut rng = Rng(17);
-    for (sizes, cols, dtypes) in [
+    let cases = [
         ([16, 16, 16], 64, [Int4, Int4, Int8]),
         ([1, 15, 17], 64, [Int8, Int4, Int8]),
         ([48, 17, 33], 128, [Nf4, Bf16, Int4]),
@@ -50,10 +52,13 @@ pub fn parts_keep_their_own_formats(tier: Tier) {
         ([31, 200, 16], 320, [F16, Int8, F32]),
         ([48, 17, 16], 256, [K4, K4, K8]),
         ([16, 33, 1], 512, [Int4, K4, Bf16]),
-        ([17, 16, 33], 256, [K5, K6, K6]),
-        ([16, 1, 48], 768, [K4, K5, Int8]),
-        ([16, 17, 33], 96, [Uint4, Iq4, Uint4]),
-    ] {
+    ];
+    // And every format beside the next one.
+    let quants: Vec<Dtype> = all().map(Quant::dtype).collect();
+    let next = quants.iter().cycle().skip(1);
+    let pairs = quants.iter().zip(next);
+    let pairs = pairs.map(|(&a, &b)| ([16, 17, 33], 768, [a, b, a]));
+    for (sizes, cols, dtypes) in cases.into_iter().chain(pairs) {
         let s = shape(8, [2, 2], 4, cols, 8);
         let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 40, tier).unwrap();
         let parts: Vec<Dense> = sizes.map(|n| random(&mut rng, n, cols)).into();

@@ -35,8 +35,8 @@ const SHAPES: [(usize, usize); 10] = [
     (200, 704),
 ];
 
-/// For the formats whose rows are whole blocks of 256.
-const K_SHAPES: [(usize, usize); 6] = [
+/// Besides, for formats that only files have. Rows of most of these are whole blocks of 256.
+const SHAPES_OF_FILES: [(usize, usize); 6] = [
     (1, 256),
     (15, 256),
     (16, 512),
@@ -47,19 +47,17 @@ const K_SHAPES: [(usize, usize); 6] = [
 
 /// Every format with every shape that it takes.
 fn cases() -> impl Iterator<Item = (usize, usize, Quant)> {
-    let of = |quants: &'static [Quant], shapes: &'static [(usize, usize)]| {
-        let all = shapes
-            .iter()
-            .flat_map(move |&(n, k)| quants.iter().map(move |&q| (n, k, q)));
-        all.filter(|(_, k, q)| q.takes(*k))
-    };
-    of(&Quant::ALL, &SHAPES)
-        .chain(of(&Quant::OF_FILES, &SHAPES))
-        .chain(of(&Quant::OF_FILES, &K_SHAPES))
+    all().flat_map(|quant| {
+        let more = SHAPES_OF_FILES.iter().filter(move |_| quant.is_of_files());
+        let shapes = SHAPES.iter().chain(more);
+        let taken = shapes.filter(move |(_, k)| quant.takes(*k));
+        taken.map(move |&(n, k)| (n, k, quant))
+    })
 }
 
-fn all() -> impl Iterator<Item = Quant> {
-    Quant::ALL.into_iter().chain(Quant::OF_FILES)
+/// Every format that this backend has.
+pub fn all() -> impl Iterator<Item = Quant> {
+    Quant::ALL.into_iter().filter(|&quant| Cpu::keeps(quant))
 }
 
 pub fn quantised_strips_hold_what_the_format_says(tier: Tier) {
@@ -87,7 +85,7 @@ pub fn quantised_strips_hold_what_the_format_says(tier: Tier) {
                 );
             }
         }
-        if Quant::OF_FILES.contains(&quant) {
+        if quant.is_of_files() {
             continue;
         }
         // The host's quantiser gives the same bits on every tier.
