@@ -39,7 +39,7 @@ const (
 // Dtype is how numbers are stored.
 type Dtype int32
 
-// The dtypes. DtypeAuto: weights as stored in the checkpoint, the KV cache to suit them.
+// Dtypes of llamabi.h. DtypeAuto: weights as stored in the checkpoint, the KV cache to suit them.
 const (
 	DtypeAuto  Dtype = C.LLAMA_DTYPE_AUTO
 	DtypeF32   Dtype = C.LLAMA_DTYPE_F32
@@ -56,6 +56,8 @@ const (
 	DtypeIQ4   Dtype = C.LLAMA_DTYPE_IQ4   // in Info only
 	DtypeUint4 Dtype = C.LLAMA_DTYPE_UINT4 // in Info only
 )
+
+// End of dtypes
 
 // LogLevel is how severe a log line is; lower is more severe.
 type LogLevel int32

@@ -55,7 +55,11 @@ export type StatusName =
   | 'LLAMA_E_UNKNOWN'
   | 'ERR_LLAMABI_CLOSED';
 
+// Dtypes of llamabi.h
 export type Dtype = 'auto' | 'f32' | 'f16' | 'bf16' | 'int8' | 'int4' | 'nf4' | 'fp8';
+/** Of the weights of files that have them. */
+export type DtypeOfFiles = 'k4' | 'k8' | 'k5' | 'k6' | 'iq4' | 'uint4';
+// End of dtypes
 export type LogLevel = 'none' | 'error' | 'warn' | 'info' | 'debug';
 export type FinishReason = 'stop' | 'length' | 'cancelled' | 'stop_string' | 'unsafe' | 'time' | 'caller' | 'unread' | 'not_finite';
 
@@ -297,7 +301,7 @@ export interface Info {
   padId: number;
   device: 'cpu' | 'cuda';
   deviceName: string;
-  weightsDtype: Dtype | 'k4' | 'k5' | 'k6' | 'k8' | 'iq4' | 'uint4';
+  weightsDtype: Dtype | DtypeOfFiles;
   kvDtype: Dtype;
   weightBytes: number;
   kvBytes: number;

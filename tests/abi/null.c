@@ -98,9 +98,20 @@ static void not_a_cancel(llama_cancel_t *c) {
   }
 }
 
+/* The numbers of dtypes are those below this one. */
+static int32_t count_dtypes(void) {
+  llama_build_options o = build_defaults();
+  llama_t *l = NULL;
+  do {
+    o.weights_dtype++;
+  } while (llama_build("/nonexistent", NULL, &o, &l, NULL) != INVALID);
+  return o.weights_dtype;
+}
+
 static void build_arguments(void) {
   llama_build_options o;
   llama_t *l = FOREIGN;
+  const int32_t dtypes = count_dtypes();
   size_t i;
   EXPECT(INVALID, llama_build(NULL, NULL, NULL, &l, err));
   CHECK(l == NULL);
@@ -155,7 +166,7 @@ static void build_arguments(void) {
   WITH(n_threads, UINT32_MAX, INVALID);
   WITH(n_threads, 1024, LLAMA_E_IO);
   for (i = 0; i < 2; i++) {
-    static const int32_t unknown[] = {-1, LLAMA_DTYPE_UINT4 + 1, INT32_MAX, INT32_MIN};
+    const int32_t unknown[] = {-1, dtypes, INT32_MAX, INT32_MIN};
     int32_t dtype;
     size_t k;
     for (k = 0; k < 4; k++) {
@@ -164,7 +175,7 @@ static void build_arguments(void) {
       else
         WITH(kv_dtype, unknown[k], INVALID);
     }
-    for (dtype = LLAMA_DTYPE_AUTO; dtype <= LLAMA_DTYPE_UINT4; dtype++) {
+    for (dtype = LLAMA_DTYPE_AUTO; dtype < dtypes; dtype++) {
       int32_t last = i == 0 ? LLAMA_DTYPE_NF4 : LLAMA_DTYPE_INT8;
       llama_status expected = dtype <= last ? LLAMA_E_IO : LLAMA_E_UNSUPPORTED;
       /* Where AUTO finds a GPU, that takes fp8. */
@@ -180,9 +191,9 @@ static void build_arguments(void) {
   WITH(reserved0, 1, LLAMA_E_ABI);
   WITH(precision, 3, LLAMA_E_INVALID_ARGUMENT);
   WITH(precision, -1, LLAMA_E_INVALID_ARGUMENT);
-  WITH(draft_weights_dtype, LLAMA_DTYPE_UINT4 + 1, INVALID);
+  WITH(draft_weights_dtype, dtypes, INVALID);
   WITH(draft_weights_dtype, -1, INVALID);
-  WITH(draft_kv_dtype, LLAMA_DTYPE_UINT4 + 1, INVALID);
+  WITH(draft_kv_dtype, dtypes, INVALID);
   WITH(draft_kv_dtype, LLAMA_DTYPE_INT4, LLAMA_E_UNSUPPORTED);
   WITH(n_devices, 1, INVALID); /* devices is NULL */
   WITH(n_devices, UINT32_MAX, INVALID);

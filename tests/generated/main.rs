@@ -1,7 +1,9 @@
 //! Files of the repository that are made from others are as these make them.
 
 mod docs;
+mod dtypes;
 mod header;
+mod made;
 mod numbers;
 mod sections;
 mod since;

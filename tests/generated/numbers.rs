@@ -6,7 +6,7 @@
 //! with a pointer or with names for their values are written by hand, in every binding.
 
 use super::header::{committed, updating};
-use std::fmt::Write;
+use super::made;
 use std::fs;
 use std::path::Path;
 
@@ -232,22 +232,6 @@ fn node_test(n: &Number) -> String {
     format!("        {}: {}{suffix},\n", n.camel(), n.value)
 }
 
-/// The text of a file with `made` between its two lines, and what was there.
-fn between(text: &str, path: &str, made: &str) -> (String, String) {
-    let begins = text.find("Numbers of llamabi.h").map(|at| {
-        let line = text[at..].find('\n').expect("more lines");
-        at + line + 1
-    });
-    let ends = text
-        .find("End of numbers")
-        .map(|at| text[..at].rfind('\n').unwrap() + 1);
-    let (Some(begins), Some(ends)) = (begins, ends) else {
-        panic!("{path} has no lines \"Numbers of llamabi.h\" and \"End of numbers\"");
-    };
-    let whole = format!("{}{made}{}", &text[..begins], &text[ends..]);
-    (whole, text[begins..ends].to_owned())
-}
-
 type Maker = fn(&Number) -> String;
 
 /// A file, what it has of each number, and what gofmt wants behind the last one.
@@ -267,20 +251,12 @@ fn every_binding_has_the_numbers_of_the_header() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
     let numbers = numbers(&committed(), &read("tests/bindings/fields.txt"));
-    let mut stale = String::new();
-    for (path, make, end) in PLACES {
+    let places = PLACES.map(|(path, make, end)| {
         let made = numbers.iter().map(make).collect::<String>() + end;
-        let (whole, there) = between(&read(path), path, &made);
-        if there == made {
-            continue;
-        }
-        if updating() {
-            fs::write(root.join(path), whole).unwrap();
-        } else {
-            writeln!(stale, "{path} has other numbers than llamabi.h").unwrap();
-        }
-    }
-    assert!(stale.is_empty(), "{stale}`make header` rewrites them");
+        (path, made)
+    });
+    let marks = ["Numbers of llamabi.h", "End of numbers"];
+    made::check(&places, marks, updating());
 }
 
 #[test]

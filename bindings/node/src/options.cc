@@ -43,10 +43,18 @@ static int32_t to_number(
 }
 
 static int32_t to_dtype(napi_env env, napi_value value, const char *what) {
-  return to_number(env, value, what,
-      {{"auto", LLAMA_DTYPE_AUTO}, {"f32", LLAMA_DTYPE_F32}, {"f16", LLAMA_DTYPE_F16},
-          {"bf16", LLAMA_DTYPE_BF16}, {"int8", LLAMA_DTYPE_INT8}, {"int4", LLAMA_DTYPE_INT4},
-          {"nf4", LLAMA_DTYPE_NF4}, {"fp8", LLAMA_DTYPE_FP8}});
+  // clang-format off: Dtypes of llamabi.h
+  return to_number(env, value, what, {
+      {"auto", LLAMA_DTYPE_AUTO},
+      {"f32", LLAMA_DTYPE_F32},
+      {"f16", LLAMA_DTYPE_F16},
+      {"bf16", LLAMA_DTYPE_BF16},
+      {"int8", LLAMA_DTYPE_INT8},
+      {"int4", LLAMA_DTYPE_INT4},
+      {"nf4", LLAMA_DTYPE_NF4},
+      {"fp8", LLAMA_DTYPE_FP8},
+  });
+  // clang-format on: End of dtypes
 }
 
 // true, false or 'never'

@@ -183,9 +183,25 @@ static const char *device_name(int32_t device) {
 }
 
 static const char *dtype_name(int32_t dtype) {
-  static const char *const names[] = {"auto", "f32", "f16", "bf16", "int8", "int4", "nf4", "fp8",
-      "k4", "k8", "k5", "k6", "iq4", "uint4"};
-  return dtype >= 0 && dtype < 14 ? names[dtype] : "unknown";
+  // clang-format off: Dtypes of llamabi.h
+  static const char *const names[] = {
+      "auto",
+      "f32",
+      "f16",
+      "bf16",
+      "int8",
+      "int4",
+      "nf4",
+      "fp8",
+      "k4",
+      "k8",
+      "k5",
+      "k6",
+      "iq4",
+      "uint4",
+  };
+  // clang-format on: End of dtypes
+  return dtype >= 0 && dtype < static_cast<int32_t>(std::size(names)) ? names[dtype] : "unknown";
 }
 
 napi_value to_js(napi_env env, const llama_info &i) {
