@@ -336,8 +336,8 @@ static llama_build_options *some_build_options(void) {
   b->max_batch_size = 1 + below(3);
   b->n_threads = 1 + below(2);
   b->seed = draw();
-  if (one_in(3)) b->weights_dtype = (int32_t)below(11);
-  if (one_in(3)) b->kv_dtype = (int32_t)below(11);
+  if (one_in(3)) b->weights_dtype = (int32_t)below(LLAMA_DTYPE_UINT4 + 2);
+  if (one_in(3)) b->kv_dtype = (int32_t)below(LLAMA_DTYPE_UINT4 + 2);
   if (one_in(2)) b->progress = on_progress;
   if (one_in(2)) b->log = on_log;
   b->progress_user_data = b->log_user_data = self;
@@ -375,8 +375,8 @@ static llama_build_options *some_build_options(void) {
   if (one_in(3)) {
     const char *dirs[] = {dir, other_dir, "/nonexistent"};
     b->draft_dir = dirs[one_in(9) ? 2 : below(2)];
-    if (one_in(3)) b->draft_weights_dtype = (int32_t)below(11);
-    if (one_in(3)) b->draft_kv_dtype = (int32_t)below(11);
+    if (one_in(3)) b->draft_weights_dtype = (int32_t)below(LLAMA_DTYPE_UINT4 + 2);
+    if (one_in(3)) b->draft_kv_dtype = (int32_t)below(LLAMA_DTYPE_UINT4 + 2);
   }
   if (one_in(4)) b->medusa_dir = one_in(9) ? dir : heads_dir;
   switch (below(24)) {
