@@ -1,6 +1,6 @@
 # Everything a user or contributor runs. `make` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo chat check test memcheck kernels install uninstall deb dist header bench bench-peers bench-services nvcc sanitizers clean
+.PHONY: help setup build examples demo chat check test fetched memcheck kernels install uninstall deb dist header bench bench-peers bench-services nvcc sanitizers clean
 
 export CARGO_TARGET_DIR ?= target
 # rustup's and Go's directories, for shells that have not been told of them.
@@ -66,11 +66,8 @@ check: build ## before a commit: formatters, linters, types, unit and engine tes
 
 test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an installed library
 	@scripts/setup --test
-	@$(MAKE) --no-print-directory examples
+	@$(MAKE) --no-print-directory -j2 examples fetched
 	@scripts/check lint
-	@scripts/smollm2 >/dev/null || test $$? = 3
-	@scripts/json-schema-suite >/dev/null || test $$? = 3
-	@scripts/test-peers >/dev/null || test $$? = 3
 	cargo unit --no-fail-fast
 	LLAMABI_LIB_DIR=$(RELEASE_PATH) cargo test --release --locked --no-fail-fast --bins --examples --test '*'
 	cargo test --release --locked --doc
@@ -80,6 +77,13 @@ test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an
 	tests/bindings/run.sh
 	tests/bindings/kernels.sh
 	@echo "make test: everything passed"
+
+# What tests compare with and is fetched, while the library is built. 3: it cannot be fetched, and
+# the tests say that they skip it.
+fetched:
+	@scripts/smollm2 >/dev/null || test $$? = 3
+	@scripts/json-schema-suite >/dev/null || test $$? = 3
+	@scripts/test-peers >/dev/null || test $$? = 3
 
 memcheck: setup ## the code that packs weights under valgrind, on the tiers that it knows (portable, AVX2)
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" \
