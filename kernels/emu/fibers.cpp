@@ -263,7 +263,7 @@ void run_block(unsigned threads, Random &random, bool ahead, unsigned turns) {
             for (unsigned i = 0; i < threads && n < (int)sizeof m.message - 64; i += 32)
                 if (!m.fibers[i].done)
                     n += snprintf(m.message + n, sizeof m.message - n, " thread %u at line %d;", i,
-                        m.warps[i / 32].line[0]);
+                        m.warps[i / 32].line);
         }
     }
 }

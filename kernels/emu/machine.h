@@ -71,7 +71,7 @@ constexpr unsigned WARPS = 32;
 
 struct Barrier {
     unsigned arrived = 0, generation = 0;
-    int line = 0;
+    int line = 0, arg = 0;
     Op op = Op::Sync;
     uint32_t waiting[WARPS] = {}; // the lanes of each warp that wait, a bit for each
     // For TSan, what threads release to and acquire from, by parity of the generation. If there
@@ -98,14 +98,15 @@ struct alignas(64) Fiber {
 };
 static_assert(offsetof(Fiber, stack) == 64, "a switch touches one line");
 
+// Each exchange between lanes reads and writes here 32 times, so there are few words for each lane:
+// they stay in the CPU's first cache.
 struct Warp {
     Barrier barrier;
     unsigned exited;
-    int line[32]; // where each lane waits
+    int line; // where lane 0 waits
     // Twice, by parity of the barrier's generation, because one lane may still read the last
     // exchange while another lane starts the next one.
-    uint32_t slot[2][6][32]; // [parity][word][lane]
-    float result[2][32];
+    uint32_t slot[2][2][32]; // [parity][word][lane]
     float a[2][16][16], b[2][16][8], d[2][16][8];
 };
 

@@ -48,7 +48,7 @@ inline void park(Machine &m, Barrier &b, int line) {
     const unsigned id = m.now->id(), warp = id / 32;
     b.waiting[warp] |= 1u << id % 32;
     m.ready[warp] &= ~(1u << id % 32);
-    m.warps[warp].line[id % 32] = line;
+    if (id % 32 == 0) m.warps[warp].line = line;
     to_scheduler(m, false);
 }
 

@@ -15,16 +15,19 @@ struct Lane {
     unsigned id = m.now->id() % 32;
     Warp &w = m.warps[m.now->id() / 32];
 
-    // The part of a warp operation before its barrier. Returns the parity from which to read after
-    // the barrier.
-    int meet(Op op, int line, const uint32_t *value, int words) {
+    // The part of a warp operation before its barrier; all lanes have the same `arg`. Returns the
+    // parity from which to read after the barrier.
+    int meet(Op op, int line, const uint32_t *value, int words, int arg = 0) {
         Barrier &b = w.barrier;
         int parity = b.generation & 1;
         if (w.exited) fail(line, "warp operation after %u lanes of the warp have exited", w.exited);
         if (b.arrived > 0 && (b.line != line || b.op != op))
             fail(line, "lanes of a warp disagree: line %d here, line %d in another lane", line,
                 b.line);
+        if (b.arrived > 0 && b.arg != arg)
+            fail(line, "lanes of a warp disagree about an argument: %d and %d", arg, b.arg);
         b.op = op;
+        b.arg = arg;
         for (int i = 0; i < words; i++) w.slot[parity][i][id] = value[i];
         return parity;
     }
@@ -71,21 +74,18 @@ template <class F> void butterfly(float (&lanes)[32], unsigned mask, F f) {
     memcpy(lanes + 16, &high, sizeof high);
 }
 
-// What the last lane to arrive computes for all. It is a function of its own so that the vectors
-// take no room on the stacks of the other lanes.
-__attribute__((noinline)) void exchange_all(Warp &w, int parity, Op op, int arg, int line) {
+// What the last lane to arrive computes for all, in the place of their values. It is a function of
+// its own so that the vectors take no room on the stacks of the other lanes.
+__attribute__((noinline)) void exchange_all(Warp &w, int parity, Op op, int arg) {
     float all[32];
     memcpy(all, w.slot[parity][0], sizeof all);
-    for (uint32_t other : w.slot[parity][1])
-        if ((int)other != arg)
-            fail(line, "lanes of a warp disagree about an argument: %d and %d", arg, (int)other);
     auto add = [](Floats a, Floats b) { return a + b; };
     if (op == Op::GroupSum)
         butterfly(all, (unsigned)arg - 1, add);
     else if (op == Op::GroupMax)
         butterfly(all, (unsigned)arg - 1, maximum);
     const unsigned mask = op == Op::ShuffleXor ? (unsigned)arg : 0;
-    for (unsigned i = 0; i < 32; i++) w.result[parity][i] = all[i ^ mask];
+    for (unsigned i = 0; i < 32; i++) w.slot[parity][0][i] = as_bits(all[i ^ mask]);
 }
 
 // The same for a product of two fragments: a row of the second operand is a vector.
@@ -146,11 +146,11 @@ void warp_barrier(int line) {
 float exchange(Op op, float v, int arg, int line) {
     Lane lane;
     Warp &w = lane.w;
-    const uint32_t mine[] = {as_bits(v), (uint32_t)arg};
-    int parity = lane.meet(op, line, mine, 2);
-    if (w.barrier.arrived == 31) exchange_all(w, parity, op, arg, line);
+    const uint32_t mine = as_bits(v);
+    int parity = lane.meet(op, line, &mine, 1, arg);
+    if (w.barrier.arrived == 31) exchange_all(w, parity, op, arg);
     lane.wait(line);
-    return w.result[parity][lane.id];
+    return as_float(w.slot[parity][0][lane.id]);
 }
 
 uint32_t ballot(bool v, int line) {

@@ -243,8 +243,8 @@ std::string wrong(uint32_t which, uint64_t seed) {
 void refusals(bool guards) {
     const char *const want[] = {"exited", "divergent barrier", "exited", "no thread can go on",
         "shared memory", "outside a buffer", "under way", "multiple of 16", "bank conflict",
-        "disagree", "wrong result", "by .nc what this launch"};
-    for (uint32_t which = 0; which < 12; which++) {
+        "disagree", "wrong result", "by .nc what this launch", "disagree about an argument"};
+    for (uint32_t which = 0; which < 13; which++) {
         // A sanitizer would report these errors and abort.
         if (!guards && (which == 4 || which == 5 || which >= 10)) continue;
         for (uint64_t seed = 0; seed < 4; seed++) {

@@ -118,6 +118,9 @@ KERNEL(wrong) {
         block_sync();
         if (t < 32) x[t] = load_const_float(p.out + (t ^ 1));
         break;
+    case 12: // lanes that disagree about the partner
+        p.out[t] = shuffle_xor(1.0f, t % 32 == 7 ? 2 : 1);
+        break;
     }
 }
 
