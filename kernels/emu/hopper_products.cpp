@@ -131,7 +131,7 @@ void wgmma(float *d, unsigned registers, const Factors &f, Op op, int line) {
                 if (free) sums = &s;
             }
             if (!sums) sums = &(g.sums.emplace_back(), g.sums.back());
-            *sums = {n, {}, std::vector<float>(64 * n, NAN)};
+            *sums = {n, {}, std::vector<float>(64 * n, __builtin_nanf(""))};
         }
         const unsigned words = f.registers ? 128 : 0;
         g.products.push_back({op, operand_of(f.a, words ? 0 : 64, false, line),
