@@ -148,15 +148,6 @@ pub enum Data {
 }
 
 impl Data {
-    /// Numbers.
-    pub fn len(&self) -> usize {
-        match self {
-            Data::Byte(m) => m.len(),
-            Data::Single(m) => m.len(),
-            Data::Half(m) => m.len(),
-        }
-    }
-
     /// `len` zeros of `dtype`.
     pub fn zeroed(what: &str, dtype: Dtype, len: usize) -> Result<Data> {
         Ok(match dtype {

@@ -1,11 +1,13 @@
 //! The paged KV cache: how q and k are rotated, and where q, k and v are stored.
 //!
-//! The layout is `[layer][page][kv head]`. Each such entry holds K and V of sixteen positions, in
-//! pairs of vectors of sixteen numbers. In K, the lanes of a vector are positions, and the pairs go
-//! along the dimensions, so that sixteen scores are computed at once without horizontal sums. In V,
-//! the lanes are dimensions, and the pairs go along the positions: `[8][head_dim padded to 16, over
-//! 16]`. [`Element::index`] says where a number lies in a pair; with bfloat16 this is the layout
-//! that tiles need.
+//! The layout is `[page][layer][kv head]`, so that memory is written to, and taken, in the order in
+//! which pages are. With all pages of a layer side by side, every layer began a huge page in the
+//! same step, whose clearing took 120 ms (benches/record/2026-11-28-jobs-of-streams.txt). An entry
+//! holds K and V of sixteen positions, in pairs of vectors of sixteen numbers. In K, the lanes of a
+//! vector are positions, and the pairs go along the dimensions, so that sixteen scores are computed
+//! at once without horizontal sums. In V, the lanes are dimensions, and the pairs go along the
+//! positions: `[8][head_dim padded to 16, over 16]`. [`Element::index`] says where a number lies in
+//! a pair; with bfloat16 this is the layout that tiles need.
 //!
 //! With int8, the vector of each head has its own scale: its greatest magnitude over 127. The
 //! sixteen scales of K and the sixteen of V follow the tiles, as the bytes of f32.
@@ -25,7 +27,7 @@ use std::ops::Range;
 pub struct CpuKv {
     pub(super) data: Data,
     pub(super) dtype: Dtype,
-    pub(super) n_pages: usize,
+    n_layers: usize,
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
 }
@@ -61,46 +63,41 @@ impl CpuKv {
         Ok(CpuKv {
             data: Data::zeroed("the KV pool", dtype, len)?,
             dtype,
-            n_pages,
+            n_layers: shape.n_layers,
             n_kv_heads: shape.n_kv_heads,
             head_dim: shape.head_dim,
         })
     }
 
-    /// Numbers of one layer.
+    /// Numbers of one page on one layer.
     pub(super) fn layer_len(&self) -> usize {
-        self.n_pages * self.page_len()
+        self.n_kv_heads * tile_len(self.dtype, self.head_dim)
     }
 
-    /// Numbers of one page on one layer.
+    /// Numbers of one page, from the same place of one page to that of the next.
     pub(super) fn page_len(&self) -> usize {
-        self.n_kv_heads * tile_len(self.dtype, self.head_dim)
+        self.n_layers * self.layer_len()
+    }
+
+    /// The numbers of a page.
+    fn page(&self, page: u32) -> Range<usize> {
+        let at = page as usize * self.page_len();
+        at..at + self.page_len()
     }
 
     /// Copies whole pages, `(from, to)`, on every layer.
     pub(super) fn copy_pages(&mut self, pairs: &[(u32, u32)]) {
-        fn copy<T: Copy>(data: &mut [T], layer: usize, page: usize, pairs: &[(u32, u32)]) {
-            for layer in data.chunks_exact_mut(layer) {
-                for &(from, to) in pairs {
-                    let from = from as usize * page;
-                    layer.copy_within(from..from + page, to as usize * page);
-                }
+        for &(from, to) in pairs {
+            let (from, to) = (self.page(from), self.page(to).start);
+            match &mut self.data {
+                Data::Byte(m) => m.copy_within(from, to),
+                Data::Single(m) => m.copy_within(from, to),
+                Data::Half(m) => m.copy_within(from, to),
             }
         }
-        let (layer, page) = (self.layer_len(), self.page_len());
-        if layer == 0 {
-            return;
-        }
-        match &mut self.data {
-            Data::Byte(m) => copy(m, layer, page, pairs),
-            Data::Single(m) => copy(m, layer, page, pairs),
-            Data::Half(m) => copy(m, layer, page, pairs),
-        }
     }
-}
 
-impl CpuKv {
-    /// Copies whole pages out, layer by layer. `to` has room for exactly these pages.
+    /// Copies whole pages out. `to` has room for exactly these pages.
     pub(super) fn save_pages(&self, pages: &[u32], to: &mut [u8]) {
         fn save<T: Copy, const N: usize>(from: &[T], to: &mut [u8], bytes: fn(T) -> [u8; N]) {
             for (x, to) in from.iter().zip(to.as_chunks_mut::<N>().0) {
@@ -108,7 +105,8 @@ impl CpuKv {
             }
         }
         let len = self.page_len() * self.dtype.size();
-        for (at, to) in self.parts(pages).zip(to.chunks_exact_mut(len.max(1))) {
+        for (page, to) in pages.iter().zip(to.chunks_exact_mut(len.max(1))) {
+            let at = self.page(*page);
             match &self.data {
                 Data::Byte(m) => save(&m[at], to, i8::to_ne_bytes),
                 Data::Single(m) => save(&m[at], to, f32::to_ne_bytes),
@@ -125,24 +123,14 @@ impl CpuKv {
             }
         }
         let len = self.page_len() * self.dtype.size();
-        for (at, from) in self.parts(pages).zip(from.chunks_exact(len.max(1))) {
+        for (page, from) in pages.iter().zip(from.chunks_exact(len.max(1))) {
+            let at = self.page(*page);
             match &mut self.data {
                 Data::Byte(m) => load(&mut m[at], from, i8::from_ne_bytes),
                 Data::Single(m) => load(&mut m[at], from, f32::from_ne_bytes),
                 Data::Half(m) => load(&mut m[at], from, u16::from_ne_bytes),
             }
         }
-    }
-
-    /// The ranges of the layers of these pages, page after page.
-    fn parts(&self, pages: &[u32]) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (layer, page) = (self.layer_len(), self.page_len());
-        let layers = self.data.len().checked_div(layer).unwrap_or(0);
-        let pages = pages.to_vec();
-        pages.into_iter().flat_map(move |at| {
-            let first = at as usize * page;
-            (0..layers).map(move |n| n * layer + first..n * layer + first + page)
-        })
     }
 }
 
@@ -288,11 +276,12 @@ impl Placement<'_> {
         let (head_dim, heads) = (kv.head_dim, kv.n_kv_heads);
         let tile = tile_len(kv.dtype, head_dim);
         let (layer_len, page_len) = (kv.layer_len(), kv.page_len());
-        let pages = &mut E::bits_mut(&mut kv.data)[layer * layer_len..][..layer_len];
+        let pages = E::bits_mut(&mut kv.data);
+        let of_layer = layer * layer_len..(layer + 1) * layer_len;
         let group = q_dim / heads;
         let parts = (
             Grid::columns(&mut q[..rows * q_dim], q_dim, group),
-            Grid::columns(pages, page_len, tile),
+            Grid::some_columns(pages, page_len, of_layer, tile),
         );
         let work = |head: usize, _: usize, (q, pages): (Rect<'_, f32>, Rect<'_, E::Bits>)| {
             tier.run(PlaceHead::<E> {

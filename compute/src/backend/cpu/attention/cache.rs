@@ -8,7 +8,7 @@ use crate::backend::cpu::simd::{LANES, Simd};
 
 /// K and V of one head of one sequence.
 pub(super) struct Cache<'a, E: Element> {
-    /// The layer's cache from this head of its first page on.
+    /// The cache from this layer and head of its first page on.
     pub(super) bits: &'a [E::Bits],
     pub(super) page_len: usize,
     /// The length of one head of a page: K, V and scales.
@@ -19,9 +19,8 @@ pub(super) struct Cache<'a, E: Element> {
 
 impl<'a, E: Element> Cache<'a, E> {
     pub(super) fn new(kv: &'a CpuKv, layer: usize, head: usize, pages: &'a [u32]) -> Self {
-        let layer = &E::bits(&kv.data)[layer * kv.layer_len()..][..kv.layer_len()];
         let tile_len = tile_len(kv.dtype, kv.head_dim);
-        let bits = &layer[head * tile_len..];
+        let bits = &E::bits(&kv.data)[layer * kv.layer_len() + head * tile_len..];
         Self {
             bits,
             page_len: kv.page_len(),
