@@ -17,6 +17,9 @@ use super::words::{Form, MAX_SIDE, Task, Words};
 const PAIRS: usize = super::blocks::WORDS;
 /// Groups of k in a block when there are many rows: 8 KiB of a strip.
 const K_GROUPS: usize = 8;
+/// Groups of k in a block for few panels of rows. With one, loading and storing the sums of 8 rows
+/// took 3 to 4 % of the time (benches/record/2026-11-28-jobs-of-streams.txt).
+const FEW_GROUPS: usize = 4;
 /// Most panels of rows for which weights are read straight from memory.
 const FEW_PANELS: usize = 4;
 /// Most rows that pass over a block of k before the next block.
@@ -76,10 +79,10 @@ impl Kernel for Product<'_> {
             2 => self.rows::<S, 2, 2, 8, 1>(s),
             3 => self.rows::<S, 3, 3, 4, 1>(s),
             4 => self.rows::<S, 4, 4, 4, 1>(s),
-            5 => self.rows::<S, 5, 5, 4, 1>(s),
-            6 => self.rows::<S, 6, 6, 4, 1>(s),
-            7 => self.rows::<S, 7, 7, 2, 1>(s),
-            8 => self.rows::<S, 8, 8, 2, 1>(s),
+            5 => self.rows::<S, 5, 5, 4, FEW_GROUPS>(s),
+            6 => self.rows::<S, 6, 6, 4, FEW_GROUPS>(s),
+            7 => self.rows::<S, 7, 7, 2, FEW_GROUPS>(s),
+            8 => self.rows::<S, 8, 8, 2, FEW_GROUPS>(s),
             _ => unreachable!("{side} rows"),
         }
     }
@@ -87,7 +90,7 @@ impl Kernel for Product<'_> {
 
 impl Product<'_> {
     /// Takes `GROUPS` groups of k of some strips in turn, over which all rows of a band pass. With
-    /// one group, all strips of the task are streams of memory; with several, they stay in the near
+    /// few groups, all strips of the task are streams of memory; with many, they stay in the near
     /// caches for all rows. Up to HALF rows in the last panel are multiplied as HALF.
     #[inline(always)]
     fn rows<
@@ -119,7 +122,7 @@ impl Product<'_> {
                 let n = GROUPS.min(groups - group);
                 let bytes = GROUPS * PAIRS * size_of::<[u16; 2 * LANES]>();
                 let ahead = weights.ahead(bytes, group + GROUPS >= groups, SIDE == 1);
-                if GROUPS == 1 {
+                if GROUPS < K_GROUPS {
                     // Activations of several rows come from L2 and would wait behind the weights.
                     for panel in first..first + count {
                         let words = x.panel::<SIDE, PAIRS>(panel, group, n).words;
