@@ -414,7 +414,8 @@ typedef struct llama_build_options {
   /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt
   /// beside running streams. It is about the longest time between two tokens of a stream while
   /// prompts arrive; with less of it, prompts take longer. Prompts get a third of a step's time
-  /// at least, and 16 tokens, whatever that takes. 0 means 100. Results do not depend on it.
+  /// at least, and 16 tokens, whatever that takes. Sequences of calls without `on_event` are not
+  /// waited for token by token, and hold no prompt back. 0 means 100. Results do not depend on it.
   uint32_t max_step_ms;
   /// Must be 0.
   uint32_t reserved1;
@@ -700,7 +701,8 @@ typedef struct llama_generate_options {
   size_t n_stop;
   /// A flag that stops the call. It is borrowed for the call, or until the stream is freed.
   llama_cancel_t *cancel;
-  /// Receives every event. NULL means none. It must be NULL for `llama_stream_open`.
+  /// Receives every event. NULL means none. Without it, a call of many prompts ends sooner: see
+  /// `max_step_ms`. It must be NULL for `llama_stream_open`.
   llama_event_fn on_event;
   /// Passed to `on_event`, `on_logits` and `on_stop`.
   void *user_data;

@@ -12,7 +12,7 @@ use super::{
     options::{engine_options, read_options, samples},
     prompts::{dialog_prompts, text_prompts, token_prompts},
 };
-use crate::engine::{Deciders, Event, Finish, Prompt, Question};
+use crate::engine::{Deciders, Event, Finish, GenerateOptions, Prompt, Question};
 use crate::llama::Completion;
 use crate::process::Process;
 use crate::{Cancel, Token, reserve};
@@ -109,6 +109,10 @@ pub(super) unsafe fn run(
     };
     // SAFETY: by this function's contract.
     let options = unsafe { engine_options(&given) }?;
+    let options = GenerateOptions {
+        streaming: given.on_event.is_some(),
+        ..options
+    };
     // A call that is cancelled while its texts are encoded has one end for each sequence.
     let limits = handle.llama.request_limits();
     limits.check_sequences(n, samples(&given))?;

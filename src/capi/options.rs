@@ -157,6 +157,7 @@ pub(super) unsafe fn engine_options(o: &llama_generate_options) -> Outcome<Gener
     // SAFETY: as above.
     let predicted = unsafe { list("predicted", o.predicted, o.n_predicted) }?;
     Ok(GenerateOptions {
+        streaming: true,
         min_gen_len: o.min_gen_len as usize,
         no_repeat_ngram_size: o.no_repeat_ngram_size as usize,
         presence_penalty: o.presence_penalty,

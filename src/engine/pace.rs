@@ -86,12 +86,13 @@ impl Pace {
     }
 
     /// The number of prompt rows of the next step, in which `decodes` of `max_rows` rows are taken.
-    pub fn prompt_rows(&self, decodes: usize, max_rows: usize) -> usize {
+    /// `streaming`: somebody waits for what comes of these.
+    pub fn prompt_rows(&self, decodes: usize, streaming: bool, max_rows: usize) -> usize {
         let room = max_rows.saturating_sub(decodes);
         if let Some(rows) = self.fixed {
             return rows.min(room);
         }
-        if decodes == 0 {
+        if !streaming {
             return room;
         }
         let decoding = self.seconds_per_decode.unwrap_or(0.0);
@@ -225,15 +226,11 @@ mod tests {
     #[test]
     fn a_step_beside_running_streams_aims_at_the_target() {
         let mut pace = Pace::new(None, 100, 32).unwrap();
-        assert_eq!(pace.prompt_rows(1, 264), 64);
+        assert_eq!(pace.prompt_rows(1, true, 264), 64);
         pace.observe(0, 1, 0.050);
         pace.observe(100, 0, 0.100);
-        assert_eq!(pace.prompt_rows(1, 264), 50);
-        assert_eq!(
-            pace.prompt_rows(0, 264),
-            264,
-            "alone there is nobody to hold up"
-        );
+        assert_eq!(pace.prompt_rows(1, true, 264), 50);
+        assert_eq!(pace.prompt_rows(1, false, 264), 263, "nobody is held up");
     }
 
     #[test]
@@ -242,7 +239,7 @@ mod tests {
             let mut pace = Pace::new(None, max_step_ms, 32).unwrap();
             pace.observe(0, 1, 0.050);
             pace.observe(100, 0, 0.100);
-            assert_eq!(pace.prompt_rows(4, 264), rows, "{max_step_ms}");
+            assert_eq!(pace.prompt_rows(4, true, 264), rows, "{max_step_ms}");
         }
     }
 
@@ -251,11 +248,11 @@ mod tests {
         let mut pace = Pace::new(None, 100, 32).unwrap();
         pace.observe(0, 1, 10.0);
         pace.observe(1, 1, 100.0);
-        assert_eq!(pace.prompt_rows(4, 264), 16);
-        assert_eq!(pace.prompt_rows(4, 10), 6);
+        assert_eq!(pace.prompt_rows(4, true, 264), 16);
+        assert_eq!(pace.prompt_rows(4, true, 10), 6);
         let mut pace = Pace::new(None, 100, 32).unwrap();
         pace.observe(1, 0, 0.0);
-        assert_eq!(pace.prompt_rows(4, 264), 260);
+        assert_eq!(pace.prompt_rows(4, true, 264), 260);
     }
 
     /// A pace that has measured steps of so many rows.
@@ -337,8 +334,8 @@ mod tests {
     fn a_fixed_chunk_is_only_bounded_by_the_room() {
         let mut pace = Pace::new(Some(7), 100, 32).unwrap();
         pace.observe(1, 1, 100.0);
-        assert_eq!(pace.prompt_rows(3, 100), 7);
-        assert_eq!(pace.prompt_rows(3, 8), 5);
+        assert_eq!(pace.prompt_rows(3, true, 100), 7);
+        assert_eq!(pace.prompt_rows(3, true, 8), 5);
     }
 
     #[test]

@@ -133,8 +133,9 @@ fn several_prompts_share_a_chunk() {
     assert_eq!(shape, [vec![4, 4, 2], vec![8, 2]]);
 }
 
-/// Rows of the prompt in the first steps beside a stream, where a row of a prompt takes 2 ms.
-fn chunks_of_a_slow_model(max_step_ms: u32) -> Vec<usize> {
+/// Rows of the prompt in the first steps beside a sequence that decodes, perhaps for somebody who
+/// follows it, where a row of a prompt takes 2 ms.
+fn chunks_of_a_slow_model(max_step_ms: u32, streaming: bool) -> Vec<usize> {
     let setup = Setup {
         max_seq_len: 1024,
         n_pages: 1024,
@@ -146,8 +147,12 @@ fn chunks_of_a_slow_model(max_step_ms: u32) -> Vec<usize> {
     let probe = model.probe.clone();
     let host = setup.start_run(Box::new(Slow(model, Duration::from_millis(2))));
     probe.hold();
+    let followed = GenerateOptions {
+        streaming,
+        ..length(12)
+    };
     let short = host
-        .submit(vec![prompt(&"a".repeat(99))], length(12))
+        .submit(vec![prompt(&"a".repeat(99))], followed)
         .unwrap();
     probe.wait_for(1);
     let long = host
@@ -165,7 +170,7 @@ fn chunks_of_a_slow_model(max_step_ms: u32) -> Vec<usize> {
 #[test]
 fn chunks_adapt_to_a_slow_model_only_beside_running_streams() {
     // About 50 rows in 100 ms. The clock of a busy machine may be slow, never fast.
-    let chunks = chunks_of_a_slow_model(100);
+    let chunks = chunks_of_a_slow_model(100, true);
     assert!(
         chunks.iter().all(|rows| (16..=50).contains(rows)),
         "{chunks:?}"
@@ -174,13 +179,19 @@ fn chunks_adapt_to_a_slow_model_only_beside_running_streams() {
 
 #[test]
 fn a_step_may_take_as_long_as_is_said() {
-    let chunks = chunks_of_a_slow_model(40);
+    let chunks = chunks_of_a_slow_model(40, true);
     assert!(
         chunks.iter().all(|rows| (16..=20).contains(rows)),
         "{chunks:?}"
     );
     // Ten times the time that the prompt needs.
-    let chunks = chunks_of_a_slow_model(8000);
+    let chunks = chunks_of_a_slow_model(8000, true);
+    assert_eq!(chunks[0], 400, "{chunks:?}");
+}
+
+#[test]
+fn prompts_hold_up_what_nobody_follows() {
+    let chunks = chunks_of_a_slow_model(40, false);
     assert_eq!(chunks[0], 400, "{chunks:?}");
 }
 

@@ -86,7 +86,8 @@ private:
 /// A `llama_generate_options` and what its pointers point to.
 class GenerateArguments {
 public:
-  GenerateArguments(const GenerateOptions &o, bool pulled)
+  /// `logs`: while the call waits, the model's `log` may throw.
+  GenerateArguments(const GenerateOptions &o, bool pulled, bool logs = false)
       : callbacks_(std::make_unique<Callbacks>(o, pulled)), c_(generate_defaults()) {
     c_.flags = (o.echo ? LLAMA_GEN_ECHO : 0U) | (o.logprobs ? LLAMA_GEN_LOGPROBS : 0U) |
                (o.no_wait ? LLAMA_GEN_NO_WAIT : 0U) | (o.ignore_eos ? LLAMA_GEN_IGNORE_EOS : 0U) |
@@ -148,8 +149,8 @@ public:
     c_.stop = stop_.data();
     c_.n_stop = stop_.size();
     if (o.cancel) c_.cancel = o.cancel->get();
-    // Without a listener too, for an exception in `log` to stop the call; streams refuse one.
-    if (o.on_event || !pulled) c_.on_event = Callbacks::on_event;
+    // Without a listener too, for an exception in `log` to stop the call.
+    if (o.on_event || logs) c_.on_event = Callbacks::on_event;
     if (o.on_logits) c_.on_logits = Callbacks::on_logits;
     if (o.on_stop) c_.on_stop = Callbacks::on_stop;
     c_.user_data = callbacks_.get();

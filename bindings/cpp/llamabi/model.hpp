@@ -334,7 +334,8 @@ private:
   /// A call with `n` prompts.
   template <class F>
   std::vector<Completion> run(std::size_t n, const GenerateOptions &options, F &&function) const {
-    detail::GenerateArguments arguments(options, false);
+    const bool logs = handle_.get_deleter().log != nullptr;
+    detail::GenerateArguments arguments(options, false, logs);
     detail::Call call;
     llama_result_t *out = nullptr;
     const llama_status status = function(arguments.get(), &out, call.err());

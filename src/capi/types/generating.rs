@@ -238,7 +238,8 @@ pub struct llama_generate_options {
     pub n_stop: usize,
     /// A flag that stops the call. It is borrowed for the call, or until the stream is freed.
     pub cancel: *mut llama_cancel_t,
-    /// Receives every event. NULL means none. It must be NULL for `llama_stream_open`.
+    /// Receives every event. NULL means none. Without it, a call of many prompts ends sooner: see
+    /// `max_step_ms`. It must be NULL for `llama_stream_open`.
     pub on_event: llama_event_fn,
     /// Passed to `on_event`, `on_logits` and `on_stop`.
     pub user_data: *mut c_void,

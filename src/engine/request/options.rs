@@ -86,6 +86,9 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Show special tokens in texts, except the token that ends a sequence.
     pub special: bool,
+    /// Somebody follows the call's tokens as they come. If not, only its end counts, and it comes
+    /// soonest if prompts of all sequences are computed at full speed, whatever that holds up.
+    pub streaming: bool,
     /// The most tokens to generate; `None` means as many as `max_seq_len` leaves room for.
     pub max_gen_len: Option<usize>,
     /// The temperature; 0 is greedy.
@@ -182,6 +185,7 @@ impl Default for GenerateOptions {
             no_wait: false,
             ignore_eos: false,
             special: false,
+            streaming: true,
             max_gen_len: None,
             temperature: 0.6,
             top_p: 0.9,

@@ -96,8 +96,9 @@ impl Scheduler {
             for sequence in &mut this.running {
                 sequence.branch.look_drafted(&this.pool);
             }
-            let decodes = this.running.iter().filter(|s| !s.branch.in_prefill());
-            let decodes = decodes.filter(|s| !lacks_contrast(s)).count();
+            let decodes = |s: &&Sequence| !s.branch.in_prefill() && !lacks_contrast(s);
+            let decoding = || this.running.iter().filter(decodes);
+            let (decodes, streaming) = (decoding().count(), decoding().any(Sequence::streams));
             let asks = |s: &Sequence, gain| {
                 let drafts = s.drafts.as_ref();
                 let asks = drafts.is_some_and(|drafts| drafts.asks(Guesser::Model, gain));
@@ -115,7 +116,9 @@ impl Scheduler {
                 let can = can.filter(|s| asks(s, Gain::Untried) && begins(s));
                 can.min_by_key(lacks).map(|s| s.id)
             });
-            let rows = model.pace.prompt_rows(decodes, model.limits.max_rows);
+            let rows = model
+                .pace
+                .prompt_rows(decodes, streaming, model.limits.max_rows);
             let mut budget = rows;
             for sequence in &this.running {
                 let branch = &sequence.branch;

@@ -71,7 +71,7 @@ impl Scheduler {
                 drafts.find(&sequence.output.call, branch, forced, place, can_guess);
             }
         }
-        let chunk = self.pace.prompt_rows(decodes, self.limits.max_rows);
+        let chunk = self.prompt_rows(decodes);
         let rows = decodes + prompt_rows.min(chunk);
         let rows_left = self.limits.max_rows.saturating_sub(rows);
         let wanted_left = self

@@ -174,6 +174,14 @@ impl Scheduler {
         Ok(())
     }
 
+    /// The number of prompt rows of a step that has so many rows of decode.
+    fn prompt_rows(&self, decodes: usize) -> usize {
+        let decoding = |s: &&Sequence| !s.sits_out && !s.branch.in_prefill();
+        let streaming = self.running.iter().filter(decoding).any(Sequence::streams);
+        self.pace
+            .prompt_rows(decodes, streaming, self.limits.max_rows)
+    }
+
     /// The number of slots that are taken.
     fn slots(&self) -> usize {
         self.running.iter().map(Sequence::width).sum()

@@ -70,9 +70,7 @@ impl Scheduler {
             }
             sequence.branch.tokens.truncate(n);
         }
-        let mut budget = self
-            .pace
-            .prompt_rows(plan.step.tokens.len(), self.limits.max_rows);
+        let mut budget = self.prompt_rows(plan.step.tokens.len());
         for at in 0..self.running.len() {
             if self.waits_for_first(at) {
                 continue;

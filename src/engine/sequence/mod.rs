@@ -83,6 +83,11 @@ impl Sequence {
         &self.output.call
     }
 
+    /// Whether somebody waits for its next token.
+    pub fn streams(&self) -> bool {
+        self.call().options.streaming
+    }
+
     /// Why the sequence must end now, if its reader or the clock wants it.
     pub fn ends(&self) -> Option<FinishReason> {
         self.call().ends(self.output.index)
