@@ -176,7 +176,9 @@ fn steps_of<B: Steps>(mut runner: Runner<B>, every: usize) -> usize {
     let (mut answered, mut mixed) = (0, 0);
     for (step, choices) in steps.iter().zip(&choices) {
         answered += match runner.run(step, choices).unwrap() {
-            Answer::Logits(logits) => logits.len() / SHAPE.vocab_size,
+            Answer::Logits(logits) | Answer::Beside { logits, .. } => {
+                logits.len() / SHAPE.vocab_size
+            }
             Answer::Picks { picks, top, .. } => {
                 let left = picks.iter().filter(|pick| pick.logits.is_some()).count();
                 assert_eq!(top.len(), 5 * (picks.len() - left));

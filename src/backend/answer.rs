@@ -1,5 +1,6 @@
 //! What a step gives: logits, or the tokens that a device chose from them.
 
+use super::Threads;
 use crate::Token;
 use std::ops::Range;
 
@@ -41,6 +42,13 @@ pub enum Answer<'a> {
     /// [`super::Choices::rows`] is empty, or if the backend cannot choose tokens, or not in the way
     /// that is asked for.
     Logits(&'a [f32]),
+    /// The same, and the threads that have computed them, which have nothing to do now.
+    Beside {
+        /// As in [`Answer::Logits`].
+        logits: &'a [f32],
+        /// They may choose tokens.
+        threads: &'a dyn Threads,
+    },
     /// One for each wanted row: its token, or its logits if only the host can choose.
     Picks {
         /// Chosen as [`super::Choices::rows`] says.
@@ -66,7 +74,9 @@ impl<'a> Answer<'a> {
     /// The answer for wanted row number `row`, of a model with so many tokens.
     pub fn row(self, row: usize, vocab_size: usize) -> RowAnswer<'a> {
         match self {
-            Answer::Logits(logits) => RowAnswer::Logits(&logits[row * vocab_size..][..vocab_size]),
+            Answer::Logits(logits) | Answer::Beside { logits, .. } => {
+                RowAnswer::Logits(&logits[row * vocab_size..][..vocab_size])
+            }
             Answer::Picks { picks, top, logits } => match picks[row].logits {
                 Some(at) => RowAnswer::Logits(&logits[at as usize * vocab_size..][..vocab_size]),
                 None => RowAnswer::Pick(&picks[row], top),
@@ -77,7 +87,9 @@ impl<'a> Answer<'a> {
     /// Whether it has what so many wanted rows need; otherwise what it has, and what is needed.
     pub fn complete(self, rows: usize, vocab_size: usize) -> Result<(), String> {
         let (got, what, want) = match self {
-            Answer::Logits(logits) => (logits.len(), "logits", rows * vocab_size),
+            Answer::Logits(logits) | Answer::Beside { logits, .. } => {
+                (logits.len(), "logits", rows * vocab_size)
+            }
             Answer::Picks { picks, .. } if picks.len() != rows => (picks.len(), "tokens", rows),
             Answer::Picks { picks, logits, .. } => {
                 let left = picks.iter().filter_map(|pick| pick.logits);
@@ -97,7 +109,7 @@ impl<'a> Answer<'a> {
     /// The logits of a step that has no choices.
     pub fn logits(self) -> &'a [f32] {
         match self {
-            Answer::Logits(logits) => logits,
+            Answer::Logits(logits) | Answer::Beside { logits, .. } => logits,
             Answer::Picks { .. } => unreachable!("a step without choices gives logits"),
         }
     }

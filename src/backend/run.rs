@@ -1,7 +1,7 @@
 //! A model as the engine sees it, and what that needs of a backend beyond the model's operations.
 
 use super::cpu::{Cpu, CpuBuf};
-use super::{Answer, Backend, Choices, Limits, Step};
+use super::{Answer, Backend, Choices, Limits, Step, Threads};
 use crate::Result;
 use std::time::Duration;
 
@@ -84,6 +84,11 @@ pub trait Run: Send {
     /// The limits of steps and of the pool.
     fn limits(&self) -> Limits;
 
+    /// How many threads [`Answer::Beside`] has; 1 if there is no such answer.
+    fn n_threads(&self) -> usize {
+        1
+    }
+
     /// How often [`Run::beat`] is to be called, at least, between steps and while there are none.
     fn beats(&self) -> Option<Duration> {
         None
@@ -122,6 +127,11 @@ pub trait Steps: Backend {
         false
     }
 
+    /// [`Run::n_threads`].
+    fn n_threads(&self) -> usize {
+        1
+    }
+
     /// Waits for the oldest answer that was fetched but not read: the first `wanted * vocab_size`
     /// numbers of `out`; or, if the backend chooses tokens itself, what the step's choices ask for.
     fn answer<'a>(&'a mut self, out: &'a Self::Buf) -> Result<Answer<'a>>;
@@ -133,7 +143,15 @@ impl Steps for Cpu {
         self.load_step(step);
     }
 
+    fn n_threads(&self) -> usize {
+        self.count()
+    }
+
     fn answer<'a>(&'a mut self, logits: &'a CpuBuf) -> Result<Answer<'a>> {
-        Ok(Answer::Logits(self.read(logits)))
+        let logits = self.read(logits);
+        Ok(Answer::Beside {
+            logits,
+            threads: self,
+        })
     }
 }

@@ -148,4 +148,8 @@ impl<B: Steps> Run for Runner<B> {
     fn limits(&self) -> Limits {
         self.limits.clone()
     }
+
+    fn n_threads(&self) -> usize {
+        self.backend.n_threads()
+    }
 }

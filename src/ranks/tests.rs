@@ -137,10 +137,7 @@ fn step(token: i32) -> Step {
 }
 
 fn sum(ranks: &mut Ranks, token: i32) -> Result<f32> {
-    match ranks.run(&step(token), Choices::NONE)? {
-        Answer::Logits(sum) => Ok(sum[0]),
-        Answer::Picks { .. } => unreachable!(),
-    }
+    Ok(ranks.run(&step(token), Choices::NONE)?.logits()[0])
 }
 
 #[test]

@@ -43,10 +43,8 @@ fn branch_step(branch: usize, kind: RowKind, position: usize, rows: usize, pages
 }
 
 fn logits<B: Steps>(runner: &mut Runner<B>, step: &Step) -> Vec<u32> {
-    match runner.run(step, Choices::NONE).unwrap() {
-        Answer::Logits(logits) => logits.iter().map(|x| x.to_bits()).collect(),
-        Answer::Picks { .. } => unreachable!("no choices were given"),
-    }
+    let logits = runner.run(step, Choices::NONE).unwrap().logits();
+    logits.iter().map(|x| x.to_bits()).collect()
 }
 
 /// A prompt of 40 tokens, and 7 more: the last page is not full.

@@ -320,7 +320,7 @@ fn more_alternatives_than_the_device_finds_come_from_the_host() {
             Answer::Picks { picks, logits, .. } => {
                 (picks.iter().map(|pick| pick.logits).collect(), logits.len())
             }
-            Answer::Logits(_) => (Vec::new(), 0),
+            Answer::Logits(_) | Answer::Beside { .. } => (Vec::new(), 0),
         };
     assert_eq!(left(&mut *runner, &choices), (vec![None, None], 0));
     choices.rows[0].top = 129;

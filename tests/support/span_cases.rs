@@ -66,9 +66,7 @@ fn step(parts: &[Part<'_>]) -> Step {
 
 /// The bits of the logits of each row.
 fn run<B: Steps>(runner: &mut Runner<B>, parts: &[Part<'_>]) -> Vec<Vec<u32>> {
-    let Answer::Logits(logits) = runner.run(&step(parts), Choices::NONE).unwrap() else {
-        unreachable!("no choices were given")
-    };
+    let logits = runner.run(&step(parts), Choices::NONE).unwrap().logits();
     let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect();
     logits.chunks(SHAPE.vocab_size).map(bits).collect()
 }

@@ -17,6 +17,7 @@ pub use matrix::{Block, MatSpec, MatUse, PartSpec, QuantBlock, QuantData, RowOrd
 
 use crate::quant::Quant;
 use crate::{Dtype, Result};
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -209,6 +210,20 @@ pub struct Weights<B: Backend> {
     pub norm: B::Buf,
     /// `[vocab_size, dim]`; `None` where the embedding serves as the head (tied).
     pub head: Option<B::Mat>,
+}
+
+/// Threads of the host that a backend computes with, between its steps.
+pub trait Threads {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// Runs tasks `0..tasks` on them.
+    fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync));
+}
+
+impl fmt::Debug for dyn Threads + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} threads", self.count())
+    }
 }
 
 /// A device that can run the transformer.

@@ -17,7 +17,7 @@ pub use device::picked;
 pub(super) use device::{alternatives_of, continuations_of};
 
 use self::filters::{change, clean, filter_probabilities, keep_nucleus};
-use self::passes::{best, exponentials, kth_largest, maximum, share_from, total_mass};
+use self::passes::{at_least, best, exponentials, kth_largest, maximum, share_from, total_mass};
 use super::event::Alternative;
 use super::request::GenerateOptions;
 use crate::backend::Choices;
@@ -291,14 +291,8 @@ impl Sampler {
         let top_k = strategy.top_k as usize;
         let total = if (1..values.len()).contains(&top_k) {
             let floor = kth_largest(values, top_k, select);
-            let top = values
-                .iter()
-                .enumerate()
-                .filter(|(_, value)| **value >= floor);
-            kept.extend(
-                top.map(|(id, value)| keep((id, mass(scale.share(*value, max)))))
-                    .filter(|k| k.mass > 0),
-            );
+            let masses = at_least(values, floor).map(|id| (id, mass(scale.share(values[id], max))));
+            kept.extend(masses.map(keep).filter(|k| k.mass > 0));
             kept.iter().map(|k| k.mass).sum()
         } else {
             exponentials(shares, values, max, scale);
@@ -316,16 +310,8 @@ impl Sampler {
                     .find(|least| share_from(shares, values, *least) > limit)
                     .unwrap_or(least);
             }
-            let likely = values
-                .iter()
-                .zip(&*shares)
-                .enumerate()
-                .filter(|(_, (value, share))| **value >= least && **share > 0.0);
-            kept.extend(
-                likely
-                    .map(|(id, (_, share))| keep((id, mass(*share))))
-                    .filter(|k| k.mass > 0),
-            );
+            let masses = at_least(values, least).map(|id| (id, mass(shares[id])));
+            kept.extend(masses.map(keep).filter(|k| k.mass > 0));
             total
         };
         if strategy.top_p != choice::ALL {

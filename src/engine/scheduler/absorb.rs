@@ -2,6 +2,7 @@
 //! sequence that asked.
 
 use super::Scheduler;
+use super::choosing::Drawn;
 use crate::Error;
 use crate::backend::choice::Search;
 use crate::backend::{Answer, RowAnswer, RowKind, Step};
@@ -38,6 +39,8 @@ impl Scheduler {
         let before: usize = self.running.iter().map(generated).sum();
         let (mut drafted, mut accepted) = (0, 0);
 
+        self.choosing
+            .draw(plan, answer, &self.running, self.limits.vocab_size);
         let wanted_before = |row| step.wanted.partition_point(|w| (*w as usize) < row);
         for ((span, id), branch_at) in step.spans.iter().zip(whose).zip(branches) {
             let Some(at) = self.running.iter().position(|s| s.id == *id) else {
@@ -70,7 +73,8 @@ impl Scheduler {
                     branch.computed = branch.computed.max(position + 1);
                 }
                 let answer = answer.row(row, self.limits.vocab_size);
-                if let RowAnswer::Logits(logits) = answer {
+                let mut drawn = self.choosing.take(row);
+                if let (RowAnswer::Logits(logits), None) = (answer, &drawn) {
                     self.sampler.load(logits);
                     let amateur = self.draft_model.as_ref().and_then(|m| m.logits_of(row));
                     if let Some(amateur) = amateur {
@@ -110,13 +114,16 @@ impl Scheduler {
                             continue;
                         }
                     }
-                    let (got, possible) = match answer {
-                        RowAnswer::Logits(_) => {
+                    let (got, possible) = match (drawn.take(), answer) {
+                        (Some(Drawn { got, possible }), _) => (got, possible),
+                        (None, RowAnswer::Logits(_)) => {
                             let got = self.sampler.choose(choice, choices);
                             let possible = matches!(got, Ok(None)) && self.sampler.has_possible();
                             (got, possible)
                         }
-                        RowAnswer::Pick(pick, top) => (picked(choice, pick, top), pick.possible),
+                        (None, RowAnswer::Pick(pick, top)) => {
+                            (picked(choice, pick, top), pick.possible)
+                        }
                     };
                     let got = match got {
                         // No token that the model holds possible is left, and the grammar does not

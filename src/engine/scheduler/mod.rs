@@ -1,6 +1,7 @@
 //! Decides which rows go into the next step, who begins and who ends, and who has which pages.
 
 mod absorb;
+mod choosing;
 mod draft_model;
 mod drafts;
 mod medusa;
@@ -9,6 +10,7 @@ mod patience;
 mod planning;
 mod samples;
 
+use self::choosing::Choosing;
 use self::patience::Bounds;
 use super::branch::Branch;
 use super::call::{Beginning, Call, Waiting};
@@ -64,6 +66,7 @@ pub(super) struct Scheduler {
     draft_model: Option<Box<DraftModel>>,
     medusa: Option<Box<Medusa>>,
     sampler: Sampler,
+    choosing: Choosing,
     editor: Editor,
     /// Ids from here on are never sampled.
     n_tokens: usize,
@@ -112,6 +115,12 @@ impl Scheduler {
             draft_model: draft_model.map(Box::new),
             medusa: medusa.map(Box::new),
             sampler,
+            choosing: Choosing::new(
+                run.n_threads(),
+                limits.max_wanted,
+                n_tokens,
+                limits.vocab_size,
+            )?,
             editor,
             n_tokens,
             limits,

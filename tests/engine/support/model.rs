@@ -4,7 +4,7 @@
 use super::PATIENCE;
 use super::toy::{EOS, IDS, VOCAB};
 use llamabi::backend::choice::{Scale, mass};
-use llamabi::backend::{Answer, Choice, Choices, Limits, Pick, RowKind, Run, Step};
+use llamabi::backend::{Answer, Choice, Choices, Limits, Pick, RowKind, Run, Step, Threads};
 use llamabi::engine::sampler::Sampler;
 use llamabi::{Error, Result, Token};
 use std::collections::VecDeque;
@@ -42,6 +42,19 @@ pub struct Model {
     answers: VecDeque<Given>,
     given: Given,
     pub probe: Arc<Probe>,
+}
+
+/// Threads that could run in any order: the last task is the first to run.
+struct Backwards;
+
+impl Threads for Backwards {
+    fn count(&self) -> usize {
+        3
+    }
+
+    fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        (0..tasks).rev().for_each(task);
+    }
 }
 
 /// What a step gave.
@@ -360,6 +373,10 @@ impl Run for Model {
                 top,
                 logits: left,
             },
+            false if self.n_threads() > 1 => Answer::Beside {
+                logits,
+                threads: &Backwards,
+            },
             false => Answer::Logits(logits),
         })
     }
@@ -405,6 +422,14 @@ impl Run for Model {
             },
             false => Answer::Logits(&self.given.logits),
         })
+    }
+
+    /// Every second set of limits has threads that choose tokens.
+    fn n_threads(&self) -> usize {
+        match self.ahead || self.limits.max_wanted % 2 == 1 {
+            true => 1,
+            false => Backwards.count(),
+        }
     }
 
     fn can_follow(&self) -> bool {

@@ -14,7 +14,9 @@ use super::{
     Cpu, CpuBuf, CpuKv, CpuMat, PAGE, Rows, Workers, attention, kv, lora, mat, qkv_width, quantise,
     rows, scratch_len, simd, threads, tiles_len, widest, words,
 };
-use crate::backend::{Backend, Block, Layer, Limits, MatSpec, QuantBlock, Rotation, Shape, Step};
+use crate::backend::{
+    Backend, Block, Layer, Limits, MatSpec, QuantBlock, Rotation, Shape, Step, Threads,
+};
 use crate::quant::Quant;
 use crate::{Dtype, Result};
 
@@ -31,6 +33,16 @@ impl Cpu {
         self.step.release_adapters();
         let wanted = self.step.wanted[ALL].to.len();
         &out.data[..wanted * out.width]
+    }
+}
+
+impl Threads for Cpu {
+    fn count(&self) -> usize {
+        self.pool.n_threads()
+    }
+
+    fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.pool.run(Tasks(tasks), |i, _, ()| task(i));
     }
 }
 
@@ -81,7 +93,7 @@ impl Backend for Cpu {
     }
 
     fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-        self.pool.run(Tasks(tasks), |i, _, ()| task(i));
+        Threads::each(self, tasks, task);
     }
 
     fn quantise(

@@ -47,10 +47,9 @@ fn step_with(token: i32, id: u32) -> Step {
 }
 
 fn sum_with(processes: &mut Processes, token: i32, id: u32) -> Result<f32> {
-    match processes.run(&step_with(token, id), Choices::NONE)? {
-        Answer::Logits(sum) => Ok(sum[0]),
-        Answer::Picks { .. } => panic!("no picks"),
-    }
+    Ok(processes
+        .run(&step_with(token, id), Choices::NONE)?
+        .logits()[0])
 }
 
 /// Waits until nobody else holds this.
