@@ -5,7 +5,8 @@ use super::callback::InCallback;
 use super::failure::{Failure, Outcome};
 use super::result::ResultData;
 use super::types::*;
-use super::{args, cancel, layout, prompts, table};
+use super::{args, cancel, layout, table};
+use crate::engine::request::MAX_SEQUENCES;
 use crate::llama::{CompressOptions, Segment, SegmentKind};
 use crate::reserve;
 use std::ptr;
@@ -57,7 +58,13 @@ unsafe fn options(o: *const llama_compress_options) -> Outcome<CompressOptions> 
 /// # Safety
 /// `segments` has `n` elements that are as the header demands and stay unchanged for `'a`.
 unsafe fn read_segments<'a>(segments: *const llama_segment, n: usize) -> Outcome<Vec<Segment<'a>>> {
-    prompts::check_batch(n)?;
+    // The number is checked before an array of that length is read.
+    if !(1..=MAX_SEQUENCES).contains(&n) {
+        return Err(Failure::new(
+            LLAMA_E_BATCH,
+            format!("n, the number of segments, is {n}, must be 1 to {MAX_SEQUENCES}"),
+        ));
+    }
     // SAFETY: by this function's contract.
     let given = unsafe { args::slice("segments", segments, n) }?;
     let mut read = reserve::room("the segments", n)?;

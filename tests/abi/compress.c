@@ -207,6 +207,7 @@ static void arguments(llama_t *l) {
   llama_compress_options o = defaults();
   llama_result_t *r = FOREIGN;
   llama_cancel_t *flag = llama_cancel_new();
+  llama_error said = {.struct_size = sizeof said};
   size_t i;
   EXPECT(INVALID, llama_compress(NULL, s, 2, NULL, &r, err));
   EXPECT(INVALID, llama_compress(FOREIGN, s, 2, NULL, &r, err));
@@ -214,6 +215,8 @@ static void arguments(llama_t *l) {
   EXPECT(INVALID, llama_compress(l, s, 2, NULL, NULL, err));
   EXPECT(LLAMA_E_BATCH, llama_compress(l, s, 0, NULL, &r, err));
   EXPECT(LLAMA_E_BATCH, llama_compress(l, s, SIZE_MAX, NULL, &r, err));
+  CHECK(llama_compress(l, s, 0, NULL, &r, &said) == LLAMA_E_BATCH);
+  CHECK(strcmp(said.message, "n, the number of segments, is 0, must be 1 to 65536") == 0);
 #define WITH(field, value, expected)                                                               \
   do {                                                                                             \
     o = defaults();                                                                                \
