@@ -2,7 +2,7 @@
 //! that a fork copies.
 
 use crate::Token;
-use crate::kv::{Hit, NodeId, Pool, Root};
+use crate::kv::{Hit, NodeId, Pool, Root, Table};
 
 /// The tokens of a sequence and their pages.
 pub(super) struct Branch {
@@ -10,9 +10,9 @@ pub(super) struct Branch {
     /// admitted.
     pub tokens: Vec<Token>,
     pub prompt_len: usize,
-    /// The pages of all positions that the sequence can ever have. They are reserved when it is
-    /// admitted.
-    pub pages: Vec<u32>,
+    /// The pages of its positions. Those of all positions that it can ever have are promised when
+    /// it is admitted.
+    pub pages: Table,
     /// Positions whose keys and values are in the pages.
     pub computed: usize,
     /// Positions whose keys and values of the draft model are in the pages, if there is such a
@@ -31,9 +31,9 @@ pub(super) struct Known {
 }
 
 impl Branch {
-    /// A prompt of which nothing is computed, with pages for the longest sequence that it can
+    /// A prompt of which nothing is computed, with a page table for the longest sequence that it can
     /// become. The prefix cache finds its pages under `root` only.
-    pub fn new(prompt: Vec<Token>, pages: Vec<u32>, root: Root) -> Self {
+    pub fn new(prompt: Vec<Token>, pages: Table, root: Root) -> Self {
         Self {
             prompt_len: prompt.len(),
             tokens: prompt,
@@ -70,16 +70,19 @@ impl Branch {
         whole.then(|| &self.tokens[page])
     }
 
-    /// Looks for pages that another sequence has published since this one was admitted, and puts
-    /// them in the place of its own, which are still empty. Returns whether there were any.
+    /// Takes the pages of all positions before `end`, which are to be written.
+    pub fn grow(&mut self, end: usize, pool: &mut Pool) {
+        pool.grow(&mut self.pages, end.div_ceil(pool.page_size()));
+    }
+
+    /// Looks for pages that another sequence has published since this one was admitted, and has
+    /// them instead of its own, which would be empty. Returns whether there were any.
     pub fn adopt_found(&mut self, pool: &mut Pool) -> bool {
         let before = self.computed;
         while let Some(text) = self.next_page(pool.page_size())
             && let Some(hit) = pool.find(self.known.text, text)
         {
-            pool.hold(hit.page);
-            let own = std::mem::replace(&mut self.pages[self.known.pages], hit.page);
-            pool.release(own);
+            pool.adopt(&mut self.pages, self.known.pages, hit.page);
             self.adopt(hit.node, pool.page_size());
         }
         self.computed > before
@@ -127,11 +130,13 @@ impl Branch {
         }
     }
 
-    /// Takes new pages after its own were copied out and back. `pages` hold what it has computed;
-    /// those of `hits` are shared. From now on, other sequences can find its other prompt pages.
-    pub fn restore(&mut self, pages: Vec<u32>, hits: &[Hit], root: Root, pool: &mut Pool) {
+    /// Takes new pages before its own, which were copied out, are copied back. Those of `hits` are
+    /// shared and have what it has computed. From now on, other sequences can find its other prompt
+    /// pages.
+    pub fn restore(&mut self, pages: Table, hits: &[Hit], root: Root, pool: &mut Pool) {
         let before = self.known.pages;
         self.pages = pages;
+        self.grow(self.computed, pool);
         // The draft model's half of the pages was not kept: it computes the text again.
         self.drafted = 0;
         self.known = Known {
@@ -142,7 +147,7 @@ impl Branch {
     }
 
     /// Be nothing yet, in these pages; a fork makes it something.
-    pub fn reset(&mut self, pages: Vec<u32>, root: Root) {
+    pub fn reset(&mut self, pages: Table, root: Root) {
         self.pages = pages;
         (self.computed, self.drafted) = (0, 0);
         self.known = Known {
@@ -162,10 +167,8 @@ impl Branch {
         pool.fork(&parent.pages, &mut self.pages, parent.computed)
     }
 
-    /// Releases all pages, the last one first ([`Pool::release`] says why).
+    /// Releases all pages.
     pub fn release(&mut self, pool: &mut Pool) {
-        for page in self.pages.drain(..).rev() {
-            pool.release(page);
-        }
+        pool.release(&mut self.pages);
     }
 }

@@ -10,6 +10,7 @@ mod draft_model;
 mod drafts;
 mod failure;
 mod medusa;
+mod pages;
 mod parked;
 mod parked_random;
 mod prefix;

@@ -104,6 +104,11 @@ fn forked<B: Steps>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
     let mut runner = runner(backend, dtype, kv_dtype);
     let mut pool = Pool::new(LIMITS.n_pages, PAGE).unwrap();
     let total = BEHIND.end.div_ceil(PAGE);
+    let table = |pool: &mut Pool| {
+        let mut table = pool.reserve(&[], total).unwrap().unwrap();
+        pool.grow(&mut table, total);
+        table
+    };
     let before = |runner: &mut Runner<B>, pages: &[u32]| {
         runner
             .run(&step(RowKind::Prefill, 0, 40, pages), Choices::NONE)
@@ -122,7 +127,7 @@ fn forked<B: Steps>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
     };
     let alone: Vec<Vec<Vec<u32>>> = (1..=2)
         .map(|branch| {
-            let pages = pool.reserve(&[], total).unwrap().unwrap();
+            let pages = table(&mut pool);
             before(&mut runner, &pages);
             BEHIND
                 .map(|position| row(&mut runner, branch, position, &pages))
@@ -131,8 +136,8 @@ fn forked<B: Steps>(backend: B, dtype: Dtype, kv_dtype: Dtype) {
         .collect();
     assert!(alone[0] != alone[1], "the branches differ");
 
-    let parent = pool.reserve(&[], total).unwrap().unwrap();
-    let mut child = pool.reserve(&[], total).unwrap().unwrap();
+    let parent = table(&mut pool);
+    let mut child = table(&mut pool);
     let used = pool.used();
     before(&mut runner, &parent);
     let pair = pool.fork(&parent, &mut child, BEHIND.start);

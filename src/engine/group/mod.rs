@@ -4,8 +4,8 @@
 //! Slots and beams are not the same: beams are numbered anew in every step, best first, and the
 //! first heir of a beam goes on in its slot. For every other heir a slot without one is forked from
 //! that ([`super::branch::Branch::fork`]), which needs no page beyond those that all slots were
-//! given when the search began. So pages are never short, and a search that has narrowed, because
-//! tokens were impossible, can widen again.
+//! promised when the search began. So pages are never short, and a search that has narrowed,
+//! because tokens were impossible, can widen again.
 
 mod advance;
 mod results;
@@ -21,6 +21,7 @@ use super::phrases::{Phrases, Progress};
 use super::sampler::{self, Continuation, Sampler};
 use super::text::TextStream;
 use crate::backend::{Choice, Choices, Pick};
+use crate::kv::Table;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
@@ -177,7 +178,7 @@ impl Group {
             if slot > 0 {
                 let mut tokens = reserve::room("the tokens of a sequence", prompt.len() + most)?;
                 tokens.extend_from_slice(prompt);
-                others.push(Branch::new(tokens, Vec::new(), options.root()));
+                others.push(Branch::new(tokens, Table::default(), options.root()));
             }
         }
         slots[0].guide = guide;

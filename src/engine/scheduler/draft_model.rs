@@ -226,7 +226,7 @@ impl Scheduler {
             // A draft is a hint: without room for what changes its choice there is none.
             return Ok(());
         }
-        for sequence in &self.running {
+        for sequence in &mut self.running {
             let Sequence { branch, drafts, .. } = sequence;
             let rows = branch.tokens.len() - branch.drafted;
             let lacks = drafts
@@ -235,6 +235,9 @@ impl Scheduler {
             if !lacks || !model.has_room(rows) {
                 continue;
             }
+            branch.grow(branch.tokens.len(), &mut self.pool);
+            let sequence = &*sequence;
+            let branch = &sequence.branch;
             add_lacking(model, sequence, branch.tokens.len(), &self.pool);
             let (plan, editor) = (&mut model.plan, &mut self.editor);
             want_guess(plan, sequence, branch, rows - 1, editor);

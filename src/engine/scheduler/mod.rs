@@ -46,8 +46,8 @@ use std::sync::Arc;
 /// All calls that were received and have not ended.
 pub(super) struct Scheduler {
     line: Line,
-    /// The sequences that run, in the order of admission. Each holds a slot and all pages that it
-    /// can ever need, so it gives them up only if its reader is behind.
+    /// The sequences that run, in the order of admission. Each holds a slot and was promised all
+    /// pages that it can ever need, so it gives them up only if its reader is behind.
     running: Vec<Sequence>,
     /// Room for the sequences that [`Scheduler::retire`] takes out. It is empty between calls.
     ended: Vec<Sequence>,

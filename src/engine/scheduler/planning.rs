@@ -50,6 +50,7 @@ impl Scheduler {
             sequence.output.begins();
             // Each row is that of a sequence that has the drafts before it.
             let (n, n_drafts) = (sequence.branch.tokens.len(), sequence.n_drafts());
+            sequence.grow(n_drafts, &mut self.pool);
             if let Some(drafts) = &sequence.drafts {
                 sequence.branch.tokens.extend_from_slice(drafts.in_step());
             }
@@ -120,9 +121,12 @@ impl Scheduler {
             return;
         }
         next.step.follows = true;
-        for sequence in self.running.iter().filter(|s| !s.sits_out) {
+        for sequence in self.running.iter_mut().filter(|s| !s.sits_out) {
+            let position = sequence.branch.tokens.len();
+            sequence.branch.grow(position + 1, &mut self.pool);
+            let sequence = &*sequence;
             let branch = &sequence.branch;
-            let (kind, pool, position) = (RowKind::Decode, &self.pool, branch.tokens.len());
+            let (kind, pool) = (RowKind::Decode, &self.pool);
             let tokens = &[0];
             let rows = Rows {
                 branch,
@@ -243,11 +247,10 @@ impl Scheduler {
 
     /// Adds a chunk of a prompt. Returns how many rows of the budget it takes.
     fn plan_prefill(&mut self, at: usize, budget: usize, plan: &mut Plan) -> usize {
-        let sequence = &self.running[at];
+        let sequence = &mut self.running[at];
         let end = sequence.extent.prefill_len();
         // A fully cached prompt still computes its last token, but does not write it again.
-        let branch = &sequence.branch;
-        let position = branch.computed.min(end - 1);
+        let position = sequence.branch.computed.min(end - 1);
         let mut rows = (end - position).min(budget);
         let room = self.limits.max_wanted - plan.step.wanted.len();
         if sequence.extent.scores_prompt() {
@@ -258,6 +261,9 @@ impl Scheduler {
         if rows == 0 {
             return 0;
         }
+        sequence.branch.grow(position + rows, &mut self.pool);
+        let sequence = &self.running[at];
+        let branch = &sequence.branch;
         let tokens = &branch.tokens[position..][..rows];
         let (kind, pool) = (RowKind::Prefill, &self.pool);
         let new = Rows {

@@ -7,7 +7,7 @@ use crate::engine::branch::Branch;
 use crate::engine::event::FinishReason;
 use crate::engine::group::Row;
 use crate::engine::guide::Guide;
-use crate::kv::{Hit, Pool, Root};
+use crate::kv::{Hit, Pool, Root, Table};
 use std::iter::once;
 
 impl Sequence {
@@ -76,16 +76,16 @@ impl Sequence {
     }
 
     /// Pages for the slots but the first.
-    pub fn give_pages(&mut self, tables: impl Iterator<Item = Vec<u32>>) {
+    pub fn give_pages(&mut self, tables: impl Iterator<Item = Table>) {
         let others = self.group.iter_mut().flat_map(|group| group.parts().1);
         for (branch, pages) in others.zip(tables) {
             branch.pages = pages;
         }
     }
 
-    /// After its pages were copied out and back: a page table for each slot. See
+    /// Before its pages, which were copied out, are copied back: a page table for each slot. See
     /// [`Branch::restore`].
-    pub fn restore(&mut self, tables: Vec<Vec<u32>>, hits: &[Hit], root: Root, pool: &mut Pool) {
+    pub fn restore(&mut self, tables: Vec<Table>, hits: &[Hit], root: Root, pool: &mut Pool) {
         let Self { branch, group, .. } = self;
         let (beams, others) = match group {
             Some(group) => group.parts(),
@@ -100,6 +100,15 @@ impl Sequence {
                 true => branch.restore(pages, hits, root, pool),
                 false => branch.reset(pages, root),
             }
+        }
+    }
+
+    /// Takes the pages that the rows of a step of decode write to: one row of each branch, and so
+    /// many drafts.
+    pub fn grow(&mut self, drafts: usize, pool: &mut Pool) {
+        for at in 0..self.branches().count() {
+            let branch = self.branch_mut(at);
+            branch.grow(branch.computed + 1 + drafts, pool);
         }
     }
 
