@@ -1721,7 +1721,7 @@ typedef struct llama_timings {
   /// Steps that were run. A step is one pass through the model, for all running sequences
   /// together.
   uint64_t steps;
-  /// Pages of the KV cache that sequences hold now.
+  /// Pages of the KV cache that sequences hold now, with those that they may still write to.
   uint64_t pages_used;
   /// Pages that the KV cache has.
   uint64_t pages_total;

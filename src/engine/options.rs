@@ -69,7 +69,8 @@ pub struct Timings {
     /// this counts from when a step is launched, so the GPU computes meanwhile, and what lies
     /// beyond that is time of the step, too.
     pub mask_wait_ms: f64,
-    /// Pages that sequences hold now (pages only the prefix cache remembers count as free).
+    /// Pages that sequences hold now, with those that they may still write to (pages that only the
+    /// prefix cache remembers count as free).
     pub pages_used: u64,
     /// Pages of the pool.
     pub pages_total: u64,

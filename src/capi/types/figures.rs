@@ -114,7 +114,7 @@ pub struct llama_timings {
     /// Steps that were run. A step is one pass through the model, for all running sequences
     /// together.
     pub steps: u64,
-    /// Pages of the KV cache that sequences hold now.
+    /// Pages of the KV cache that sequences hold now, with those that they may still write to.
     pub pages_used: u64,
     /// Pages that the KV cache has.
     pub pages_total: u64,
