@@ -60,13 +60,18 @@ private:
   size_t adding_ = 0;
 
   struct Compiled {
-    int32_t kind;
-    std::string source;
+    const int32_t kind;
+    const std::string source;
+    std::mutex compiling; // guards what follows
+    bool done = false;
     std::shared_ptr<llama_grammar_t> grammar;
+    llama_status status = LLAMA_OK;
+    llama_error err{};
+    Compiled(int32_t kind, std::string source) : kind(kind), source(std::move(source)) {}
   };
   static constexpr size_t kMostGrammars = 64;
-  std::mutex compiling_;
-  std::deque<Compiled> grammars_; // the last used in front
+  std::mutex finding_;                             // never held while one is compiled
+  std::deque<std::shared_ptr<Compiled>> grammars_; // the last used in front
 };
 
 // A call that somebody awaits.

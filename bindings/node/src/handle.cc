@@ -119,27 +119,41 @@ void forget_bytes(napi_env env, Handle &handle) {
 
 // --- grammars ---
 
+// Some grammars take seconds. Only calls with the same one wait for it meanwhile.
 std::shared_ptr<llama_grammar_t> Handle::grammar(
     int32_t kind, const std::string &source, llama_status &status, llama_error &err) {
-  std::lock_guard<std::mutex> lock(compiling_);
-  const auto is_it = [&](const Compiled &c) { return c.kind == kind && c.source == source; };
-  const auto found = std::find_if(grammars_.begin(), grammars_.end(), is_it);
-  status = LLAMA_OK;
-  if (found != grammars_.end()) {
-    Compiled compiled = std::move(*found);
-    grammars_.erase(found);
-    grammars_.push_front(std::move(compiled));
-    return grammars_.front().grammar;
+  std::shared_ptr<Compiled> one;
+  {
+    std::lock_guard<std::mutex> lock(finding_);
+    const auto is_it = [&](const auto &c) { return c->kind == kind && c->source == source; };
+    const auto found = std::find_if(grammars_.begin(), grammars_.end(), is_it);
+    if (found != grammars_.end()) {
+      one = std::move(*found);
+      grammars_.erase(found);
+    } else {
+      one = std::make_shared<Compiled>(kind, source);
+    }
+    grammars_.push_front(one);
+    if (grammars_.size() > kMostGrammars) grammars_.pop_back();
   }
-  const bool none = kind == LLAMA_GRAMMAR_JSON;
-  llama_grammar_t *made = nullptr;
-  status =
-      llama_grammar_new(llama, kind, none ? nullptr : source.data(), source.size(), &made, &err);
-  if (status != LLAMA_OK) return nullptr;
-  std::shared_ptr<llama_grammar_t> grammar(made, llama_grammar_free);
-  grammars_.push_front({kind, source, grammar});
-  if (grammars_.size() > kMostGrammars) grammars_.pop_back();
-  return grammar;
+  std::lock_guard<std::mutex> lock(one->compiling);
+  if (!one->done) {
+    const bool none = kind == LLAMA_GRAMMAR_JSON;
+    llama_grammar_t *made = nullptr;
+    one->err.struct_size = sizeof one->err;
+    one->status = llama_grammar_new(
+        llama, kind, none ? nullptr : source.data(), source.size(), &made, &one->err);
+    if (one->status == LLAMA_OK) {
+      one->grammar.reset(made, llama_grammar_free);
+    } else { // those that wait hear of it, later ones try again
+      std::lock_guard<std::mutex> lock(finding_);
+      grammars_.erase(std::remove(grammars_.begin(), grammars_.end(), one), grammars_.end());
+    }
+    one->done = true;
+  }
+  status = one->status;
+  if (status != LLAMA_OK) err = one->err;
+  return one->grammar;
 }
 
 } // namespace addon

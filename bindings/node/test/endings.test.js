@@ -280,6 +280,26 @@ test('a stream whose reader is slower than the model leaves the event loop its t
   await model.close();
 });
 
+test('a grammar that takes long to compile keeps calls with others from nothing', async () => {
+  const model = await demo();
+  const quick = { maxGenLen: 1, grammar: { regex: 'b+' } };
+  const known = await model.grammar({ choice: ['a', 'b'] });
+  await model.textCompletion('a', quick);
+  const properties = Object.fromEntries(Array.from({ length: 4000 }, (_, i) => [`p${i}`, { type: 'integer' }])); // seconds
+  let compiled = 0;
+  const slow = [0, 1].map(() => model.grammar({ jsonSchema: { type: 'object', properties } }).then(() => compiled++));
+  await sleep(50);
+  known.mask();
+  await model.textCompletion('a', quick);
+  await model.textCompletion('a', { ...quick, grammar: { regex: 'c+' } });
+  assert.equal(compiled, 0);
+  await Promise.all(slow);
+  // Those that wait for one that cannot be compiled all hear why; so do later ones.
+  const wrong = () => failure(model.textCompletion('a', { grammar: { regex: 'a(' } }));
+  for (const error of [...(await Promise.all([wrong(), wrong(), wrong()])), await wrong()]) assertFails(error, 'LLAMA_E_INVALID_ARGUMENT', 'regex');
+  await model.close();
+});
+
 test('the event loop and libuv\'s pool stay free', async () => {
   const model = await demo({ maxSeqLen: 16_384, maxBatchSize: 8 });
   // They do not end by themselves for a long time: a stat that waited for one would see it gone.
