@@ -18,6 +18,10 @@ void check(napi_env env, napi_status status);
 // Throws if `status` is a failure.
 void check(napi_env env, llama_status status, const llama_error &err);
 
+// What a callback of the user's threw that has no call to come out of. Without an exception
+// JavaScript may no longer run here.
+void uncaught(napi_env env);
+
 // A handle scope that also ends where an exception passes.
 class Scope {
 public:

@@ -52,13 +52,7 @@ void Env::on_ready(napi_env env, napi_value, void *context, void *) {
       Scope scope(env);
       task->on_loop(env);
     } catch (const Pending &) {
-      // What a callback of the user's threw; without one, JavaScript may no longer run here.
-      napi_value thrown;
-      bool pending = false;
-      if (napi_is_exception_pending(env, &pending) == napi_ok && pending &&
-          napi_get_and_clear_last_exception(env, &thrown) == napi_ok) {
-        napi_fatal_exception(env, thrown);
-      }
+      uncaught(env);
     }
   }
 }

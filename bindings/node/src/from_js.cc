@@ -22,6 +22,15 @@ void check(napi_env env, napi_status status) {
   throw Pending{};
 }
 
+void uncaught(napi_env env) {
+  napi_value thrown;
+  bool pending = false;
+  if (napi_is_exception_pending(env, &pending) == napi_ok && pending &&
+      napi_get_and_clear_last_exception(env, &thrown) == napi_ok) {
+    napi_fatal_exception(env, thrown);
+  }
+}
+
 void throw_type_error(napi_env env, const std::string &message) {
   napi_throw_type_error(env, nullptr, message.c_str());
   throw Pending{};

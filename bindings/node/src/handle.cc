@@ -43,14 +43,21 @@ void Log::on_loop(napi_env env) {
     dropped_ = 0;
   }
   static const char *const levels[] = {"none", "error", "warn", "info", "debug"};
-  for (const auto &[level, message] : lines) {
-    napi_value function = nullptr;
-    if (function_ == nullptr) return;
-    check(env, napi_get_reference_value(env, function_, &function));
-    if (function == nullptr) return;
-    napi_value args[] = {
-        string(env, levels[level >= 0 && level < 5 ? level : 4]), string(env, message)};
-    check(env, napi_call_function(env, undefined(env), function, 2, args, nullptr));
+  while (!lines.empty()) {
+    const auto [level, message] = std::move(lines.front());
+    lines.pop_front();
+    try {
+      Scope scope(env);
+      napi_value function = nullptr;
+      if (function_ == nullptr) return;
+      check(env, napi_get_reference_value(env, function_, &function));
+      if (function == nullptr) return;
+      napi_value args[] = {
+          string(env, levels[level >= 0 && level < 5 ? level : 4]), string(env, message)};
+      check(env, napi_call_function(env, undefined(env), function, 2, args, nullptr));
+    } catch (const Pending &) {
+      uncaught(env); // of this line alone: the process may go on, and hears those behind it
+    }
   }
 }
 

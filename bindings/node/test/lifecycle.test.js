@@ -35,6 +35,27 @@ test('an uncaught exception ends the process as ever', async () => {
   assert.match(ran.stderr, /Error: mine/);
 });
 
+test('a process that goes on behind what onLog throws hears the other lines', async () => {
+  const ran = await script(`
+    const caught = [];
+    process.on('uncaughtException', (error) => caught.push(error.message));
+    let lines = 0;
+    const onLog = () => { throw new Error('line ' + ++lines); };
+    (async () => {
+      const model = await s.demo({ logLevel: 'debug', onLog });
+      const before = lines;
+      await model.textCompletion(['a', 'b', 'c', 'd'], { maxGenLen: 1 }); // a line for each
+      await s.until(() => lines === before + 4, 'all four lines');
+      await model.close();
+      // What a load that fails has to log is not its error.
+      s.assertFails(await s.failure(s.demo({ ckptDir: '/none', logLevel: 'debug', onLog })), 'LLAMA_E_IO', '/none');
+      await s.sleep(10);
+      s.assert.deepEqual(caught, Array.from({ length: lines }, (_, i) => 'line ' + (i + 1)));
+      console.log('heard');
+    })()`);
+  assert.equal(assertRan(ran), 'heard\n');
+});
+
 test('a stream that nobody holds any more frees its slot', async () => {
   const ran = await script(
     `s.demo({ maxSeqLen: 4096, maxBatchSize: 1 }).then(async (model) => {
