@@ -71,6 +71,7 @@ export declare class Grammar {
 }
 
 export interface Message {
+  /** Other roles, of a chat template: `chat`. */
   role: 'system' | 'user' | 'assistant';
   content: string;
 }
@@ -174,7 +175,8 @@ export type Event = TokenEvent | FinishEvent | BeamEvent;
 export interface Stream extends AsyncIterableIterator<Event> {
   /**
    * Ends one sequence, as 'caller', and no other. Events of it that are on their way already still
-   * come; to end at a certain token there is `shouldStop`.
+   * come; to end at a certain token there is `shouldStop`. An index that the call does not have is
+   * LLAMA_E_INVALID_ARGUMENT.
    */
   stop(index?: number): void;
   return(value?: unknown): Promise<IteratorResult<Event>>;

@@ -63,10 +63,13 @@ const isURL = (value) => typeof value?.href === 'string';
 const pathOf = (value) => (isURL(value) ? fileURLToPath(value.href) : value);
 const adapterOf = (value) => (isURL(value?.dir) ? { ...value, dir: pathOf(value.dir) } : pathOf(value));
 
-// What is no object would be spread to one without options, and go unnoticed.
-function optionsOf(options) {
-  if (typeof (options ?? {}) !== 'object' || Array.isArray(options)) throw new TypeError('options must be an object');
-  return options ?? {};
+// A copy with what the object inherits, for a spread would leave that out. What is no object would be
+// one without options, and go unnoticed.
+function optionsOf(options, what = 'options must be an object') {
+  if (typeof (options ?? {}) !== 'object' || Array.isArray(options) || ArrayBuffer.isView(options)) throw new TypeError(what);
+  const all = Object.create(null);
+  for (const name in options) all[name] = options[name];
+  return all;
 }
 
 // Of a call that has one sequence to give: others would be computed and lost.
@@ -147,10 +150,19 @@ const HALF = /(?<!\\)(?:\\\\)*\\ud[89a-f]/;
 // A value as JSON. The library's parser would refuse half of a pair by its place in the JSON, which
 // nobody sees; here it is named as in other texts.
 function jsonOf(name, value) {
-  const json = JSON.stringify(value);
+  const json = JSON.stringify(value, function (key, inside) {
+    if (isLost(inside, Array.isArray(this))) throw new TypeError(`${name} has ${saidOf(inside)} as ${JSON.stringify(key)}, which JSON has not`);
+    return inside;
+  });
+  if (json === undefined) throw new TypeError(`${name} is ${saidOf(value)}, which JSON has not`);
   if (HALF.test(json)) refuseHalf(name, JSON.parse(json));
   return json;
 }
+
+// What JSON.stringify would make null of. A member that is undefined, or a function, it leaves out.
+const isLost = (value, isElement) =>
+  typeof value === 'number' ? !Number.isFinite(value) : isElement && ['undefined', 'function', 'symbol'].includes(typeof value);
+const saidOf = (value) => (typeof value === 'function' ? 'a function' : String(value));
 
 function refuseHalf(name, value) {
   if (typeof value === 'string') {
@@ -167,7 +179,8 @@ function refuseHalf(name, value) {
 }
 
 // A dialog of messages with what surrounds it, as texts of JSON.
-function messagesOf({ messages, tools, variables, ...chat } = {}) {
+function messagesOf(request) {
+  const { messages, tools, variables, ...chat } = optionsOf(request, 'a chat must be an object with messages');
   if (!Array.isArray(messages)) throw new TypeError('messages must be an array');
   const json = (name, value) => (value === undefined || typeof value === 'string' ? value : jsonOf(name, value));
   return {
@@ -180,10 +193,10 @@ function messagesOf({ messages, tools, variables, ...chat } = {}) {
 function kindOf(input) {
   if (typeof input === 'string') return 'text';
   let first = input;
-  while (Array.isArray(first)) first = first[0];
+  for (let depth = 0; depth < 2 && Array.isArray(first); depth++) first = first[0];
   if (typeof first === 'string') return 'text';
   if (typeof first === 'number' || ArrayBuffer.isView(first)) return 'tokens';
-  if (typeof first === 'object' && first !== null) return 'dialog';
+  if (typeof first === 'object' && first !== null && !Array.isArray(first)) return 'dialog';
   throw new TypeError('input must be a text, tokens, messages, or an array of these');
 }
 
@@ -209,11 +222,14 @@ class Grammar {
 function sourceOf(spec) {
   if (spec instanceof Grammar) return spec.source;
   const kinds = { jsonSchema: 1, json: 2, regex: 3, lark: 4, choice: 5 };
-  const [name, ...more] = Object.keys(typeof spec === 'object' && spec !== null ? spec : {});
-  if (!Object.hasOwn(kinds, name ?? '') || more.length > 0)
+  const given = Object.entries(typeof spec === 'object' && spec !== null ? spec : {}).filter(([, value]) => value !== undefined);
+  const [[name, value] = ['']] = given;
+  if (!Object.hasOwn(kinds, name) || given.length > 1)
     throw new TypeError('grammar must be a Grammar or have one of jsonSchema, json, regex, lark, choice');
-  const value = spec[name];
-  if (name === 'json') return [kinds.json, ''];
+  if (name === 'json') {
+    if (value !== true) throw new TypeError('grammar.json must be true: a schema is jsonSchema');
+    return [kinds.json, ''];
+  }
   const isText = typeof value === 'string';
   if (isText || name === 'regex' || name === 'lark') return [kinds[name], value];
   return [kinds[name], jsonOf(`grammar.${name}`, value)];
@@ -231,10 +247,11 @@ class Model {
   }
 
   static async open(ckptDir, options) {
-    const isObject = (value) => typeof value === 'object' && value !== null && !ArrayBuffer.isView(value);
-    let all = ckptDir;
-    if (typeof ckptDir === 'string' || isURL(ckptDir)) all = isObject(options ?? {}) ? { ...options, ckptDir } : options;
-    if (!isObject(all)) throw new TypeError('Model.open needs a checkpoint directory or options');
+    const what = 'Model.open needs a checkpoint directory or options';
+    const isPath = typeof ckptDir === 'string' || isURL(ckptDir);
+    if (!isPath && (ckptDir ?? null) === null) throw new TypeError(what);
+    const all = optionsOf(isPath ? options : ckptDir, what);
+    if (isPath) all.ckptDir = ckptDir;
     const { signal, onProgress, onLog, ...rest } = all;
     for (const name of ['ckptDir', 'tokenizerPath', 'draftDir', 'medusaDir']) rest[name] = pathOf(rest[name]);
     if (Array.isArray(rest.adapters)) rest.adapters = rest.adapters.map(adapterOf);

@@ -17,6 +17,7 @@ export interface OpenOptions {
   modelParallelSize?: number;
   /** 'auto': the best that is usable. */
   device?: 'auto' | 'cpu' | 'cuda';
+  /** Which device, if there are several; 0 on the CPU. 0. */
   deviceIndex?: number;
   /**
    * With device 'cuda' GPUs, by the numbers of deviceIndex, otherwise NUMA nodes, by the numbers of
@@ -26,10 +27,11 @@ export interface OpenOptions {
   devices?: readonly number[];
   /** How long a rank may be silent while others wait for it, then calls fail with LLAMA_E_PEER. 0: 60000. */
   rankTimeoutMs?: number;
-  /** Of each rank; 0: as many as affinity mask and cgroup allow. */
+  /** Threads of the CPU, of each rank, at most 1024; 0: as many as affinity mask and cgroup allow. */
   nThreads?: number;
   /** 'auto': as stored. */
   weightsDtype?: Dtype;
+  /** Of the KV cache. 'auto': what goes with the weights. */
   kvDtype?: Dtype;
   /**
    * How exactly the CPU multiplies. 'full' rounds activations so little that it does not show;
@@ -288,9 +290,14 @@ export interface CompressOptions {
   signal?: Signal;
 }
 
+/** How `encode` encodes. */
 export interface EncodeOptions {
+  /** Begin with the token that begins a sequence. false. */
   bos?: boolean;
+  /** End with the token that ends one. false. */
   eos?: boolean;
+  /** Special and added tokens that the text spells become these tokens. false: they are words. */
   special?: boolean;
+  /** More tokens are LLAMA_E_TOO_LONG. Any number by default. */
   maxTokens?: number;
 }

@@ -4,6 +4,7 @@
 #include <llamabi.h>
 #include <node_api.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,14 +50,29 @@ std::string at(const std::string &name, size_t index);
 std::string to_text(napi_env env, napi_value value, const std::string &name);
 // As `to_text`, for what goes to C as a NUL-terminated string.
 std::string to_c_text(napi_env env, napi_value value, const std::string &name);
+// What String(value) gives.
+std::string to_said(napi_env env, napi_value value);
 bool to_bool(napi_env env, napi_value value, const char *name);
 int32_t to_int(napi_env env, napi_value value, const char *name);
 uint32_t to_uint(napi_env env, napi_value value, const char *name, uint32_t least = 0);
 uint64_t to_uint64(napi_env env, napi_value value, const char *name);
 double to_double(napi_env env, napi_value value, const char *name);
 float to_float(napi_env env, napi_value value, const char *name);
-std::vector<napi_value> to_elements(
-    napi_env env, napi_value value, const char *name, const char *what = "an array");
+// The length of an array, which `name` is, or a TypeError says `what` it must be.
+uint32_t length(napi_env env, napi_value value, const char *name, const char *what = "an array");
+// Calls f(element, index) for each element of such an array. One after the other, for an array may
+// have a length of four billion and no elements: its first one is refused before there is memory
+// for all.
+template <class F>
+void each_element(napi_env env, napi_value value, const char *name, const char *what, F f) {
+  const uint32_t n = length(env, value, name, what);
+  for (uint32_t i = 0; i < n; i++) {
+    Scope scope(env);
+    napi_value element;
+    check(env, napi_get_element(env, value, i, &element));
+    f(element, i);
+  }
+}
 // Appends an Int32Array's or array's elements; returns how many.
 size_t to_tokens(
     napi_env env, napi_value value, const std::string &name, std::vector<int32_t> &out);

@@ -106,15 +106,20 @@ double to_double(napi_env env, napi_value value, const char *name) {
   return d;
 }
 
+std::string to_said(napi_env env, napi_value value) {
+  napi_value said;
+  check(env, napi_coerce_to_string(env, value, &said));
+  return to_text(env, said, "a number");
+}
+
 template <class T> static T to_integer(napi_env env, napi_value value, const char *name,
     double least = std::numeric_limits<T>::min()) {
   const double d = to_double(env, value, name);
   const double most = std::numeric_limits<T>::max();
   if (!(d >= least && d <= most && d == std::floor(d))) {
-    char sentence[200];
-    std::snprintf(sentence, sizeof sentence,
-        "%s is %.17g, must be an integer between %.0f and %.0f", name, d, least, most);
-    throw_llama(env, LLAMA_E_INVALID_ARGUMENT, sentence);
+    char limits[100];
+    std::snprintf(limits, sizeof limits, ", must be an integer between %.0f and %.0f", least, most);
+    throw_llama(env, LLAMA_E_INVALID_ARGUMENT, name + (" is " + to_said(env, value)) + limits);
   }
   return static_cast<T>(d);
 }
@@ -132,40 +137,42 @@ uint64_t to_uint64(napi_env env, napi_value value, const char *name) {
   bool lossless = false;
   if (napi_get_value_bigint_uint64(env, value, &big, &lossless) == napi_ok) {
     if (!lossless) {
-      throw_llama(
-          env, LLAMA_E_INVALID_ARGUMENT, std::string(name) + " must be between 0 and 2^64 - 1");
+      throw_llama(env, LLAMA_E_INVALID_ARGUMENT,
+          std::string(name) + " is " + to_said(env, value) + ", must be between 0 and 2^64 - 1");
     }
     return big;
   }
   const double d = to_double(env, value, name);
   if (!(d >= 0 && d <= 9007199254740991.0 && d == std::floor(d))) {
-    char sentence[200];
-    std::snprintf(sentence, sizeof sentence,
-        "%s is %.17g, must be an integer between 0 and 2^53 - 1, or a bigint", name, d);
-    throw_llama(env, LLAMA_E_INVALID_ARGUMENT, sentence);
+    throw_llama(env, LLAMA_E_INVALID_ARGUMENT,
+        name + (" is " + to_said(env, value)) +
+            ", must be an integer between 0 and 2^53 - 1, or a bigint");
   }
   return static_cast<uint64_t>(d);
 }
 
 float to_float(napi_env env, napi_value value, const char *name) {
-  return static_cast<float>(to_double(env, value, name));
+  const double d = to_double(env, value, name);
+  const bool fits = !std::isfinite(d) || std::abs(d) <= std::numeric_limits<float>::max();
+  if (!fits) {
+    throw_llama(env, LLAMA_E_INVALID_ARGUMENT,
+        name + (" is " + to_said(env, value)) + ", which is beyond a number of 32 bits");
+  }
+  return static_cast<float>(d);
 }
 
-std::vector<napi_value> to_elements(
-    napi_env env, napi_value value, const char *name, const char *what) {
+uint32_t length(napi_env env, napi_value value, const char *name, const char *what) {
   bool is_array = false;
   check(env, napi_is_array(env, value, &is_array));
   if (!is_array) throw_type_error(env, std::string(name) + " must be " + what);
   uint32_t n;
   check(env, napi_get_array_length(env, value, &n));
-  std::vector<napi_value> elements(n);
-  for (uint32_t i = 0; i < n; i++) check(env, napi_get_element(env, value, i, &elements[i]));
-  return elements;
+  return n;
 }
 
 size_t to_tokens(
     napi_env env, napi_value value, const std::string &name, std::vector<int32_t> &out) {
-  const char *const what = " must be an Int32Array or an array of numbers";
+  const char *const what = "an Int32Array or an array of numbers";
   bool typed = false;
   check(env, napi_is_typedarray(env, value, &typed));
   if (typed) {
@@ -173,49 +180,41 @@ size_t to_tokens(
     size_t n;
     void *data;
     check(env, napi_get_typedarray_info(env, value, &type, &n, &data, nullptr, nullptr));
-    if (type != napi_int32_array) throw_type_error(env, name + what);
+    if (type != napi_int32_array) throw_type_error(env, name + " must be " + what);
     const auto *tokens = static_cast<const int32_t *>(data);
     out.insert(out.end(), tokens, tokens + n);
     return n;
   }
   const size_t before = out.size();
-  bool is_array = false;
-  check(env, napi_is_array(env, value, &is_array));
-  if (!is_array) throw_type_error(env, name + what);
-  uint32_t n;
-  check(env, napi_get_array_length(env, value, &n));
-  for (uint32_t i = 0; i < n; i++) {
-    // A scope each: a million handles at once are not free.
-    Scope scope(env);
-    napi_value element;
+  each_element(env, value, name.c_str(), what, [&](napi_value element, uint32_t i) {
     int32_t token = 0;
     double exact = 0;
-    check(env, napi_get_element(env, value, i, &element));
     // The first takes any number for some integer. A name is made only of what is refused.
     if (napi_get_value_int32(env, element, &token) != napi_ok ||
         napi_get_value_double(env, element, &exact) != napi_ok || exact != token)
       token = to_int(env, element, at(name, i).c_str());
     out.push_back(token);
-  }
+  });
   return out.size() - before;
 }
 
 size_t to_messages(
     napi_env env, napi_value value, const std::string &name, std::vector<Message> &out) {
-  const auto elements = to_elements(env, value, "a dialog", "an array of {role, content}");
-  for (size_t i = 0; i < elements.size(); i++) {
-    napi_value element = elements[i], role, content;
-    napi_valuetype type;
-    check(env, napi_typeof(env, element, &type));
-    if (type != napi_object)
-      throw_type_error(env, "a message must be an object with role and content");
-    check(env, napi_get_named_property(env, element, "role", &role));
-    check(env, napi_get_named_property(env, element, "content", &content));
-    const std::string message = at(name, i) + ".";
-    out.push_back(
-        {to_text(env, role, message + "role"), to_text(env, content, message + "content")});
-  }
-  return elements.size();
+  const size_t before = out.size();
+  each_element(
+      env, value, "a dialog", "an array of {role, content}", [&](napi_value element, uint32_t i) {
+        napi_value role, content;
+        napi_valuetype type;
+        check(env, napi_typeof(env, element, &type));
+        if (type != napi_object)
+          throw_type_error(env, "a message must be an object with role and content");
+        check(env, napi_get_named_property(env, element, "role", &role));
+        check(env, napi_get_named_property(env, element, "content", &content));
+        const std::string message = at(name, i) + ".";
+        out.push_back(
+            {to_text(env, role, message + "role"), to_text(env, content, message + "content")});
+      });
+  return out.size() - before;
 }
 
 std::vector<llama_message> borrow(const std::vector<Message> &messages) {

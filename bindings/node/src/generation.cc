@@ -2,6 +2,7 @@
 // has for JavaScript, and what it asks of it, goes over the event loop.
 #include "calls.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -16,8 +17,8 @@ Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr
           : kind == "text"     ? kText
           : kind == "messages" ? kMessages
                                : kDialog;
-  for (napi_value element : to_elements(env, input, "input")) {
-    const std::string name = at(kind_ == kDialog ? "dialogs" : "prompts", lens_.size());
+  each_element(env, input, "input", "an array", [&](napi_value element, uint32_t i) {
+    const std::string name = at(kind_ == kDialog ? "dialogs" : "prompts", i);
     if (kind_ == kTokens)
       lens_.push_back(to_tokens(env, element, name, tokens_));
     else if (kind_ == kDialog)
@@ -26,7 +27,7 @@ Generation::Generation(napi_env env, std::shared_ptr<Env> owner, std::shared_ptr
       texts_.push_back(to_text(env, element, name));
       lens_.push_back(texts_.back().size());
     }
-  }
+  });
   napi_valuetype type;
   check(env, napi_typeof(env, should_stop, &type));
   if (type != napi_undefined) {
@@ -151,12 +152,20 @@ void Generation::answer(napi_env env) {
 }
 
 void Generation::stop_sequence(napi_env env, size_t index) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (finished_) return;
-  if (stream_ == nullptr)
-    to_stop_.push_back(index);
-  else if (const llama_status status = llama_stream_stop(stream_, index); status != LLAMA_OK)
-    throw_llama(env, status, "the call has no sequence " + std::to_string(index));
+  const size_t sequences = lens_.size() * std::max(options_.c.num_return_sequences, 1U);
+  llama_status status = index < sequences ? LLAMA_OK : LLAMA_E_INVALID_ARGUMENT;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status == LLAMA_OK && !finished_ && stream_ == nullptr)
+      to_stop_.push_back(index);
+    else if (status == LLAMA_OK && !finished_)
+      status = llama_stream_stop(stream_, index);
+  }
+  if (status == LLAMA_E_INVALID_ARGUMENT)
+    throw_llama(env, status,
+        "index is " + std::to_string(index) + ", the call has " + std::to_string(sequences) +
+            (sequences == 1 ? " sequence" : " sequences"));
+  if (status != LLAMA_OK) throw_llama(env, status, llama_status_string(status));
 }
 
 // Takes the stream's events until its end. Waits while JavaScript is behind, unless the call is to

@@ -15,14 +15,14 @@ template <class F> static void each_option(napi_env env, napi_value options, F f
   if (type != napi_object) throw_type_error(env, "options must be an object");
   napi_value names;
   check(env, napi_get_property_names(env, options, &names));
-  for (napi_value key : to_elements(env, names, "options")) {
+  each_element(env, names, "options", "an object", [&](napi_value key, uint32_t) {
     const std::string name = to_text(env, key, "option");
     napi_value value;
     check(env, napi_get_property(env, options, key, &value));
     check(env, napi_typeof(env, value, &type));
-    if (type == napi_undefined) continue;
+    if (type == napi_undefined) return;
     if (!f(name, value)) throw_type_error(env, "unknown option " + name);
-  }
+  });
 }
 
 struct Name {
@@ -76,20 +76,21 @@ static int64_t to_seconds(napi_env env, napi_value value, const char *name) {
   const double d = to_double(env, value, name);
   if (!(std::abs(d) <= 9007199254740991.0)) {
     throw_llama(env, LLAMA_E_INVALID_ARGUMENT,
-        std::string(name) + " must be a number of seconds between -2^53 + 1 and 2^53 - 1");
+        std::string(name) + " is " + to_said(env, value) +
+            ", must be a number of seconds between -2^53 + 1 and 2^53 - 1");
   }
   return static_cast<int64_t>(std::floor(d));
 }
 
 std::vector<Segment> to_segments(napi_env env, napi_value value) {
   std::vector<Segment> segments;
-  for (napi_value element : to_elements(env, value, "segments")) {
-    const std::string i = at("segments", segments.size());
+  each_element(env, value, "segments", "an array", [&](napi_value element, uint32_t index) {
+    const std::string i = at("segments", index);
     napi_valuetype type;
     check(env, napi_typeof(env, element, &type));
     if (type == napi_string) {
       segments.push_back({to_text(env, element, i), LLAMA_SEGMENT_COMPRESS});
-      continue;
+      return;
     }
     if (type != napi_object)
       throw_type_error(env, i + " must be a string or an object with text and kind");
@@ -100,7 +101,7 @@ std::vector<Segment> to_segments(napi_env env, napi_value value) {
         to_number(env, kind, (i + ".kind").c_str(),
             {{"keep", LLAMA_SEGMENT_KEEP}, {"compress", LLAMA_SEGMENT_COMPRESS},
                 {"question", LLAMA_SEGMENT_QUESTION}})});
-  }
+  });
   return segments;
 }
 
@@ -119,7 +120,7 @@ void BuildOptions::adapter(napi_env env, napi_value value) {
   adapters.push_back(to_c_text(env, dir, name + ".dir"));
   adapter_scales.push_back(1);
   each_option(env, value, [&](const std::string &key, napi_value v) {
-    if (key == "scale") adapter_scales.back() = to_float(env, v, "scale");
+    if (key == "scale") adapter_scales.back() = to_float(env, v, (name + ".scale").c_str());
     return key == "scale" || key == "dir";
   });
 }
@@ -177,11 +178,12 @@ BuildOptions::BuildOptions(napi_env env, napi_value options) {
     } else if (name == "chatNow")
       c.chat_now = to_seconds(env, v, "chatNow");
     else if (name == "adapters") {
-      for (napi_value element : to_elements(env, v, "adapters", "an array of directories"))
-        adapter(env, element);
+      each_element(env, v, "adapters", "an array of directories",
+          [&](napi_value element, uint32_t) { adapter(env, element); });
     } else if (name == "devices") {
-      for (napi_value element : to_elements(env, v, "devices", "an array of numbers"))
-        devices.push_back(to_int(env, element, "devices"));
+      each_element(env, v, "devices", "an array of numbers", [&](napi_value element, uint32_t i) {
+        devices.push_back(to_int(env, element, at("devices", i).c_str()));
+      });
     } else if (name == "draftDir") {
       draft_dir = to_c_text(env, v, "draftDir");
       c.draft_dir = draft_dir.c_str();
@@ -265,12 +267,16 @@ CompressOptions::CompressOptions(napi_env env, napi_value options) {
 // [[token, bias], ...]
 static void to_biases(napi_env env, napi_value value, std::vector<llama_bias> &out) {
   const char *const what = "an array of [token, bias]";
-  for (napi_value element : to_elements(env, value, "logitBias", what)) {
-    Scope scope(env);
-    const auto pair = to_elements(env, element, "logitBias", what);
-    if (pair.size() != 2) throw_type_error(env, std::string("logitBias must be ") + what);
-    out.push_back({to_int(env, pair[0], "token"), to_float(env, pair[1], "bias")});
-  }
+  each_element(env, value, "logitBias", what, [&](napi_value element, uint32_t i) {
+    if (length(env, element, "logitBias", what) != 2)
+      throw_type_error(env, std::string("logitBias must be ") + what);
+    napi_value token, bias;
+    check(env, napi_get_element(env, element, 0, &token));
+    check(env, napi_get_element(env, element, 1, &bias));
+    const std::string name = at("logitBias", i);
+    out.push_back(
+        {to_int(env, token, at(name, 0).c_str()), to_float(env, bias, at(name, 1).c_str())});
+  });
 }
 
 // The options that are one number each. False: the name is none of theirs.
@@ -388,13 +394,14 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
     if (name == "earlyStopping")
       c.early_stopping = to_early(env, v);
     else if (name == "forceWords")
-      for (napi_value group : to_elements(env, v, "forceWords", phrases)) {
-        const auto words = to_elements(env, group, "forceWords", phrases);
-        const std::string name = at("forceWords", force_group_lens.size());
-        for (size_t i = 0; i < words.size(); i++)
-          force_word_lens.push_back(to_tokens(env, words[i], at(name, i), force_words));
-        force_group_lens.push_back(words.size());
-      }
+      each_element(env, v, "forceWords", phrases, [&](napi_value group, uint32_t i) {
+        const size_t before = force_word_lens.size();
+        each_element(env, group, "forceWords", phrases, [&](napi_value word, uint32_t j) {
+          const std::string name = at(at("forceWords", i), j);
+          force_word_lens.push_back(to_tokens(env, word, name, force_words));
+        });
+        force_group_lens.push_back(force_word_lens.size() - before);
+      });
     else if (name == "beamEvents")
       flag(v, "beamEvents", LLAMA_GEN_BEAM_EVENTS);
     else if (name == "logitBias")
@@ -402,9 +409,10 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
     else if (name == "stopTokens")
       to_tokens(env, v, "stopTokens", stop_tokens);
     else if (name == "badWords")
-      for (napi_value word : to_elements(env, v, "badWords", "an array of arrays of tokens"))
-        bad_word_lens.push_back(
-            to_tokens(env, word, at("badWords", bad_word_lens.size()), bad_words));
+      each_element(
+          env, v, "badWords", "an array of arrays of tokens", [&](napi_value word, uint32_t i) {
+            bad_word_lens.push_back(to_tokens(env, word, at("badWords", i), bad_words));
+          });
     else if (name == "speculation")
       c.speculation = to_number(env, v, "speculation",
           {{"off", LLAMA_SPEC_OFF}, {"auto", LLAMA_SPEC_AUTO}, {"ngram", LLAMA_SPEC_NGRAM},
@@ -427,12 +435,16 @@ GenerateOptions::GenerateOptions(napi_env env, napi_value options) {
       if (type == napi_string)
         stop.push_back(to_c_text(env, v, "stop"));
       else
-        for (napi_value element : to_elements(env, v, "stop", "a text or an array of texts"))
-          stop.push_back(to_c_text(env, element, at("stop", stop.size())));
+        each_element(
+            env, v, "stop", "a text or an array of texts", [&](napi_value element, uint32_t i) {
+              stop.push_back(to_c_text(env, element, at("stop", i)));
+            });
     } else if (name == "grammar") { // [kind, source], of index.js
-      const auto parts = to_elements(env, v, "grammar");
-      grammar_kind = to_int(env, parts.at(0), "grammar");
-      grammar_source = to_text(env, parts.at(1), "grammar");
+      napi_value kind, source;
+      check(env, napi_get_element(env, v, 0, &kind));
+      check(env, napi_get_element(env, v, 1, &source));
+      grammar_kind = to_int(env, kind, "grammar");
+      grammar_source = to_text(env, source, "grammar");
     } else
       return false;
     return true;

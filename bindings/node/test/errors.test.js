@@ -114,6 +114,72 @@ behaviour('bad_arguments', async () => {
   await model.close();
 });
 
+test('careless arguments are refused, and not taken for others', async () => {
+  const model = await demo({ maxSeqLen: 64 });
+  const refused = async (what, sentence) => {
+    const error = await failure(what);
+    assert(error instanceof TypeError && sentence.test(error.message), `${what}: ${error}`);
+  };
+  const text = (options) => () => model.textCompletion('a', { maxGenLen: 1, ...options });
+  // An array may have a length and nothing else: there is no waiting for four billion elements.
+  const endless = new Array(2 ** 32 - 1);
+  for (const [what, sentence] of [
+    [text({ stop: endless }), /^stop\[0\] must be a string$/],
+    [text({ badWords: endless }), /^badWords\[0\] must be/],
+    [text({ logitBias: endless }), /^logitBias must be an array of \[token, bias\]$/],
+    [text({ logitBias: [endless] }), /^logitBias must be/],
+    [text({ forceWords: [endless] }), /^forceWords\[0\]\[0\] must be/],
+    [() => model.textCompletion(endless), /^prompts\[0\] must be a string$/],
+    [() => model.chatCompletion([endless]), /^a message must be an object/],
+    [() => model.compress(endless), /^segments\[0\] must be/],
+    [() => demo({ devices: endless }), /^devices\[0\] must be a number$/],
+  ]) await refused(what, sentence);
+  const circular = [];
+  circular[0] = circular;
+  await refused(() => model.stream(circular), /^input must be/);
+  await refused(() => model.stream([[['a']]]), /^input must be/);
+
+  // What JSON has not would become null, or vanish.
+  const messages = [{ role: 'user', content: 'a' }];
+  await refused(model.chat({ messages, tools: () => {} }), /^tools is a function, which JSON has not$/);
+  await refused(model.chat({ messages, tools: [undefined] }), /^tools has undefined as "0", which JSON has not$/);
+  await refused(model.renderChatAsync({ messages, variables: { now: NaN } }), /^variables has NaN as "now"/);
+  await refused(text({ grammar: { jsonSchema: { enum: [1, NaN] } } }), /^grammar\.jsonSchema has NaN as "1"/);
+  await refused(model.grammar({ jsonSchema: { maximum: Infinity } }), /^grammar\.jsonSchema has Infinity as "maximum"/);
+  await refused(text({ grammar: { json: false } }), /^grammar\.json must be true/);
+  await refused(text({ grammar: { json: '{"type": "string"}' } }), /^grammar\.json must be true/);
+  await refused(model.chat(null), /^messages must be an array$/);
+  await refused(model.chat('a'), /^a chat must be an object with messages$/);
+  await (await model.grammar({ jsonSchema: { type: 'null', title: undefined }, regex: undefined })).mask();
+
+  // Options may be inherited.
+  const defaults = { temperature: 0, maxGenLen: 3 };
+  const inherited = await model.textCompletion('a', Object.create(defaults));
+  assert.deepEqual(inherited.tokens, (await model.textCompletion('a', defaults)).tokens);
+  await refused(() => model.textCompletion('a', Object.create({ maxGenLength: 3 })), /^unknown option maxGenLength$/);
+  await refused(() => model.textCompletion('a', JSON.parse('{"__proto__": {"maxGenLen": 1}}')), /^unknown option __proto__$/);
+  await (await Model.open(root('demo/meta'), Object.create({ maxSeqLen: 16 }))).close();
+
+  // Sentences have the value and its place.
+  const invalid = async (what, ...parts) => assertFails(await failure(what), 'LLAMA_E_INVALID_ARGUMENT', ...parts);
+  await invalid(text({ temperature: 1e300 }), 'temperature is 1e+300, which is beyond a number of 32 bits');
+  await invalid(text({ logitBias: [[5, 1], [5, -1e300]] }), 'logitBias[1][1] is -1e+300');
+  await invalid(text({ logitBias: [[0.1, 1]] }), 'logitBias[0][0] is 0.1, must be an integer');
+  await invalid(text({ seed: 2n ** 64n }), 'seed is 18446744073709551616, must be between 0 and 2^64 - 1');
+  await invalid(demo({ devices: [0, 0.5] }), 'devices[1] is 0.5');
+  await invalid(demo({ chatNow: NaN }), 'chatNow is NaN');
+  await invalid(demo({ adapters: [{ dir: 'a', scale: 1e300 }] }), 'adapters[0].scale is 1e+300');
+  // A sequence that there is not, before the call has begun as well as behind it.
+  for (const early of [true, false]) {
+    const stream = model.stream(['a', 'b'], { maxGenLen: 20, numReturnSequences: 2, ignoreEos: true });
+    if (!early) await stream.next();
+    await invalid(() => stream.stop(4), 'index is 4, the call has 4 sequences');
+    stream.stop(3);
+    await stream.return();
+  }
+  await model.close();
+});
+
 test('half of a surrogate pair is refused, with argument and index', async () => {
   const model = await demo();
   const refused = async (what, ...sentence) => assertFails(await failure(what), 'LLAMA_E_UTF8', ...sentence);
