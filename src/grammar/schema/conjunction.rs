@@ -70,7 +70,7 @@ pub(super) fn names(types: Types) -> Option<Vec<&'static str>> {
     Some(all.map(|(_, name)| name).collect())
 }
 
-fn type_of(value: &Value) -> Types {
+pub(super) fn type_of(value: &Value) -> Types {
     match value {
         Value::Null => NULL,
         Value::Bool(_) => BOOLEAN,

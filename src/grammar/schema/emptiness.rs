@@ -1,8 +1,14 @@
-//! Parts that no value is of, since each value of theirs would have another one inside.
+//! Parts that no value is of.
 //!
-//! The parser would lead a text into them, and it could never come to its end.
+//! Since each value of theirs would have another one inside: the parser would lead a text into
+//! them, and it could never come to its end. Or since what they say contradicts itself: the parser
+//! leaves those out where a value may do without them, but a definition that is one it refuses with
+//! all of the schema.
 
-use super::conjunction::{ALL, ARRAY, OBJECT, said_types};
+use super::conjunction::{
+    ALL, ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, OBJECT, STRING, Types, key, keys, said_types,
+    type_of,
+};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
@@ -11,7 +17,9 @@ const MAX_STEPS: usize = 1 << 20;
 
 /// Makes references to definitions without a value `false`, in what the parser is given.
 pub(super) fn prune(root: &mut Value, definitions: &mut Map<String, Value>) {
-    let Some(filled) = filled(root, definitions) else {
+    // Of contradictions that leave no value at all the parser has a sentence, that says which.
+    let told = filled(root, definitions, true).filter(|filled| filled.contains("#"));
+    let Some(filled) = told.or_else(|| filled(root, definitions, false)) else {
         return;
     };
     if filled.len() == definitions.len() + 1 {
@@ -32,10 +40,15 @@ fn reference_to(name: &str) -> String {
 }
 
 /// References to the parts that have a value. `None` where it would take too long to tell.
-fn filled(root: &Value, definitions: &Map<String, Value>) -> Option<HashSet<String>> {
+fn filled(
+    root: &Value,
+    definitions: &Map<String, Value>,
+    sees_contradictions: bool,
+) -> Option<HashSet<String>> {
     let mut search = Search {
         root,
         definitions,
+        sees_contradictions,
         filled: HashSet::new(),
         steps: 0,
     };
@@ -62,6 +75,7 @@ fn filled(root: &Value, definitions: &Map<String, Value>) -> Option<HashSet<Stri
 struct Search<'a> {
     root: &'a Value,
     definitions: &'a Map<String, Value>,
+    sees_contradictions: bool,
     /// References to parts that may have a value.
     filled: HashSet<String>,
     steps: usize,
@@ -95,11 +109,16 @@ impl<'a> Search<'a> {
         let types = held.iter().fold(ALL, |types, one| {
             types & one.members.get("type").map_or(ALL, said_types)
         });
-        // What has no type at all the parser refuses with a better sentence.
-        let may_be_one = types == 0
-            || types & !(ARRAY | OBJECT) > 0
-            || (types & ARRAY > 0 && self.may_have_items(&held))
-            || (types & OBJECT > 0 && self.may_have_properties(&held));
+        let simple = types & !(ARRAY | OBJECT);
+        let may_be_one = match types {
+            0 => !self.sees_contradictions,
+            _ if self.sees_contradictions && !self.may_be_listed(&held, types) => false,
+            _ => {
+                (simple > 0 && (!self.sees_contradictions || may_be_simple(&held, simple)))
+                    || (types & ARRAY > 0 && self.may_have_items(&held))
+                    || (types & OBJECT > 0 && self.may_have_properties(&held))
+            }
+        };
         may_be_one
             && (first_new..held.len()).all(|i| match held[i].members.get("anyOf") {
                 Some(Value::Array(parts)) if held[i].is_own => {
@@ -147,9 +166,41 @@ impl<'a> Search<'a> {
         true
     }
 
+    /// Whether one value is in all lists that there are.
+    fn may_be_listed(&mut self, held: &[Held<'a>], types: Types) -> bool {
+        let lists = held.iter().flat_map(|one| {
+            let listed = one.members.get("enum").and_then(Value::as_array);
+            let only = one.members.get("const").map(std::slice::from_ref);
+            listed.map(Vec::as_slice).into_iter().chain(only)
+        });
+        let mut left: Option<Vec<&Value>> = None;
+        for list in lists {
+            self.steps += list.len();
+            if self.steps > MAX_STEPS {
+                return true;
+            }
+            left = Some(match left {
+                None => list.iter().collect(),
+                Some(left) => {
+                    let own = keys(list);
+                    let is_own = |value: &&Value| own.contains(&key(value));
+                    left.into_iter().filter(is_own).collect()
+                }
+            });
+        }
+        left.is_none_or(|left| {
+            let range = Range::of(held);
+            left.into_iter().any(|value| {
+                type_of(value) & types > 0 && value.as_f64().is_none_or(|number| range.has(number))
+            })
+        })
+    }
+
     fn may_have_items(&mut self, held: &[Held<'a>]) -> bool {
-        let least = |one: &Held<'a>| one.members.get("minItems").and_then(Value::as_u64);
-        let least = held.iter().filter_map(least).max().unwrap_or(0);
+        let least = most_of(held, "minItems").unwrap_or(0);
+        if self.sees_contradictions && least_of(held, "maxItems").is_some_and(|most| most < least) {
+            return false;
+        }
         held.iter().all(|&Held { members, is_own }| {
             let first = members.get("prefixItems").and_then(Value::as_array);
             let first = first.map_or(&[][..], Vec::as_slice);
@@ -164,6 +215,17 @@ impl<'a> Search<'a> {
 
     fn may_have_properties(&mut self, held: &[Held<'a>]) -> bool {
         let lists = held.iter().filter_map(|one| one.members.get("required"));
+        if self.sees_contradictions
+            && let Some(most) = least_of(held, "maxProperties")
+        {
+            let names = lists.clone().filter_map(Value::as_array).flatten();
+            let names: HashSet<_> = names.filter_map(Value::as_str).collect();
+            self.steps += names.len();
+            let least = most_of(held, "minProperties").unwrap_or(0);
+            if most < least.max(names.len() as u64) {
+                return false;
+            }
+        }
         let names = lists.filter_map(Value::as_array).flatten();
         names.filter_map(Value::as_str).all(|name| {
             self.steps += held.len();
@@ -178,6 +240,72 @@ impl<'a> Search<'a> {
                         .is_none_or(|part| self.may_have_a_value(part, is_own))
                 })
         })
+    }
+}
+
+fn counts(held: &[Held<'_>], keyword: &str) -> impl Iterator<Item = u64> {
+    let count = move |one: &Held<'_>| one.members.get(keyword).and_then(Value::as_u64);
+    held.iter().filter_map(count)
+}
+
+fn most_of(held: &[Held<'_>], keyword: &str) -> Option<u64> {
+    counts(held, keyword).max()
+}
+
+fn least_of(held: &[Held<'_>], keyword: &str) -> Option<u64> {
+    counts(held, keyword).min()
+}
+
+/// Whether there may be a value of these `types`, that has no others inside.
+fn may_be_simple(held: &[Held<'_>], types: Types) -> bool {
+    let may_be_string = || {
+        let least = most_of(held, "minLength").unwrap_or(0);
+        least_of(held, "maxLength").is_none_or(|most| least <= most)
+    };
+    types & (NULL | BOOLEAN) > 0
+        || (types & (INTEGER | FRACTION) > 0 && Range::of(held).has_room())
+        || (types & STRING > 0 && may_be_string())
+}
+
+/// The bounds of numbers, each with whether it is one of them itself.
+struct Range {
+    lower: (f64, bool),
+    upper: (f64, bool),
+}
+
+impl Range {
+    fn of(held: &[Held<'_>]) -> Self {
+        let mut range = Range {
+            lower: (f64::NEG_INFINITY, true),
+            upper: (f64::INFINITY, true),
+        };
+        let bound = |one: &Held<'_>, keyword| one.members.get(keyword).and_then(Value::as_f64);
+        for one in held {
+            for (keyword, is_in) in [("minimum", true), ("exclusiveMinimum", false)] {
+                if let Some(lower) = bound(one, keyword)
+                    && (lower > range.lower.0 || (lower == range.lower.0 && !is_in))
+                {
+                    range.lower = (lower, is_in);
+                }
+            }
+            for (keyword, is_in) in [("maximum", true), ("exclusiveMaximum", false)] {
+                if let Some(upper) = bound(one, keyword)
+                    && (upper < range.upper.0 || (upper == range.upper.0 && !is_in))
+                {
+                    range.upper = (upper, is_in);
+                }
+            }
+        }
+        range
+    }
+
+    fn has(&self, number: f64) -> bool {
+        let is_above = number > self.lower.0 || (number == self.lower.0 && self.lower.1);
+        is_above && (number < self.upper.0 || (number == self.upper.0 && self.upper.1))
+    }
+
+    fn has_room(&self) -> bool {
+        self.lower.0 < self.upper.0 || (self.has(self.lower.0) && self.has(self.upper.0))
     }
 }
 

@@ -362,6 +362,48 @@ fn no_text_is_led_to_where_it_cannot_end() {
     );
 }
 
+#[test]
+fn a_definition_that_contradicts_itself_is_left_out_where_a_value_may_do_without() {
+    let kit = Kit::new();
+    for nothing in [
+        r#"{"type":"string","enum":[1]}"#,
+        r#"{"enum":[1,2],"allOf":[{"enum":[2.5,3]}]}"#,
+        r#"{"enum":[1,2],"minimum":5}"#,
+        r##"{"type":"string","allOf":[{"$ref":"#/$defs/number"}]}"##,
+        r#"{"type":"integer","minimum":3,"maximum":1}"#,
+        r#"{"type":"number","exclusiveMinimum":1,"allOf":[{"maximum":1}]}"#,
+        r#"{"type":"string","minLength":2,"maxLength":1}"#,
+        r#"{"type":"array","minItems":2,"maxItems":1}"#,
+        r#"{"type":"object","required":["a","b"],"maxProperties":1}"#,
+        r##"{"type":"array","items":{"$ref":"#/$defs/x"},"minItems":1}"##,
+        r##"{"type":"object","properties":{"a":{"type":"null","$ref":"#/$defs/number"}},
+            "required":["a"]}"##,
+    ] {
+        let definitions = format!(r#""$defs":{{"x":{nothing},"number":{{"type":"number"}}}}"#);
+        let object = format!(
+            r##"{{"type":"object","properties":{{"a":{{"$ref":"#/$defs/x"}},"b":{{"type":"null"}}}},
+            "additionalProperties":false,{definitions}}}"##
+        );
+        kit.check(&object, &["{}", r#"{"b":null}"#], &[r#"{"a":1}"#]);
+        let either =
+            format!(r##"{{"anyOf":[{{"$ref":"#/$defs/x"}},{{"type":"null"}}],{definitions}}}"##);
+        kit.check(&either, &["null"], &["1", "[]", "{}"]);
+        // Where none may do without, it is said what is wrong with it, if the parser can tell.
+        let alone = format!(r##"{{"$ref":"#/$defs/x",{definitions}}}"##);
+        kit.refuse(&alone, "Unsatisfiable schema");
+    }
+    // These have values.
+    for something in [
+        r#"{"type":["string","integer"],"minimum":3,"maximum":1}"#,
+        r#"{"enum":[1,"a"],"type":"string"}"#,
+        r#"{"type":["array","string"],"minItems":2,"maxItems":1}"#,
+        r#"{"enum":["a",7],"maximum":5}"#,
+    ] {
+        let schema = format!(r##"{{"items":{{"$ref":"#/$defs/x"}},"$defs":{{"x":{something}}}}}"##);
+        kit.check(&schema, &[r#"["a"]"#], &["[2]", "[[1,2]]"]);
+    }
+}
+
 /// What costs the parser minutes is refused before it is given it.
 #[test]
 fn what_would_be_too_many_names_or_patterns_is_refused() {
