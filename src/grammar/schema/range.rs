@@ -79,7 +79,7 @@ impl<'a> Translation<'a> {
             };
             if beyond {
                 let why = format!(
-                    "{keyword} is {}, further than numbers can have it",
+                    "{keyword} is {:?}, further than numbers can have it",
                     bound.value
                 );
                 return Err(self.placed(part, super::refused(why)));

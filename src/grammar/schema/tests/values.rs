@@ -45,7 +45,7 @@ fn bounds_are_met_and_kept() {
     );
     kit.refuse(
         r#"{"properties":{"a":{"minimum":1e300}}}"#,
-        "at #/properties/a: minimum is 1",
+        "at #/properties/a: minimum is 1e300, further than",
     );
     kit.check(
         r#"{"type":["string","array"],"minLength":2.0,"maxItems":1.0}"#,
