@@ -63,5 +63,5 @@ func TestCallInsideCallback(t *testing.T) {
 		return true
 	})
 	must(model.TextCompletion(t.Context(), []string{"Once"}, inside))(t)
-	wantError(t, err, llamabi.ErrInvalidArgument, "inside a callback")
+	wantError(t, err, llamabi.ErrInvalidArgument, "inside a callback, where only llama_cancel_trigger, llama_stream_stop and")
 }

@@ -32,8 +32,8 @@ impl InCallback {
     pub fn refuse(function: &str) -> Outcome<()> {
         if Self::now() {
             return Err(Failure::invalid(format!(
-                "{function} was called from inside a callback, where only llama_cancel_trigger \
-                 and functions that take a const llama_t * may be called"
+                "{function} was called from inside a callback, where only llama_cancel_trigger, \
+                 llama_stream_stop and functions that take a const llama_t * may be called"
             )));
         }
         Ok(())
