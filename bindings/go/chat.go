@@ -4,10 +4,14 @@ package llamabi
 import "C"
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"iter"
+	"reflect"
 	"runtime"
+	"unicode/utf8"
 	"unsafe"
 )
 
@@ -62,9 +66,50 @@ func (r *ChatRequest) texts() ([]string, error) {
 		if err != nil {
 			return nil, invalid("%s: %v", part.name, err)
 		}
+		if string(text) == "null" && part.name != "messages" { // a nil slice or map
+			text = nil
+		}
+		// What json writes of a byte that is no UTF-8, though it may stand in a RawMessage, too.
+		if bytes.Contains(text, []byte(`\ufffd`)) {
+			if not, found := notUTF8(reflect.ValueOf(part.value)); found {
+				return nil, &Error{Status: ErrUTF8, Message: fmt.Sprintf("%s has a text that is not valid UTF-8, %.200q", part.name, not)}
+			}
+		}
 		texts = append(texts, string(text))
 	}
 	return append(texts, r.Template), nil
+}
+
+// notUTF8 is a text in v that is not valid UTF-8, of those that json would write another text for.
+func notUTF8(v reflect.Value) (text string, found bool) {
+	switch v.Kind() {
+	case reflect.String:
+		return v.String(), !utf8.ValidString(v.String())
+	case reflect.Interface, reflect.Pointer:
+		if !v.IsNil() {
+			return notUTF8(v.Elem())
+		}
+	case reflect.Slice, reflect.Array:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return "", false
+		}
+		for i := 0; i < v.Len() && !found; i++ {
+			text, found = notUTF8(v.Index(i))
+		}
+	case reflect.Map:
+		for entries := v.MapRange(); !found && entries.Next(); {
+			if text, found = notUTF8(entries.Key()); !found {
+				text, found = notUTF8(entries.Value())
+			}
+		}
+	case reflect.Struct:
+		for i := 0; i < v.NumField() && !found; i++ {
+			if field := v.Type().Field(i); field.IsExported() && field.Tag.Get("json") != "-" {
+				text, found = notUTF8(v.Field(i))
+			}
+		}
+	}
+	return text, found
 }
 
 func (r *ChatRequest) withTexts(texts []string, pin *runtime.Pinner) *cChat {

@@ -159,7 +159,7 @@ func TestUseAfterClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, model := range []*llamabi.Model{closed, new(llamabi.Model)} {
+	for _, model := range []*llamabi.Model{closed, new(llamabi.Model), nil} {
 		model.Close()
 		ctx, errs := t.Context(), []error{}
 		add := func(_ any, err error) { errs = append(errs, err) }

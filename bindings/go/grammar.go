@@ -87,6 +87,9 @@ func (g *Grammar) Close() error {
 
 // Mask says which tokens may follow these generated ones: bit t%32 of word t/32 for token t.
 func (g *Grammar) Mask(tokens []int32) ([]uint32, error) {
+	if g == nil || g.c == nil {
+		return nil, invalid("the grammar is nil, or no function has made it")
+	}
 	flat, lens := flatten([][]int32{tokens})
 	defer runtime.KeepAlive(g)
 	return fill[uint32](context.Background(), g.model, 4096, func(buf *C.uint32_t, cap C.size_t, n *C.size_t, err *C.llama_error) C.llama_status {
@@ -98,8 +101,8 @@ func (g *Grammar) Mask(tokens []int32) ([]uint32, error) {
 // [IgnoreEOS].
 func WithGrammar(g *Grammar) GenerateOption {
 	return func(o *generateOptions) {
-		if g == nil {
-			o.err = invalid("grammar is nil")
+		if g == nil || g.c == nil { // to C the latter would be no grammar
+			o.err = invalid("the grammar is nil, or no function has made it")
 			return
 		}
 		o.c.grammar = g.c

@@ -154,18 +154,19 @@ type Rank struct {
 }
 
 // Rank says what is known of a rank. A model without several has one, number 0.
-func (m *Model) Rank(number int) (Rank, error) {
+func (m *Model) Rank(rank int) (Rank, error) {
 	end, err := m.call()
 	if err != nil {
 		return Rank{}, err
 	}
 	defer end()
-	if number < 0 || number > math.MaxUint32 {
-		number = math.MaxUint32
+	n := number[C.uint32_t](&err, "rank", rank, 0, math.MaxUint32)
+	if err != nil {
+		return Rank{}, err
 	}
 	r := C.llama_rank{struct_size: C.sizeof_llama_rank}
 	var cerr cError
-	if status := C.llama_get_rank(m.c, C.uint32_t(number), &r, cerr.init()); status != C.LLAMA_OK {
+	if status := C.llama_get_rank(m.c, n, &r, cerr.init()); status != C.LLAMA_OK {
 		return Rank{}, cerr.toError(context.Background(), status, m.handle)
 	}
 	return Rank{

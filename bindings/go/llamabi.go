@@ -26,7 +26,7 @@ import (
 )
 
 // Model is weights, tokenizer and KV cache, ready to generate. All methods may be called from any
-// goroutine. The zero Model is a closed one.
+// goroutine. The zero Model, and a nil one, is closed.
 type Model struct {
 	*handle
 	cleanup runtime.Cleanup
@@ -129,7 +129,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 // have; the last of them drops the weights. Close does not wait for them, and may be called again,
 // at any time, from anywhere. What is called afterwards fails with [ErrClosed].
 func (m *Model) Close() error {
-	if m.handle != nil {
+	if m != nil && m.handle != nil {
 		m.cleanup.Stop()
 		m.handle.close()
 	}
@@ -221,6 +221,9 @@ func (h *handle) isClosed() bool {
 // call begins a call on m; the function it returns ends it. m itself is kept alive in between, or
 // the clean-up could close it.
 func (m *Model) call() (end func(), err error) {
+	if m == nil { // where the error of Open went unread
+		return nil, ErrClosed
+	}
 	if err := m.enter(); err != nil {
 		return nil, err
 	}
@@ -234,6 +237,9 @@ func (m *Model) call() (end func(), err error) {
 // cancelFlag makes a flag that is triggered when ctx is done. release frees it, and must be called
 // after everything that was given the flag. A context that can never be done has no flag.
 func cancelFlag(ctx context.Context) (flag *C.llama_cancel_t, release func(), err error) {
+	if ctx == nil {
+		return nil, nil, invalid("ctx is nil")
+	}
 	if ctx.Done() == nil {
 		return nil, func() {}, nil
 	}

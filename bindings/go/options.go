@@ -225,11 +225,17 @@ func WithChatTemplate(text string) Option {
 	return func(o *buildOptions) { o.template = text }
 }
 
-// WithChatNow sets what strftime_now of a chat template sees; the zero time: the clock.
+// WithChatNow sets what strftime_now of a chat template sees, to a second; the zero time: the
+// clock.
 func WithChatNow(now time.Time) Option {
 	return func(o *buildOptions) {
-		if !now.IsZero() {
-			o.c.chat_now = C.int64_t(now.Unix())
+		switch seconds := now.Unix(); {
+		case now.IsZero():
+			o.c.chat_now = 0
+		case seconds == 0: // C's word for the clock
+			o.c.chat_now = 1
+		default:
+			o.c.chat_now = C.int64_t(seconds)
 		}
 	}
 }

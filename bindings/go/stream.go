@@ -110,10 +110,14 @@ func (s *Stopper) Stop(i int) error {
 	if i < 0 {
 		return invalid("i is %d, must be at least 0", i)
 	}
-	if status := C.llama_stream_stop(s.stream, C.size_t(i)); status != C.LLAMA_OK {
+	switch status := C.llama_stream_stop(s.stream, C.size_t(i)); status {
+	case C.LLAMA_OK:
+		return nil
+	case C.LLAMA_E_INVALID_ARGUMENT:
+		return invalid("i is %d, the stream has no such sequence", i)
+	default:
 		return &Error{Status: Status(status)}
 	}
-	return nil
 }
 
 func (s *Stopper) set(stream *C.llama_stream_t) {

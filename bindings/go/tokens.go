@@ -17,15 +17,21 @@ func (m *Model) Encode(text string, bos, eos bool) ([]int32, error) {
 // EncodeSpecial is [Model.EncodeBounded] for a text that may spell special and added tokens
 // ("<|eot_id|>"), which are words to Encode. It is not for texts that anybody may have sent.
 func (m *Model) EncodeSpecial(ctx context.Context, text string, bos, eos bool, maxTokens int) ([]int32, error) {
-	flags := encodeFlags(bos, eos) | C.LLAMA_ENC_SPECIAL
-	return m.encode(ctx, text, flags, C.size_t(max(maxTokens, 0)))
+	return m.encodeBounded(ctx, text, encodeFlags(bos, eos)|C.LLAMA_ENC_SPECIAL, maxTokens)
 }
 
 // EncodeBounded is [Model.Encode] for a text that anybody may have sent. It fails with [ErrTooLong]
 // as soon as there are certain to be more than maxTokens tokens, and with [ErrCancelled] when ctx
 // is done.
 func (m *Model) EncodeBounded(ctx context.Context, text string, bos, eos bool, maxTokens int) ([]int32, error) {
-	return m.encode(ctx, text, encodeFlags(bos, eos), C.size_t(max(maxTokens, 0)))
+	return m.encodeBounded(ctx, text, encodeFlags(bos, eos), maxTokens)
+}
+
+func (m *Model) encodeBounded(ctx context.Context, text string, flags C.uint32_t, maxTokens int) ([]int32, error) {
+	if maxTokens < 0 {
+		return nil, invalid("max_tokens is %d, must be at least 0", maxTokens)
+	}
+	return m.encode(ctx, text, flags, C.size_t(maxTokens))
 }
 
 func encodeFlags(bos, eos bool) C.uint32_t {
