@@ -13,8 +13,9 @@
  * call and comes out of it.
  *
  * Threads: const functions of Model, and Model::close, may be called from any thread, any number at
- * a time; calls on one model share batches. Inside a callback only encode, decode, token_bytes,
- * info, timings, close and Cancel::trigger.
+ * a time; calls on one model share batches. Inside a callback only Cancel::trigger, Stream::stop,
+ * Model::close, Grammar, and of Model what computes nothing: encode, encode_special, encode_chat,
+ * render_chat, decode, token_bytes, info, timings, rank and check_health.
  */
 #ifndef LLAMABI_HPP
 #define LLAMABI_HPP

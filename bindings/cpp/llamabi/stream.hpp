@@ -89,7 +89,12 @@ public:
   /// Ends a sequence behind the events that were taken of it, from any thread; see
   /// `llama_stream_stop`.
   void stop(std::size_t index) const {
-    if (!unopened_) detail::check(llama_stream_stop(stream_.get(), index));
+    if (unopened_) return;
+    const llama_status status = llama_stream_stop(stream_.get(), index);
+    if (status == LLAMA_E_INVALID_ARGUMENT)
+      throw error(
+          status, "the stream has no sequence " + std::to_string(index) + ", or it is closed");
+    detail::check(status);
   }
   /// Cancels what still runs; from any thread. A `next` that waits returns `LLAMA_CANCELLED`.
   void close() noexcept { llama_stream_free(stream_.get()); }

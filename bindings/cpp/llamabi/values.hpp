@@ -65,7 +65,7 @@ using Bias = llama_bias;
 using Logits = llama_logits;
 
 struct Message {
-  /// "system", "user" or "assistant"
+  /// "system", "user" or "assistant"; with a chat template any role that it takes.
   std::string role;
   std::string content;
   Message() = default;

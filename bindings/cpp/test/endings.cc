@@ -246,13 +246,7 @@ BEHAVIOUR(deciding) {
   }
   CHECK(tokens[0] == 30 && tokens[1] == 4);
   stream.stop(0);
-  llama_status status = LLAMA_OK;
-  try {
-    stream.stop(2);
-  } catch (const llamabi::error &e) {
-    status = e.status();
-  }
-  CHECK(status == LLAMA_E_INVALID_ARGUMENT);
+  THROWS(LLAMA_E_INVALID_ARGUMENT, "the stream has no sequence 2", stream.stop(2));
 }
 
 BEHAVIOUR(use_after_close) {
