@@ -93,6 +93,8 @@ struct Translation<'a> {
     waiting: Vec<(&'a Value, String)>,
     /// The document's numbers, in their order.
     numbers: Vec<f64>,
+    /// Whether numbers are to be whole somewhere.
+    has_integers: bool,
     /// What holds of the same value as the part that is translated now.
     around: Vec<&'a Value>,
     /// Alternatives of the same value that were made of something else than `anyOf`.
@@ -147,6 +149,7 @@ impl<'a> Translation<'a> {
             names: HashSet::new(),
             waiting: Vec::new(),
             numbers,
+            has_integers: names_integers(schema),
             around: Vec::new(),
             alternatives: 0,
             steps: 0,
@@ -266,6 +269,11 @@ impl<'a> Translation<'a> {
             }
             "const" | "enum" => {
                 numbers::kept(value)?;
+                // Which it may meet by a reference: the parser would take 2^63 - 1 for it.
+                if let Some(number) = range::beyond(value).filter(|_| self.has_integers) {
+                    let why = format!("the number {number:?} is beyond 2^63, where integers end");
+                    return Err(self.placed(part, refused(why)));
+                }
                 self.spend(bytes(value))?;
                 if keys::has_spelt_by_code(value) {
                     self.ask_for_code(part);
@@ -413,6 +421,21 @@ fn refuse_wrapper(schema: &Value) -> Result<()> {
             )))
         }
         _ => Ok(()),
+    }
+}
+
+/// Whether a `type` in `value` names integers.
+fn names_integers(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => members.iter().any(|(keyword, value)| {
+            let said = match value {
+                Value::Array(types) => types,
+                one => std::slice::from_ref(one),
+            };
+            (keyword == "type" && said.iter().any(|one| one == "integer")) || names_integers(value)
+        }),
+        Value::Array(values) => values.iter().any(names_integers),
+        _ => false,
     }
 }
 

@@ -198,6 +198,13 @@ fn has_multiple(lower: Bound, upper: Bound, factor: f64, is_whole: bool) -> bool
     lowest + (-lowest).rem_euclid(factor) <= highest
 }
 
+/// A number in a JSON value that is further than integers go.
+pub(super) fn beyond(value: &Value) -> Option<f64> {
+    let mut numbers = Vec::new();
+    numbers_in(value, &mut numbers);
+    numbers.into_iter().find(|number| number.abs() > LIMIT)
+}
+
 /// All numbers of a JSON value.
 pub(super) fn numbers_in(value: &Value, into: &mut Vec<f64>) {
     match value {

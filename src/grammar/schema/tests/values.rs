@@ -47,6 +47,19 @@ fn bounds_are_met_and_kept() {
         r#"{"properties":{"a":{"minimum":1e300}}}"#,
         "at #/properties/a: minimum is 1e300, further than",
     );
+    // A constant there is no integer to the parser.
+    kit.check(
+        r#"{"enum":[1e20]}"#,
+        &["100000000000000000000"],
+        &["9223372036854775807"],
+    );
+    for schema in [
+        r#"{"enum":["a",1e20],"type":"integer"}"#,
+        r##"{"type":["null","integer"],"$ref":"#/$defs/a","$defs":{"a":{"const":-9.3e18}}}"##,
+        r#"{"const":{"a":[1e20]},"properties":{"a":{"items":{"type":"integer"}}}}"#,
+    ] {
+        kit.refuse(schema, "is beyond 2^63, where integers end");
+    }
     kit.check(
         r#"{"type":["string","array"],"minLength":2.0,"maxItems":1.0}"#,
         &[r#""ab""#, "[1]"],
