@@ -38,7 +38,7 @@ pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
         let expected = format!("[\"{}\"]", family.architecture);
         return Err(keys.wrong("architectures", expected));
     }
-    keys.optional_name("hidden_act", &["silu"])?;
+    check_only_what_we_compute(keys)?;
     for key in ["dtype", "torch_dtype"] {
         keys.optional_name(key, &["float32", "float16", "bfloat16"])?;
     }
@@ -62,6 +62,24 @@ pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
         eos_ids,
         ..Config::plain(family, shape)
     }))
+}
+
+/// Refuses what transformers would compute in another way, whatever the family is.
+fn check_only_what_we_compute(keys: &Keys) -> Result<()> {
+    // Two names of one function.
+    keys.optional_name("hidden_act", &["silu", "swish"])?;
+    // The file that transformers reads before any other.
+    keys.optional_name("transformers_weights", &["model.safetensors"])?;
+    if !keys.flag_or("is_causal", true)? {
+        return Err(keys.wrong("is_causal", "true: a token sees only those before it"));
+    }
+    let key = "per_layer_config";
+    match keys.object(key)? {
+        Some(layers) if layers.names().next().is_some() => {
+            Err(keys.wrong(key, "no such key: all layers have the same sizes"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn multipliers(keys: &Keys, family: &Family) -> Result<Multipliers> {
@@ -158,47 +176,72 @@ fn windows(
             None => Ok(Vec::new()),
         };
     }
-    let by_layer = matches!(family.window, Window::Layers | Window::Unrotated);
-    if by_layer && !keys.flag("use_sliding_window")? {
-        return Ok(Vec::new());
+    if family.window == Window::All {
+        let window = window(keys, family)?;
+        return Ok(window.map_or(Vec::new(), |window| vec![Some(window); n_layers]));
     }
-    let window = match keys.holds(key) {
-        true => keys.optional_size(key, u32::MAX as usize)?,
-        false => family.absent.window,
+    let (types, switch) = ("layer_types", "use_sliding_window");
+    let listed = layer_types(keys, types, n_layers)?;
+    let on = keys.flag(switch)?;
+    let window = match on {
+        true => window(keys, family)?,
+        false => None,
     };
     let Some(window) = window else {
-        return Ok(Vec::new());
-    };
-    if family.window == Window::All {
-        return Ok(vec![Some(window); n_layers]);
-    }
-    let types = "layer_types";
-    let Some(listed) = keys.get(types) else {
-        if family.window == Window::Unrotated {
-            let layer = |&unrotated: &bool| unrotated.then_some(window);
-            return Ok(unrotated.iter().map(layer).collect());
-        }
-        // 0 is a valid number of layers here.
-        let first = match keys.get("max_window_layers").and_then(Value::as_u64) {
-            Some(0) => 0,
-            _ => keys
-                .optional_size("max_window_layers", u32::MAX as usize)?
-                .unwrap_or(family.absent.max_window_layers),
+        let because = format!("as {types} has sliding_attention");
+        return match listed {
+            // Without a number transformers fails. Where the switch is off, it may compute with
+            // the window all the same.
+            Some(listed) if listed.contains(&true) && on => {
+                Err(keys.wrong(key, format!("a number, {because}")))
+            }
+            Some(listed) if listed.contains(&true) => {
+                Err(keys.wrong(switch, format!("true, {because}")))
+            }
+            _ => Ok(Vec::new()),
         };
-        let layer = |n| (n >= first).then_some(window);
-        return Ok((0..n_layers).map(layer).collect());
+    };
+    let sees_window = match listed {
+        Some(listed) => listed,
+        None if family.window == Window::Unrotated => unrotated.to_vec(),
+        None => {
+            // 0 is a valid number of layers here.
+            let first = match keys.get("max_window_layers").and_then(Value::as_u64) {
+                Some(0) => 0,
+                _ => keys
+                    .optional_size("max_window_layers", u32::MAX as usize)?
+                    .unwrap_or(family.absent.max_window_layers),
+            };
+            (0..n_layers).map(|n| n >= first).collect()
+        }
+    };
+    let layer = |&windowed: &bool| windowed.then_some(window);
+    Ok(sees_window.iter().map(layer).collect())
+}
+
+/// `sliding_window`; `None`: no window.
+fn window(keys: &Keys, family: &Family) -> Result<Option<usize>> {
+    let key = "sliding_window";
+    match keys.holds(key) {
+        true => keys.optional_size(key, u32::MAX as usize),
+        false => Ok(family.absent.window),
+    }
+}
+
+/// Whether each layer has a window, if the key says it.
+fn layer_types(keys: &Keys, key: &str, n_layers: usize) -> Result<Option<Vec<bool>>> {
+    let Some(listed) = keys.get(key) else {
+        return Ok(None);
     };
     let layer = |value: &Value| match value.as_str() {
-        Some("sliding_attention") => Some(Some(window)),
-        Some("full_attention") => Some(None),
+        Some("sliding_attention") => Some(true),
+        Some("full_attention") => Some(false),
         _ => None,
     };
     let layers = listed.as_array().filter(|list| list.len() == n_layers);
-    let layers: Option<Vec<_>> = layers.and_then(|list| list.iter().map(layer).collect());
-    layers.ok_or_else(|| {
-        let expected = format!("a list of {n_layers} times full_attention or sliding_attention");
-        keys.wrong(types, expected)
-    })
+    let layers: Option<Vec<bool>> = layers.and_then(|list| list.iter().map(layer).collect());
+    let expected = || format!("a list of {n_layers} times full_attention or sliding_attention");
+    layers.map(Some).ok_or_else(|| keys.wrong(key, expected()))
 }
 
 /// Adds one id or a list of ids.

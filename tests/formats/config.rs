@@ -174,6 +174,9 @@ fn config_json_of_both_generations() {
     map.remove("torch_dtype");
     let five = with(five, &json!({"rope_parameters": rope, "dtype": "bfloat16"}));
     assert_eq!(read("config.json", &five).unwrap(), four);
+    // Another name of the same function.
+    let swish = with(config4(), &json!({"hidden_act": "swish"}));
+    assert_eq!(read("config.json", &swish).unwrap(), four);
 
     // Llama 1 as first converted: no theta, no key heads, no bias keys; and null for "not set".
     let first = json!({"architectures": ["LlamaForCausalLM"], "eos_token_id": 2, "hidden_act": "silu",

@@ -141,7 +141,19 @@ fn what_config_json_may_not_say() {
         ),
         (
             json!({"hidden_act": "gelu"}),
-            "`hidden_act` is \"gelu\", expected one of silu",
+            "`hidden_act` is \"gelu\", expected one of silu, swish",
+        ),
+        (
+            json!({"transformers_weights": "other.safetensors"}),
+            "`transformers_weights` is \"other.safetensors\", expected one of model.safetensors",
+        ),
+        (
+            json!({"is_causal": false}),
+            "`is_causal` is false, expected true: a token sees only those before it",
+        ),
+        (
+            json!({"per_layer_config": {"1": {"intermediate_size": 64}}}),
+            "`per_layer_config` is {\"1\":{\"intermediate_size\":64}}, expected no such key: all layers have the same sizes",
         ),
         (
             json!({"torch_dtype": "float64"}),

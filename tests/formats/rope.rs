@@ -202,9 +202,22 @@ fn windows_and_defaults_are_the_familys() {
     let layers: Vec<&str> = (0..16).map(kind).collect();
     assert_eq!(windows(json!({"layer_types": layers})), from(3));
     for layers in [json!(["full_attention"]), json!(vec!["linear"; 16])] {
-        let on = json!({"use_sliding_window": true, "layer_types": layers});
-        let error = refused("config.json", &qwen(on));
+        let error = refused("config.json", &qwen(json!({"layer_types": layers})));
         assert!(error.contains("a list of 16 times"), "{error}");
+    }
+    for (changes, expected) in [
+        (
+            json!({"sliding_window": 7}),
+            "`use_sliding_window` is missing, expected true, as layer_types has sliding_attention",
+        ),
+        (
+            json!({"use_sliding_window": true, "sliding_window": null}),
+            "`sliding_window` is null, expected a number, as layer_types has sliding_attention",
+        ),
+    ] {
+        let changes = with(changes, &json!({"layer_types": layers}));
+        let error = refused("config.json", &qwen(changes));
+        assert_eq!(error, format!("config.json: {expected}"));
     }
 }
 
