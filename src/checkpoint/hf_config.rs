@@ -7,6 +7,7 @@
 //! | `num_key_value_heads`, `head_dim`, `sliding_window` | the family's default |
 //! | `rope_theta`, `tie_word_embeddings`, `attention_bias` | the family's default |
 //! | `rope_scaling`, `rope_parameters` | no stretching |
+//! | `original_max_position_embeddings` | the family's default, or what is among the keys of RoPE |
 //! | `attention_out_bias`, `mlp_bias`, `use_bias`, `use_sliding_window` | false |
 //! | `no_rope_layers` | every fourth layer does not rotate, or as `no_rope_layer_interval` says |
 //! | `embedding_multiplier`, `residual_multiplier`, `attention_multiplier`, `logits_scaling` | 1 |

@@ -67,11 +67,12 @@ pub(super) fn read(keys: &Keys, family: &Family, head_dim: usize) -> Result<Rope
         Some("linear") => RopeScaling::Linear {
             factor: required_factor(&rope)?,
         },
-        Some("llama3") => llama3(&rope)?,
+        Some("llama3") => llama3(keys, &rope, family)?,
+        Some("yarn") if family.yarn_is_longrope => long_rope(keys, &rope, family, rotary_dim)?,
         Some("yarn") if theta <= 1.0 => {
             return Err(keys.wrong("rope_theta", "a number over 1, for yarn"));
         }
-        Some("yarn") => yarn(keys, &rope)?,
+        Some("yarn") => yarn(keys, &rope, family)?,
         Some("dynamic") if family.rope_alpha && rope.get("alpha").is_some() => {
             theta = theta_of_alpha(&rope, theta, head_dim)?;
             RopeScaling::None
@@ -80,7 +81,7 @@ pub(super) fn read(keys: &Keys, family: &Family, head_dim: usize) -> Result<Rope
             factor: required_factor(&rope)?,
             original_context: context(keys, "max_position_embeddings")?,
         },
-        Some(_) => long_rope(keys, &rope, rotary_dim)?,
+        Some(_) => long_rope(keys, &rope, family, rotary_dim)?,
         // A missing type means the default only if there are no other keys.
         None if rope
             .names()
@@ -95,14 +96,15 @@ pub(super) fn read(keys: &Keys, family: &Family, head_dim: usize) -> Result<Rope
         scaling,
         rotary_dim,
         q_scale: match family.q_scale {
-            true => Some(q_scale(&rope)?),
+            true => Some(q_scale(keys, &rope, family)?),
             false => None,
         },
     })
 }
 
-/// The theta that HunYuan's `alpha` stands for. transformers goes over to another one for sequences
-/// over `max_position_embeddings`, under keys that are already rotated; here it is this one always.
+/// The theta that HunYuan's `alpha` stands for. transformers up to 5.23 goes over to another one
+/// for sequences over `max_position_embeddings`, under keys that are already rotated; here it is
+/// this one always.
 fn theta_of_alpha(rope: &Keys, theta: f64, head_dim: usize) -> Result<f64> {
     let alpha = rope.number("alpha", "a number from 1 to 1e6", |x| {
         (1.0..=1e6).contains(&x)
@@ -114,13 +116,13 @@ fn theta_of_alpha(rope: &Keys, theta: f64, head_dim: usize) -> Result<f64> {
 }
 
 /// Ministral 3's keys about q.
-fn q_scale(rope: &Keys) -> Result<QScale> {
+fn q_scale(keys: &Keys, rope: &Keys, family: &Family) -> Result<QScale> {
     let beta = "llama_4_scaling_beta";
     Ok(QScale {
         beta: rope.number(beta, "a number from 0 to 1000", |x| {
             (0.0..=1e3).contains(&x)
         })?,
-        original_context: context(rope, ORIGINAL)?,
+        original_context: required_original_context(keys, rope, family)?,
     })
 }
 
@@ -160,7 +162,38 @@ fn context(keys: &Keys, key: &str) -> Result<f64> {
     Ok(keys.size(key, u32::MAX as usize)? as f64)
 }
 
-fn llama3(rope: &Keys) -> Result<RopeScaling> {
+/// The context that the model was first trained with, if a key says it. It may stand beside the
+/// RoPE keys or among them. transformers 5 believes the one beside them, transformers 4 does so for
+/// longrope only; so the two must not differ.
+fn original_context(keys: &Keys, rope: &Keys, family: &Family) -> Result<Option<f64>> {
+    let (beside, says) = match keys.get(ORIGINAL) {
+        Some(_) => (Some(context(keys, ORIGINAL)?), "as beside these keys"),
+        None => {
+            let absent = family.absent.original_context.map(|n| n as f64);
+            (absent, "which is meant where the key is not beside these")
+        }
+    };
+    let among = match rope.get(ORIGINAL) {
+        Some(_) => Some(context(rope, ORIGINAL)?),
+        None => None,
+    };
+    match (beside, among) {
+        (Some(beside), Some(among)) if beside != among => {
+            Err(rope.wrong(ORIGINAL, format!("{beside}, {says}")))
+        }
+        _ => Ok(beside.or(among)),
+    }
+}
+
+fn required_original_context(keys: &Keys, rope: &Keys, family: &Family) -> Result<f64> {
+    match original_context(keys, rope, family)? {
+        Some(context) => Ok(context),
+        // It is missing, and this says so.
+        None => context(rope, ORIGINAL),
+    }
+}
+
+fn llama3(keys: &Keys, rope: &Keys, family: &Family) -> Result<RopeScaling> {
     let low = rope.number("low_freq_factor", "a number from 1e-30 to 1e29", |x| {
         (1e-30..=1e29).contains(&x)
     })?;
@@ -169,11 +202,11 @@ fn llama3(rope: &Keys) -> Result<RopeScaling> {
         factor: required_factor(rope)?,
         low_freq_factor: low,
         high_freq_factor: rope.number("high_freq_factor", &expected, |x| x > low && x <= 1e30)?,
-        original_context: context(rope, ORIGINAL)?,
+        original_context: required_original_context(keys, rope, family)?,
     })
 }
 
-fn yarn(keys: &Keys, rope: &Keys) -> Result<RopeScaling> {
+fn yarn(keys: &Keys, rope: &Keys, family: &Family) -> Result<RopeScaling> {
     let factor = required_factor(rope)?;
     let turns = |key, default: f64| {
         let number = rope.optional_number(key, "a number from 1e-3 to 1e6", |x| {
@@ -193,8 +226,8 @@ fn yarn(keys: &Keys, rope: &Keys) -> Result<RopeScaling> {
         factor,
         beta_fast,
         beta_slow,
-        original_context: match rope.get(ORIGINAL) {
-            Some(_) => context(rope, ORIGINAL)?,
+        original_context: match original_context(keys, rope, family)? {
+            Some(context) => context,
             None => context(keys, "max_position_embeddings")?,
         },
         truncate: rope.get("truncate").is_none() || rope.flag("truncate")?,
@@ -215,15 +248,11 @@ fn attention_factor(rope: &Keys) -> Result<Option<f64>> {
     })
 }
 
-/// Phi-3 has the original context length beside `rope_scaling`; newer files have it inside.
-fn long_rope(keys: &Keys, rope: &Keys, rotary_dim: usize) -> Result<RopeScaling> {
+/// The amplitude follows from `factor`, or from how far the context is stretched.
+fn long_rope(keys: &Keys, rope: &Keys, family: &Family, rotary_dim: usize) -> Result<RopeScaling> {
     let longest = context(keys, "max_position_embeddings")?;
-    let original_context = match (keys.get(ORIGINAL), rope.get(ORIGINAL)) {
-        (Some(_), _) => context(keys, ORIGINAL)?,
-        (None, Some(_)) => context(rope, ORIGINAL)?,
-        (None, None) => longest,
-    };
-    let stretch = longest / original_context;
+    let original_context = original_context(keys, rope, family)?.unwrap_or(longest);
+    let stretch = factor(rope, "factor")?.unwrap_or(longest / original_context);
     Ok(RopeScaling::LongRope {
         short: divisors(rope, "short_factor", rotary_dim / 2)?,
         long: divisors(rope, "long_factor", rotary_dim / 2)?,

@@ -2,7 +2,7 @@
 //!
 //! Everything else reads this table; nothing asks for a family's name. A family that does not fit
 //! into it (other activations, norms in other places, experts) is refused by its `model_type`.
-//! Source of every entry: the family's configuration and modelling files in transformers 5.23.
+//! Source of every entry: the family's configuration and modelling files in transformers 5.24.
 
 use crate::backend::Rotation;
 
@@ -26,6 +26,8 @@ pub struct Family {
     pub unrotated: bool,
     /// Whether RoPE's type `dynamic` means a greater theta at all lengths, by the key `alpha`.
     pub rope_alpha: bool,
+    /// Whether RoPE's type `yarn` is an old name of longrope.
+    pub yarn_is_longrope: bool,
     /// Whether RoPE's keys say how q grows with its position (`llama_4_scaling_beta`).
     pub q_scale: bool,
     /// Whether q, k, v lie in one stored tensor, and gate, up in another.
@@ -78,6 +80,8 @@ pub struct Absent {
     pub max_window_layers: usize,
     /// `rope_theta`.
     pub theta: f64,
+    /// `original_max_position_embeddings` beside the RoPE keys; `None`: what is among them.
+    pub original_context: Option<usize>,
     /// `tie_word_embeddings`.
     pub tied: bool,
 }
@@ -88,6 +92,7 @@ const NOTHING: Absent = Absent {
     window: None,
     max_window_layers: 28,
     theta: 10_000.0,
+    original_context: None,
     tied: false,
 };
 
@@ -104,6 +109,7 @@ pub const LLAMA: Family = Family {
     interleaved: false,
     unrotated: false,
     rope_alpha: false,
+    yarn_is_longrope: false,
     q_scale: false,
     fused: false,
     window: Window::None,
@@ -157,9 +163,14 @@ pub static FAMILIES: [Family; 11] = [
         model_type: "phi3",
         architecture: "Phi3ForCausalLM",
         biases: [Bias::Never; 3],
+        yarn_is_longrope: true,
         fused: true,
         window: Window::All,
         partial_rotation: true,
+        absent: Absent {
+            original_context: Some(4096),
+            ..NOTHING
+        },
         ..LLAMA
     },
     Family {

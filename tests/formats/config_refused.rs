@@ -312,6 +312,14 @@ fn what_config_json_may_not_say() {
             "`rope_scaling.original_max_position_embeddings` is missing, expected an integer from 1 to 4294967295",
         ),
         (
+            json!({"original_max_position_embeddings": 4096}),
+            "`rope_scaling.original_max_position_embeddings` is 8192, expected 4096, as beside these keys",
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "longrope", "factor": 0.5}}),
+            "`rope_scaling.factor` is 0.5, expected a number from 1 to 1e30",
+        ),
+        (
             json!({"rope_scaling": "linear"}),
             "`rope_scaling` is \"linear\", expected an object",
         ),

@@ -221,6 +221,71 @@ fn windows_and_defaults_are_the_familys() {
     }
 }
 
+/// The original context may stand beside RoPE's keys, among them, or in both places.
+#[test]
+fn where_the_original_context_stands() {
+    let original = "original_max_position_embeddings";
+    let places = |mut config: Value, beside: Option<u32>, among: Option<u32>| {
+        if let Some(n) = beside {
+            config[original] = n.into();
+        }
+        if let Some(n) = among {
+            config["rope_scaling"][original] = n.into();
+        }
+        config
+    };
+    let context = |config: &Value| match read("config.json", config).unwrap().rope_scaling {
+        RopeScaling::Yarn {
+            original_context, ..
+        }
+        | RopeScaling::Llama3 {
+            original_context, ..
+        }
+        | RopeScaling::LongRope {
+            original_context, ..
+        } => original_context,
+        other => panic!("{other:?}"),
+    };
+    let yarn = json!({"rope_type": "yarn", "factor": 2.0});
+    let llama3 = json!({"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0});
+    let divisors = vec![1.5; 32];
+    let long = json!({"type": "longrope", "short_factor": divisors, "long_factor": divisors});
+    for (rope, absent) in [
+        (&yarn, Some(131_072.0)),
+        (&llama3, None),
+        (&long, Some(131_072.0)),
+    ] {
+        let of = |beside, among| {
+            let config = with(config4(), &json!({"rope_scaling": rope}));
+            places(config, beside, among)
+        };
+        if let Some(absent) = absent {
+            assert_eq!(context(&of(None, None)), absent, "{rope}");
+        }
+        assert_eq!(context(&of(Some(64), None)), 64.0, "{rope}");
+        assert_eq!(context(&of(None, Some(64))), 64.0, "{rope}");
+        assert_eq!(context(&of(Some(64), Some(64))), 64.0, "{rope}");
+        let error = refused("config.json", &of(Some(32), Some(64)));
+        let expected = format!("`rope_scaling.{original}` is 64, expected 32, as beside these");
+        assert!(error.contains(&expected), "{error}");
+    }
+
+    // Phi-3's class has a default, which an absent key means; and `yarn` was a name of longrope.
+    for name in ["longrope", "su", "yarn"] {
+        let phi = |beside, among| {
+            let rope = with(long.clone(), &json!({"type": name}));
+            let rope = json!({"head_dim": 64, "rope_scaling": rope});
+            places(of_family("phi3", "Phi3ForCausalLM", &rope), beside, among)
+        };
+        assert_eq!(context(&phi(None, None)), 4096.0);
+        assert_eq!(context(&phi(Some(64), None)), 64.0);
+        let error = refused("config.json", &phi(None, Some(64)));
+        let expected = format!("`rope_scaling.{original}` is 64, expected 4096, which is meant");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
 /// A configuration of a family, with nothing that has a default.
 fn of_family(model_type: &str, class: &str, changes: &Value) -> Value {
     let names = json!({"model_type": model_type, "architectures": [class]});

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One tiny model per family and rope type, as transformers 5.23.0 writes it (torch 2.15.0, float32 on bf16 weights): make.py OUT SEED"""
+"""One tiny model per family and rope type, as transformers 5.23.0 writes it, the last ones 5.24.0 (torch 2.15.0, float32 on bf16 weights): make.py OUT SEED [NAMES]"""
 import sys, random, json, shutil
 from pathlib import Path
 sys.path.insert(0,str(Path(__file__).resolve().parent)); from tiny import *
@@ -63,4 +63,18 @@ for name,keys in (('smollm3',('no_rope_layers','layer_types','tie_word_embedding
 if 'llama-yarn' in res:
     d=OUT/'llama-yarn-v4'; d.mkdir(exist_ok=True); c=json.load(open(OUT/'llama-yarn/config.json')); r=c.pop('rope_parameters'); c['rope_theta']=r.pop('rope_theta'); r['type']=r.pop('rope_type'); c['rope_scaling']=r; c['torch_dtype']=c.pop('dtype','bfloat16'); json.dump(c,open(d/'config.json','w'),indent=1)
     res['llama-yarn-v4']=dict(res['llama-yarn'],weights='llama-yarn')
+# weights of another model under another configuration: what stands beside RoPE's keys, among them, or nowhere
+A=dict(short_factor=[1.0,1.05,1.1,1.3],long_factor=[1.1,1.6,2.4,3.9])
+def config(of,**k): return {x:y for x,y in dict(json.load(open(OUT/of/'config.json')),rope_parameters=...,**k).items() if y is not ...}
+G={
+ 'llama-longrope-factor':('llama-dynamic',config('llama-dynamic',rope_scaling=dict(A,rope_type='longrope',factor=4.0,original_max_position_embeddings=16),rope_theta=theta)),
+ 'llama-yarn-beside':('llama-yarn',config('llama-yarn',rope_scaling=dict(type='yarn',factor=4.0),rope_theta=theta,original_max_position_embeddings=16)),
+ # the type's older name; and no original context, which means 4096 here
+ 'phi3-yarn':('phi3-longrope',config('phi3-longrope',rope_scaling=dict(A,type='yarn'),rope_theta=10000.0,max_position_embeddings=16384,original_max_position_embeddings=...)),
+}
+for i,(name,(of,c)) in enumerate(G.items()):
+    if only is not F and name not in only: continue
+    d=OUT/name; d.mkdir(exist_ok=True); json.dump(c,open(d/'config.json','w'),indent=1); cfg=tf.AutoConfig.from_pretrained(d)
+    m=F[of][1].from_pretrained(OUT/of,config=cfg,dtype=torch.float32,attn_implementation='eager').eval()
+    res[name]=dict(model_type=cfg.model_type,max_seq_len=96,weights=of,cases=cases(m,SEED+90+i,(40,))); print(name,[c['gap'] for c in res[name]['cases']],flush=True)
 dump(OUT/'cases.json',res)

@@ -13,7 +13,7 @@ pub fn families(place: &Place) {
     let mut refused = Vec::new();
     for (name, model) in json(&root.join("cases.json")).as_object().unwrap() {
         let dir = root.join(model["dir"].as_str().unwrap_or(name));
-        // One model has another's weights, under an older configuration.
+        // Some have the weights of another, under another configuration.
         let copied = model["weights"].as_str().map(|weights| {
             let to = std::env::temp_dir().join(format!("llamabi-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&to).unwrap();
