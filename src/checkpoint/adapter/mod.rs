@@ -224,8 +224,8 @@ fn check_options(keys: &Keys) -> Result<()> {
     const INIT: &str = "init_lora_weights";
     match keys.get(INIT) {
         None | Some(Value::Bool(_)) => {}
-        Some(Value::String(name)) if name == "gaussian" => {}
-        Some(_) => return Err(keys.wrong(INIT, "true, false or gaussian")),
+        Some(Value::String(name)) if ["gaussian", "orthogonal"].contains(&name.as_str()) => {}
+        Some(_) => return Err(keys.wrong(INIT, "true, false, gaussian or orthogonal")),
     }
     let read = [
         "r",

@@ -263,14 +263,15 @@ fn adapters_that_are_not_lora_are_refused() {
     let dir = TempDir::new();
     let copied = std::fs::read(data("plain/adapter_model.safetensors")).unwrap();
     dir.file("adapter_model.safetensors", copied);
-    let refused = |key: &str, value: Value| {
+    let with = |key: &str, value: Value| {
         let mut config = json(&data("plain/adapter_config.json"));
         config[key] = value;
         dir.file("adapter_config.json", config.to_string());
-        match merged(&data("base"), &[dir.path().into()], &[1.0], 0) {
-            Ok(_) => panic!("{key} is taken"),
-            Err((_, sentence)) => sentence,
-        }
+        merged(&data("base"), &[dir.path().into()], &[1.0], 0)
+    };
+    let refused = |key: &str, value: Value| match with(key, value) {
+        Ok(_) => panic!("{key} is taken"),
+        Err((_, sentence)) => sentence,
     };
     for (key, value, expected) in [
         (
@@ -287,7 +288,7 @@ fn adapters_that_are_not_lora_are_refused() {
         (
             "init_lora_weights",
             "pissa".into(),
-            "expected true, false or gaussian",
+            "expected true, false, gaussian or orthogonal",
         ),
         ("r", 8.into(), "expected shape [8, 32], found shape [4, 32]"),
         ("r", 0.5.into(), "`r` is 0.5, expected an integer from 1 on"),
@@ -299,6 +300,12 @@ fn adapters_that_are_not_lora_are_refused() {
     ] {
         let sentence = refused(key, value);
         assert!(sentence.contains(expected), "{sentence}");
+    }
+    // Ways of initialising an adapter that leave the model's weights as they are.
+    for name in ["gaussian", "orthogonal"] {
+        if let Err(error) = with("init_lora_weights", name.into()) {
+            panic!("{name}: {error:?}");
+        }
     }
 }
 
