@@ -75,11 +75,12 @@ pub struct Chat {
 
 impl Chat {
     /// For a model with this template, with none, or with one that is not readable, and this
-    /// tokenizer. `tokens` are the special tokens that its configuration names; where it names
-    /// none, BOS and EOS are the tokenizer's. A template that cannot be read fails when it is used.
+    /// tokenizer. `tokens` are the special tokens that its configuration names, or says that there
+    /// is none of; where it says nothing of any, BOS and EOS are the tokenizer's. A template that
+    /// cannot be read fails when it is used.
     pub fn new(
         template: Option<Result<Sources>>,
-        tokens: Vec<(String, String)>,
+        tokens: Vec<(String, Option<String>)>,
         tokenizer: &dyn Tokenizer,
         now: Option<i64>,
     ) -> Chat {
@@ -93,28 +94,13 @@ impl Chat {
             None => (Format::None, None),
         };
         let tool_use = template.and_then(|template| template.ok()?.tool_use);
-        let mut chat = Chat {
+        Chat {
             format,
             default,
             tool_use: tool_use.map(|source| read(&source)),
-            tokens,
+            tokens: with_own(tokens, tokenizer),
             now,
-        };
-        // A configuration names all there are: a token that it leaves out is undefined.
-        if chat.tokens.is_empty() {
-            let sentencepiece = tokenizer.joining() == Joining::SentencePiece;
-            for (name, id, usual) in [
-                ("bos_token", tokenizer.bos_id(), "<s>"),
-                ("eos_token", tokenizer.eos_id(), "</s>"),
-            ] {
-                let usual = usual.into();
-                let usual = (sentencepiece && id >= 0).then_some(usual);
-                if let Some(text) = tokenizer.special_text(id).map(str::to_owned).or(usual) {
-                    chat.tokens.push((name.into(), text));
-                }
-            }
         }
-        chat
     }
 
     /// Without the formats that are built in: they are Meta's, and mean nothing to others' models.
@@ -311,6 +297,34 @@ impl Chat {
         })?;
         tokens(tokenizer, &rendered, false, bound)
     }
+}
+
+/// Special tokens by name: those of a configuration, and the tokenizer's own. A configuration names
+/// all there are, a token that it leaves out is undefined; but a SentencePiece model names its own
+/// as well, as in transformers.
+fn with_own(
+    named: Vec<(String, Option<String>)>,
+    tokenizer: &dyn Tokenizer,
+) -> Vec<(String, String)> {
+    let sentencepiece = tokenizer.joining() == Joining::SentencePiece;
+    let mut own = Vec::new();
+    if sentencepiece || named.is_empty() {
+        for (name, id, usual) in [
+            ("bos_token", tokenizer.bos_id(), "<s>"),
+            ("eos_token", tokenizer.eos_id(), "</s>"),
+            ("unk_token", tokenizer.unk_id(), "<unk>"),
+        ] {
+            let usual = usual.to_owned();
+            let usual = (sentencepiece && id >= 0).then_some(usual);
+            let text = tokenizer.special_text(id).map(str::to_owned).or(usual);
+            if let (Some(text), false) = (text, named.iter().any(|(other, _)| other == name)) {
+                own.push((name.to_owned(), text));
+            }
+        }
+    }
+    let text = |(name, text): (String, Option<String>)| Some((name, text?));
+    own.extend(named.into_iter().filter_map(text));
+    own
 }
 
 fn read(source: &str) -> Result<Template> {

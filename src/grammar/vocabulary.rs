@@ -35,7 +35,7 @@ pub struct Vocabulary {
     pub(super) mask_words: usize,
     /// Whether the decoded text lacks a space that the tokens begin with.
     pub(super) drops_space: bool,
-    /// Tokens whose leading space counts for the grammar and is not dropped.
+    /// Tokens whose leading space counts for the grammar and is not dropped, or of which more goes.
     pub(super) kept_spaces: Vec<Token>,
     /// Tokens whose leading space is dropped also behind one that was.
     pub(super) dropped_spaces: Vec<Token>,
@@ -99,12 +99,18 @@ impl Vocabulary {
 
 fn build(tokenizer: &dyn Tokenizer, vocab_size: usize, eos_ids: &[Token]) -> Result<Vocabulary> {
     let n_tokens = tokenizer.vocab_size().min(vocab_size);
-    let drops_space = tokenizer.strips_leading_space();
+    let drops_first = tokenizer.strips_first_piece();
+    let drops_space = drops_first || tokenizer.strips_leading_space();
     let (mut kept_spaces, mut dropped_spaces) = (Vec::new(), Vec::new());
     let mut word = |token: Token| {
         let piece = tokenizer.piece(token);
         let bytes = tokenizer.token_bytes(token);
-        if drops_space && bytes.starts_with(b" ") {
+        // A space that goes at the beginning, and for the grammar is not the one that does.
+        let inner = bytes.iter().skip(1).any(|&byte| byte == b' ');
+        let goes = drops_first && matches!(piece, Piece::Text(_)) && inner;
+        if goes {
+            kept_spaces.push(token);
+        } else if drops_space && bytes.starts_with(b" ") {
             match piece {
                 Piece::Text(_) if tokenizer.strips_every_leading_space() => {
                     dropped_spaces.push(token);

@@ -127,6 +127,9 @@ impl Added {
 
     /// Cut `text` at this pass's tokens: stretches, first to last, with the id of those that are a
     /// token. Tokens are looked for in the runs that the template wrote, each by itself.
+    ///
+    /// A token that consists of white space is also found where one before it has taken that, as in
+    /// tokenizers, and the next stretch begins behind it: stretches may go back.
     pub fn cut(
         &self,
         pass: Pass,
@@ -138,7 +141,7 @@ impl Added {
             Pass::Normalized => &self.normalized,
         };
         let mut stretches = Vec::new();
-        let mut start = 0;
+        let (mut start, mut white) = (0, 0);
         let mut push = |id, range: Range<usize>| -> Result<()> {
             reserve::vec("the added tokens of a text", &mut stretches, 1)?;
             stretches.push((id, range));
@@ -150,10 +153,10 @@ impl Added {
                     let index = matcher.tokens[found.pattern().as_usize()];
                     let token = &self.tokens[index as usize];
                     let at = range.start + found.start()..range.start + found.end();
-                    let at = match token.bounds(text, at, start) {
-                        Some(at) => at,
-                        None => continue,
+                    let Some(at) = token.bounds(text, at, start, white) else {
+                        continue;
                     };
+                    white = white.max(at.end);
                     if start < at.start {
                         push(None, start..at.start)?;
                     }
@@ -170,24 +173,31 @@ impl Added {
 }
 
 impl AddedToken {
-    /// What of `text` it takes where its text stands at `at`; nothing before `from` is left to
-    /// take.
-    fn bounds(&self, text: &str, at: Range<usize>, from: usize) -> Option<Range<usize>> {
+    /// What of `text` it takes where its text stands at `at`; of the white space in front nothing
+    /// before `from`. Where it ends before `white`, there is white space up to there and no further:
+    /// looking again each time would take a long while.
+    fn bounds(
+        &self,
+        text: &str,
+        at: Range<usize>,
+        from: usize,
+        white: usize,
+    ) -> Option<Range<usize>> {
         let Range { mut start, mut end } = at;
-        if start < from {
-            return None;
-        }
         let (before, behind) = (&text[..start], &text[end..]);
         let in_word = before.chars().next_back().is_some_and(is_word)
             || behind.chars().next().is_some_and(is_word);
         if self.single_word && in_word {
             return None;
         }
-        if self.lstrip {
-            start = before.trim_end().len().max(from);
+        if self.lstrip && from < start {
+            start = from + text[from..start].trim_end().len();
         }
         if self.rstrip {
-            end += behind.len() - behind.trim_start().len();
+            end = match end < white {
+                true => white,
+                false => end + behind.len() - behind.trim_start().len(),
+            };
         }
         Some(start..end)
     }

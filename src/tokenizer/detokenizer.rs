@@ -55,10 +55,10 @@ impl Detokenizer {
 
 fn piece(tokenizer: &dyn Tokenizer, with_special: bool, token: Token) -> Piece<'_> {
     let special = match with_special {
-        true => tokenizer.special_text(token),
+        true => tokenizer.special_piece(token),
         false => None,
     };
-    special.map_or_else(|| tokenizer.piece(token), Piece::Literal)
+    special.unwrap_or_else(|| tokenizer.piece(token))
 }
 
 /// Joins pieces to text: as `SentencePieceProcessor::Decode`, or as tokenizers' `ByteLevel`
@@ -70,6 +70,8 @@ pub(super) struct Joiner {
     strip: bool,
     /// Whether that goes on after one was dropped.
     strip_every: bool,
+    /// Whether all spaces of the next piece are.
+    strip_first: bool,
     /// The first bytes of a code point that later ones may complete: `held[..n_held]`.
     held: [u8; 4],
     n_held: usize,
@@ -81,12 +83,15 @@ impl Joiner {
             joining: tokenizer.joining(),
             strip: tokenizer.strips_leading_space(),
             strip_every: tokenizer.strips_every_leading_space(),
+            strip_first: tokenizer.strips_first_piece(),
             held: [0; 4],
             n_held: 0,
         }
     }
 
     pub(super) fn push(&mut self, piece: Piece<'_>, out: &mut String) {
+        let is_first = self.strip_first;
+        self.strip_first &= piece == Piece::Control;
         let mut text = match piece {
             Piece::Byte(byte) => return self.push_bytes(&[byte], out),
             Piece::Bytes(bytes) => return self.push_bytes(bytes, out),
@@ -95,6 +100,9 @@ impl Joiner {
             Piece::Text(text) | Piece::Literal(text) => text,
         };
         self.finish(out);
+        if let (true, Piece::Text(text)) = (is_first, piece) {
+            return text.split(' ').for_each(|part| self.emit(part, out));
+        }
         if let (true, Piece::Text(_), Some(rest)) = (self.strip, piece, text.strip_prefix(' ')) {
             self.strip = self.strip_every;
             text = rest;

@@ -24,26 +24,34 @@ pub(super) struct Extras {
     pub added_end: Option<u32>,
     /// Added tokens, for a model that cannot name them itself.
     pub added: BTreeMap<u32, AddedToken>,
+    /// Added tokens as a tokenizer_config.json describes them, for a tokenizer.json that has them too.
+    pub described: Vec<AddedToken>,
     /// Ids without a text, of a GGUF.
     pub unused: BTreeSet<u32>,
     /// Ids that end a sequence beside the model's own, of a GGUF.
     pub stop_ids: Vec<Token>,
 }
 
+/// [`Error::Format`] for an id or a text that no token has.
+pub(super) fn check(path: &Path, token: &AddedToken) -> Result<()> {
+    let (id, bytes) = (token.id, token.text.len());
+    match id < MAX_ID && (1..=MAX_TOKEN_BYTES).contains(&bytes) {
+        true => Ok(()),
+        false => Err(Error::format(
+            path,
+            format!(
+                "added token {id} has {bytes} bytes, expected an id below {MAX_ID} and 1 to \
+                 {MAX_TOKEN_BYTES} bytes"
+            ),
+        )),
+    }
+}
+
 impl Extras {
     /// One more token, unless it is known already.
     pub fn add(&mut self, path: &Path, mut token: AddedToken) -> Result<()> {
+        check(path, &token)?;
         let (id, text) = (token.id, &token.text);
-        if id >= MAX_ID || text.is_empty() || text.len() > MAX_TOKEN_BYTES {
-            return Err(Error::format(
-                path,
-                format!(
-                    "added token {id} has {} bytes, expected an id below {MAX_ID} and 1 to \
-                     {MAX_TOKEN_BYTES} bytes",
-                    text.len()
-                ),
-            ));
-        }
         match self.added.get(&id) {
             Some(other) if other.text == *text => return Ok(()),
             Some(other) => {

@@ -344,6 +344,8 @@ impl GgufVocabulary {
             },
             normalizer: Normalizer(if pre.nfc { vec![Step::Nfc] } else { Vec::new() }),
             bos: None,
+            // Converters write them as they are shown.
+            decodes_added: false,
         };
         let mut tokenizer = parts.tokenizer(path, &file, &Extras::default())?;
         tokenizer.vocabulary.grow(self.tokens.len())?;

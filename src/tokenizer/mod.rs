@@ -1,6 +1,7 @@
 //! Text to token ids and back, behind one trait that every kind of tokenizer joins.
 
 mod added;
+mod beside;
 mod bpe;
 pub mod detokenizer;
 mod extras;
@@ -23,6 +24,7 @@ mod tekken;
 mod tiktoken;
 mod vocabulary;
 
+pub use beside::SpecialTokens;
 pub use detokenizer::Detokenizer;
 pub use gguf::GgufVocabulary;
 pub use sentencepiece::SentencePiece;
@@ -206,6 +208,11 @@ pub trait Tokenizer: Send + Sync {
         None
     }
 
+    /// What a special token adds to a text in which these are shown.
+    fn special_piece(&self, token: Token) -> Option<Piece<'_>> {
+        self.special_text(token).map(Piece::Literal)
+    }
+
     /// How pieces become a text.
     fn joining(&self) -> Joining {
         Joining::SentencePiece
@@ -222,6 +229,11 @@ pub trait Tokenizer: Send + Sync {
     /// the text stays empty. Only looked at where
     /// [`strips_leading_space`](Self::strips_leading_space).
     fn strips_every_leading_space(&self) -> bool {
+        false
+    }
+
+    /// Whether all spaces of the first piece go, if that is a [`Piece::Text`].
+    fn strips_first_piece(&self) -> bool {
         false
     }
 

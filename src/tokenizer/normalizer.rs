@@ -44,13 +44,16 @@ impl Normalizer {
     /// The normalised text.
     pub fn apply<'a>(&self, text: &'a str) -> Result<Normalized<'a>> {
         let mut text = Cow::Borrowed(text);
-        let mut has_start = true;
+        // So many of its first characters come from the first one of the text as it was given, or
+        // were put in front of it.
+        let mut lead = 1;
         for step in &self.0 {
-            has_start &= !step.removes_start(&text);
+            lead = step.lead(&text, lead);
             if let Some(changed) = step.change(&text, Place::WHOLE)? {
                 text = Cow::Owned(changed);
             }
         }
+        let has_start = lead > 0;
         Ok(Normalized { text, has_start })
     }
 
@@ -133,17 +136,41 @@ impl Place {
 }
 
 impl Step {
-    /// Whether it takes away what the text begins with. What replaces several characters comes from
-    /// the last of them, as tokenizers reckons.
-    fn removes_start(&self, text: &str) -> bool {
+    /// How many of the first characters come from the first `lead` of `text`. What replaces several
+    /// characters comes from the last of them, as tokenizers reckons.
+    fn lead(&self, text: &str, lead: usize) -> usize {
         match self {
-            Step::Trim => text.starts_with(' '),
-            Step::Squeeze => text.starts_with("  "),
-            Step::Replace { from, to } => {
-                let one = !to.is_empty() && from.chars().nth(1).is_none();
-                !one && text.starts_with(from.as_str())
+            _ if lead == 0 || text.is_empty() => lead,
+            Step::Prepend(prefix) => lead + prefix.chars().count(),
+            Step::DoubleSymbol => lead + usize::from(text.starts_with(SPACE_SYMBOL)),
+            Step::Trim => lead.saturating_sub(text.len() - text.trim_start_matches(' ').len()),
+            Step::Squeeze => {
+                let ends = |(c, next): (char, Option<char>)| (c, next) != (' ', Some(' '));
+                let next = text.chars().skip(1).map(Some).chain([None]);
+                let kept = text.chars().zip(next).take(lead);
+                kept.filter(|&pair| ends(pair)).count()
             }
-            _ => false,
+            Step::Replace { from, to } => {
+                let (width, made) = (from.chars().count(), to.chars().count());
+                let (mut rest, mut at, mut count) = (text, 0, 0);
+                while at < lead {
+                    let found = rest.starts_with(from.as_str());
+                    let next = match found {
+                        true => from.len(),
+                        false => rest.chars().next().map_or(0, char::len_utf8),
+                    };
+                    if next == 0 {
+                        break;
+                    }
+                    at += if found { width } else { 1 };
+                    if at <= lead {
+                        count += if found { made } else { 1 };
+                    }
+                    rest = &rest[next..];
+                }
+                count
+            }
+            Step::Nfc | Step::Nfkc => lead,
         }
     }
 

@@ -78,6 +78,7 @@ pub(super) struct Pipeline {
     pub stop_ids: Vec<Token>,
     pub adds_bos: bool,
     pub strips_leading_space: bool,
+    pub strips_first: bool,
     pub joining: Joining,
     /// Whether every byte of a text becomes part of a token.
     pub covers_bytes: bool,
@@ -248,7 +249,11 @@ impl Pipeline {
 
 impl Encoding<'_> {
     fn all(&mut self, text: &str, runs: &[Run]) -> Result<()> {
-        let mut at = RunsOf { runs, start: 0 };
+        let mut at = RunsOf {
+            runs,
+            next: 0,
+            start: 0,
+        };
         for (id, range) in self.pipeline.added.cut(Pass::Raw, text, runs)? {
             self.behind = text.len() - range.end;
             match id {
@@ -267,18 +272,23 @@ impl Encoding<'_> {
     }
 }
 
-/// Cuts runs as the text is cut, first to last.
+/// Cuts runs as the text is cut.
 struct RunsOf<'a> {
     runs: &'a [Run],
-    /// Where the first of them begins in the text.
+    /// The one at hand, and where it begins in the text.
+    next: usize,
     start: usize,
 }
 
 impl RunsOf<'_> {
-    /// The runs of a stretch that begins where the last one ended, or behind it.
+    /// The runs of a stretch that begins about where the last one ended.
     fn within(&mut self, range: Range<usize>) -> Result<Vec<Run>> {
+        while self.start > range.start {
+            self.next -= 1;
+            self.start -= self.runs[self.next].len;
+        }
         let mut inside: Vec<Run> = Vec::new();
-        while let Some((run, rest)) = self.runs.split_first() {
+        while let Some(run) = self.runs.get(self.next) {
             let end = self.start + run.len;
             let len = end
                 .min(range.end)
@@ -291,7 +301,7 @@ impl RunsOf<'_> {
             if end > range.end {
                 break;
             }
-            (self.start, self.runs) = (end, rest);
+            (self.start, self.next) = (end, self.next + 1);
         }
         Ok(inside)
     }
@@ -354,7 +364,16 @@ impl Tokenizer for Pipeline {
     }
 
     fn special_text(&self, token: Token) -> Option<&str> {
-        self.vocabulary.special(token)
+        self.raw.as_ref().unwrap_or(&self.vocabulary).special(token)
+    }
+
+    fn special_piece(&self, token: Token) -> Option<Piece<'_>> {
+        let text = self.vocabulary.special(token)?;
+        let stays = |raw: &Vocabulary| self.strips_first && raw.special(token) == Some(text);
+        Some(match &self.raw {
+            Some(raw) if !stays(raw) => Piece::Text(text),
+            _ => Piece::Literal(text),
+        })
     }
 
     fn token_bytes_with_nul(&self, token: Token) -> &[u8] {
@@ -363,6 +382,10 @@ impl Tokenizer for Pipeline {
 
     fn strips_leading_space(&self) -> bool {
         self.strips_leading_space
+    }
+
+    fn strips_first_piece(&self) -> bool {
+        self.strips_first
     }
 
     fn joining(&self) -> Joining {

@@ -1,13 +1,11 @@
 //! Which file is a checkpoint's tokenizer, and what the files beside it say of it.
 
-use super::added::AddedToken;
+use super::beside;
 use super::extras::Extras;
 use super::model_proto::{Checked, count_pieces};
 use super::{SentencePiece, Tokenizer, hf_json, tekken, tiktoken};
 use crate::file::read_small;
 use crate::{Error, Result, reserve};
-use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,12 +14,6 @@ pub const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Bytes that SentencePiece takes to read a file: Llama 2's half megabyte takes some ten megabytes.
 const PROTO_WORK_PER_BYTE: usize = 32;
 const PROTO_WORK: usize = 2 << 20;
-/// Largest file beside it; tokenizer_config.json has a megabyte where a model has many added
-/// tokens.
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
-/// Most bytes of memory that a byte of such a file turns into.
-const WORK_PER_BYTE: usize = 32;
-
 /// The tokenizer of a checkpoint's directory: `tokenizer.model`, else `tokenizer.json`, else
 /// `tekken.json`. Where the first is Llama 3's and the second is there too, the second: it alone
 /// knows what a fine-tune renamed.
@@ -32,11 +24,12 @@ pub fn open_in(dir: &Path) -> Result<Arc<dyn Tokenizer>> {
 }
 
 /// What the files of a directory's tokenizer are called: the first three are tokenizers.
-pub const FILES: [&str; 5] = [
+pub const FILES: [&str; 6] = [
     "tokenizer.model",
     "tokenizer.json",
     "tekken.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "added_tokens.json",
 ];
 
@@ -52,11 +45,11 @@ pub fn is_in(dir: &Path) -> bool {
 /// [`Error::Io`] and [`Error::Format`] where `path` is no file that can be read.
 pub fn files(path: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
     let bytes = read_small(path, "a tokenizer", MAX_FILE_BYTES)?;
-    let [model, json, tekken, config, added] = FILES;
+    let [model, json, tekken, config, map, added] = FILES;
     let (name, beside) = match () {
-        _ if Checked::parse(&bytes).is_ok() => (model, &[json, config, added][..]),
+        _ if Checked::parse(&bytes).is_ok() => (model, &[json, config, map, added][..]),
         _ if tekken::is_tekken(&bytes) => (tekken, &[][..]),
-        _ if hf_json::is_json(&bytes) => (json, &[config][..]),
+        _ if hf_json::is_json(&bytes) => (json, &[config, map][..]),
         _ => (model, &[][..]),
     };
     let dir = path.parent().unwrap_or(Path::new(""));
@@ -126,7 +119,7 @@ pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
 fn with_extras(path: &Path, bytes: &[u8], end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
     let dir = path.parent().unwrap_or(Path::new(""));
     of(path, bytes, |kind| {
-        let mut extras = extras_in(dir, kind)?;
+        let mut extras = beside::extras(dir, kind == Kind::SentencePiece)?;
         if let Some(end) = end {
             extras.added.retain(|&id, _| id < end);
         }
@@ -172,111 +165,4 @@ fn of(
         return Ok(Arc::new(tiktoken::from_bytes(path, bytes)?));
     }
     Err(Error::format(path, error))
-}
-
-/// `tokenizer_config.json`, as far as it matters here.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Config {
-    bos_token: Option<NamedToken>,
-    eos_token: Option<NamedToken>,
-    pad_token: Option<NamedToken>,
-    add_bos_token: Option<bool>,
-    add_prefix_space: Option<bool>,
-    legacy: Option<bool>,
-    added_tokens_decoder: BTreeMap<String, Described>,
-}
-
-/// A token's text, or an object that has it.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum NamedToken {
-    Text(String),
-    Object { content: String },
-}
-
-impl NamedToken {
-    fn text(self) -> String {
-        match self {
-            NamedToken::Text(text) | NamedToken::Object { content: text } => text,
-        }
-    }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Described {
-    content: String,
-    special: bool,
-    lstrip: bool,
-    rstrip: bool,
-    single_word: bool,
-}
-
-/// What the files in a directory say of its tokenizer, which is of this kind.
-fn extras_in(dir: &Path, kind: Kind) -> Result<Extras> {
-    let mut extras = Extras::default();
-    let config_path = dir.join("tokenizer_config.json");
-    let config: Option<Config> = read(&config_path)?;
-    let mut described = BTreeMap::new();
-    if let Some(config) = config {
-        extras.bos = config.bos_token.map(NamedToken::text);
-        extras.eos = config.eos_token.map(NamedToken::text);
-        extras.pad = config.pad_token.map(NamedToken::text);
-        extras.add_bos = config.add_bos_token;
-        extras.add_prefix_space = config.add_prefix_space;
-        extras.legacy = config.legacy;
-        described = config.added_tokens_decoder;
-    }
-    if kind == Kind::Json {
-        return Ok(extras);
-    }
-    // All three lists, for a fine-tune may have any of them.
-    let json_path = dir.join("tokenizer.json");
-    if json_path.symlink_metadata().is_ok() {
-        let bytes = read_small(&json_path, "a tokenizer", MAX_FILE_BYTES)?;
-        for token in hf_json::added_tokens(&json_path, &bytes)? {
-            extras.add(&json_path, token)?;
-        }
-    }
-    for (id, token) in described {
-        let Ok(id) = id.parse() else {
-            let detail = format!("`added_tokens_decoder` has the key {id:?}, which is no id");
-            return Err(Error::format(&config_path, detail));
-        };
-        let token = AddedToken {
-            id,
-            text: token.content,
-            special: token.special,
-            lstrip: token.lstrip,
-            rstrip: token.rstrip,
-            single_word: token.single_word,
-            normalized: false,
-        };
-        extras.add(&config_path, token)?;
-    }
-    let list_path = dir.join("added_tokens.json");
-    let list: Option<BTreeMap<String, u32>> = read(&list_path)?;
-    for (text, id) in list.unwrap_or_default() {
-        let token = AddedToken {
-            id,
-            text,
-            ..AddedToken::default()
-        };
-        extras.add(&list_path, token)?;
-    }
-    Ok(extras)
-}
-
-/// A file beside a tokenizer, if it is there.
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    if path.symlink_metadata().is_err() {
-        return Ok(None);
-    }
-    let bytes = read_small(path, "a tokenizer's configuration", MAX_CONFIG_BYTES)?;
-    reserve::headroom("reading a tokenizer", bytes.len() * WORK_PER_BYTE)?;
-    let value = serde_json::from_slice(&bytes);
-    value
-        .map(Some)
-        .map_err(|e| Error::format(path, format!("not as expected: {e}")))
 }

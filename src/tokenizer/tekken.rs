@@ -157,6 +157,7 @@ pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Pipeline> {
         stop_ids: Vec::new(),
         adds_bos: bos_id >= 0,
         strips_leading_space: false,
+        strips_first: false,
         joining: Joining::ByteLevel,
         covers_bytes,
     })

@@ -91,6 +91,7 @@ pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Pipeline> {
         stop_ids,
         adds_bos: true,
         strips_leading_space: false,
+        strips_first: false,
         joining: Joining::ByteLevel,
         covers_bytes: true,
     })

@@ -22,7 +22,7 @@ fn chat(source: &str, tokens: &[(&str, &str)]) -> Chat {
     };
     let tokens = tokens
         .iter()
-        .map(|(name, text)| ((*name).into(), (*text).into()));
+        .map(|(name, text)| ((*name).into(), Some((*text).into())));
     Chat::new(Some(Ok(sources)), tokens.collect(), &**TOKENIZER, Some(NOW))
 }
 
@@ -139,8 +139,9 @@ fn compare_ids(cases: &Path, template: impl Fn(&Value) -> PathBuf, file: &Path, 
             default,
             tool_use: None,
         };
-        let bos = ("bos_token".to_owned(), "<|begin_of_text|>".to_owned());
-        let eos = ("eos_token".to_owned(), "<|eot_id|>".to_owned());
+        let named = |name: &str, text: &str| (name.to_owned(), Some(text.to_owned()));
+        let bos = named("bos_token", "<|begin_of_text|>");
+        let eos = named("eos_token", "<|eot_id|>");
         let chat = Chat::new(Some(Ok(sources)), vec![bos, eos], &*tokenizer, Some(NOW));
         let messages = json(field(case, "messages"));
         for (parse_special, key) in [(false, "safe"), (true, "parsed")] {
@@ -264,6 +265,28 @@ fn variables_are_the_callers_and_the_tokenizers() {
         &request(r#"[{"role":"user","content":"a"}]"#),
     );
     assert_eq!(unnamed.unwrap(), "<s></s>True2026");
+    // A SentencePiece model names its own where others are named; other tokenizers do not, and
+    // nor does it where there is said to be none.
+    let chat_of = |tokenizer: &dyn Tokenizer, tokens: &[(&str, Option<&str>)]| {
+        let sources = Sources {
+            default: "{{ bos_token }}{{ eos_token }}{{ unk_token }}".into(),
+            tool_use: None,
+        };
+        let named =
+            |(name, text): &(&str, Option<&str>)| ((*name).to_owned(), text.map(str::to_owned));
+        let tokens = tokens.iter().map(named).collect();
+        let chat = Chat::new(Some(Ok(sources)), tokens, tokenizer, Some(NOW));
+        text(&chat, &request(r#"[{"role":"user","content":"a"}]"#)).unwrap()
+    };
+    let other = tokenizer::open(Path::new("tests/data/tokenizers/llama3.json")).unwrap();
+    let end = ("eos_token", Some("<|end|>"));
+    assert_eq!(chat_of(&**TOKENIZER, &[end]), "<s><|end|><unk>");
+    assert_eq!(
+        chat_of(&**TOKENIZER, &[end, ("bos_token", None)]),
+        "<|end|><unk>"
+    );
+    assert_eq!(chat_of(&*other, &[end]), "<|end|>");
+    assert_eq!(chat_of(&*other, &[]), "<|begin_of_text|>");
     let chat = chat(source, &[("eos_token", "<|end|>")]);
     let messages = r#"[{"role":"user","content":"a"}]"#;
     let with = |variables| ChatRequest {
@@ -273,7 +296,7 @@ fn variables_are_the_callers_and_the_tokenizers() {
     };
     assert_eq!(
         text(&chat, &with(r#"{"x": [1, "y"]}"#)).unwrap(),
-        "<|end|>[1, 'y']True2026"
+        "<s><|end|>[1, 'y']True2026"
     );
     for (variables, sentence) in [
         (r#"{"messages": 1}"#, "variables.messages is there"),

@@ -35,6 +35,7 @@ mod tokenizer;
 mod tokenizer_beside;
 mod tokenizer_gguf;
 mod tokenizer_parts;
+mod tokenizer_random;
 mod tokenizer_ranks;
 mod tokenizer_real;
 mod tokenizer_refused;

@@ -5,10 +5,10 @@ use crate::tokenizer_ranks::{file, special};
 use llamabi::llama::inspect::report;
 use llamabi::log::{Level, Log};
 use llamabi::tokenizer::model_proto::ModelProto;
-use llamabi::tokenizer::{self, Piece};
+use llamabi::tokenizer::{self, Piece, SpecialTokens};
 use llamabi::{BuildOptions, Llama, Token};
 use prost::Message;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -124,6 +124,145 @@ fn tokenizer_config_names_tokens_of_a_sentencepiece_model() {
     }
 }
 
+/// As transformers 5.24 reads them: the map counts more, unless the added tokens are described.
+#[test]
+fn special_tokens_map_names_tokens() {
+    let dir = TempDir::new();
+    let path = dir.file("tokenizer.model", std::fs::read(SMALL).unwrap());
+    let [a, b] = [b'A', b'B'].map(byte_piece);
+    type Case = (Value, Value, [Token; 3]);
+    let cases: [Case; 6] = [
+        (json!({}), json!({"eos_token": "<0x41>"}), [1, a, -1]),
+        (
+            json!({"eos_token": "<0x41>", "bos_token": "<0x42>"}),
+            json!({"eos_token": {"content": "<0x42>", "lstrip": false}}),
+            [b, b, -1],
+        ),
+        (
+            json!({"eos_token": "<0x41>", "added_tokens_decoder": {}}),
+            json!({"eos_token": "<0x42>", "pad_token": "<0x42>"}),
+            [1, a, -1],
+        ),
+        (
+            json!({"eos_token": "<0x41>", "pad_token": "<0x41>"}),
+            json!({"pad_token": "<0x42>"}),
+            [1, a, b],
+        ),
+        // Said to be none: the model's own is left.
+        (
+            json!({"eos_token": "<0x41>"}),
+            json!({"eos_token": null}),
+            [1, 2, -1],
+        ),
+        (json!({}), json!({}), [1, 2, -1]),
+    ];
+    for (config, map, want) in cases {
+        dir.file("tokenizer_config.json", config.to_string());
+        dir.file("special_tokens_map.json", map.to_string());
+        let tokenizer = tokenizer::open(&path).unwrap();
+        let ids = [tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id()];
+        assert_eq!(ids, want, "{config} {map}");
+    }
+    // Of another kind of tokenizer, and without another file.
+    let dir = TempDir::new();
+    let path = dir.file("tokenizer.json", std::fs::read(file("qwen2.json")).unwrap());
+    let map = json!({"eos_token": {"content": "<|im_end|>"}, "pad_token": "<|endoftext|>"});
+    dir.file("special_tokens_map.json", map.to_string());
+    let qwen = tokenizer::open(&path).unwrap();
+    assert_eq!(qwen.special_text(qwen.eos_id()), Some("<|im_end|>"));
+    assert_eq!(qwen.special_text(qwen.pad_id()), Some("<|endoftext|>"));
+    dir.file("special_tokens_map.json", r#"{"eos_token": 5}"#);
+    let error = tokenizer::open(&path).map(drop).unwrap_err().to_string();
+    let want = "special_tokens_map.json: `eos_token` is 5, expected the text of a token";
+    assert!(error.ends_with(want), "{error}");
+}
+
+/// As in transformers 5.24, which takes its word for what they are.
+#[test]
+fn tokenizer_config_describes_added_tokens_of_a_tokenizer_json() {
+    let dir = TempDir::new();
+    let path = dir.file("tokenizer.json", std::fs::read(file("qwen2.json")).unwrap());
+    let plain = tokenizer::open(&path).unwrap();
+    let token = |content: &str, flags: &[&str]| {
+        let mut token = json!({"content": content, "special": false, "normalized": false,
+            "lstrip": false, "rstrip": false, "single_word": false});
+        flags.iter().for_each(|flag| token[flag] = true.into());
+        token
+    };
+    let config = json!({"added_tokens_decoder": {
+        "403": token("<tool_call>", &["special"]),
+        "405": token("<think>", &["rstrip"]),
+        "407": token("<new>", &["special"]),
+        // These ids are others' there.
+        "404": token("<other>", &[]),
+        "64": token("<letter>", &[]),
+        // One of the vocabulary.
+        "65": token("b", &["single_word"]),
+    }});
+    dir.file("tokenizer_config.json", config.to_string());
+    let tokenizer = tokenizer::open(&path).unwrap();
+    assert_eq!((plain.vocab_size(), tokenizer.vocab_size()), (407, 408));
+    let text = "a<tool_call><think>  b<new>";
+    assert_eq!(special(&*tokenizer, text), [64, 403, 405, 65, 407]);
+    assert_eq!(
+        tokenizer.decode(&[403, 404, 405, 407]).unwrap(),
+        "</tool_call><think>"
+    );
+    for other in ["<other>", "<letter>"] {
+        assert_eq!(special(&*tokenizer, other), plain.encode(other).unwrap());
+    }
+    let below = tokenizer::open_below(&path, 407).unwrap();
+    assert_eq!(below.vocab_size(), 407);
+    assert_eq!(below.decode(&[403, 405]).unwrap(), "<think>");
+}
+
+#[test]
+fn what_templates_see_of_special_tokens() {
+    let dir = TempDir::new();
+    let config = json!({"bos_token": "<a>", "eos_token": "<b>", "unk_token": null,
+        "add_bos_token": true, "image_token": "<i>",
+        "extra_special_tokens": {"boi_token": "<c>", "end": "<d>"}});
+    let map = json!({"eos_token": {"content": "<e>"}, "unk_token": "<u>", "pad_token": null,
+        "additional_special_tokens": ["<f>"]});
+    dir.file("tokenizer_config.json", config.to_string());
+    dir.file("special_tokens_map.json", map.to_string());
+    let named = || {
+        let tokens = SpecialTokens::read(dir.path()).unwrap().named.into_iter();
+        let shown = tokens.map(|(name, text)| format!("{name}={}", text.unwrap_or("-".into())));
+        shown.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(
+        named(),
+        "boi_token=<c> bos_token=<a> end=<d> eos_token=<e> image_token=<i> pad_token=- unk_token=<u>"
+    );
+    let mut described = config;
+    described["added_tokens_decoder"] = json!({});
+    dir.file("tokenizer_config.json", described.to_string());
+    assert_eq!(
+        named(),
+        "boi_token=<c> bos_token=<a> end=<d> eos_token=<b> image_token=<i> unk_token=-"
+    );
+}
+
+/// added_tokens.json does not say which tokens are special: those that another file names.
+#[test]
+fn added_tokens_that_are_named_are_special() {
+    let dir = TempDir::new();
+    let path = dir.file("tokenizer.model", std::fs::read(SMALL).unwrap());
+    let added = json!({"<|im_end|>": 512, "<|im_start|>": 513, "<more>": 514});
+    dir.file("added_tokens.json", added.to_string());
+    let decoded = || {
+        let tokenizer = tokenizer::open(&path).unwrap();
+        tokenizer.decode(&[512, 513, 514]).unwrap()
+    };
+    assert_eq!(decoded(), "<|im_end|><|im_start|><more>");
+    dir.file("tokenizer_config.json", r#"{"eos_token": "<|im_end|>"}"#);
+    assert_eq!(decoded(), "<|im_start|><more>");
+    let listed = r#"{"additional_special_tokens": ["<|im_start|>"]}"#;
+    dir.file("special_tokens_map.json", listed);
+    assert_eq!(decoded(), "<more>");
+}
+
 #[test]
 fn a_sentencepiece_model_without_bos_and_eos() {
     let mut proto = ModelProto::decode(&*std::fs::read(SMALL).unwrap()).unwrap();
@@ -222,6 +361,7 @@ fn the_files_of_a_tokenizer_are_those_that_it_is_made_of() {
     let path = dir.path().join("small.model");
     std::fs::copy(SMALL, &path).unwrap();
     dir.file("tokenizer_config.json", "{\"add_bos_token\": false}");
+    dir.file("special_tokens_map.json", "{}");
     dir.file("added_tokens.json", "{}");
     dir.file("letter", "dear");
     let named = |path: &Path| {
@@ -237,9 +377,11 @@ fn the_files_of_a_tokenizer_are_those_that_it_is_made_of() {
     };
     let beside = [
         ("tokenizer_config.json", "tokenizer_config.json"),
+        ("special_tokens_map.json", "special_tokens_map.json"),
         ("added_tokens.json", "added_tokens.json"),
     ];
-    let want = pairs(&[("tokenizer.model", "small.model"), beside[0], beside[1]]);
+    let model = ("tokenizer.model", "small.model");
+    let want = pairs(&[model, beside[0], beside[1], beside[2]]);
     assert!(named(&path).eq(want));
     let to = TempDir::new();
     for (name, from) in tokenizer::files(&path).unwrap() {
@@ -251,7 +393,11 @@ fn the_files_of_a_tokenizer_are_those_that_it_is_made_of() {
 
     // The other kinds read less of what is beside them.
     let json = dir.file("words.json", "{\"model\": {}}");
-    assert!(named(&json).eq(pairs(&[("tokenizer.json", "words.json"), beside[0]])));
+    assert!(named(&json).eq(pairs(&[
+        ("tokenizer.json", "words.json"),
+        beside[0],
+        beside[1]
+    ])));
     let ranks = dir.file("ranks", "YQ== 0\nYg== 1\n");
     assert!(named(&ranks).eq(pairs(&[("tokenizer.model", "ranks")])));
     assert!(!tokenizer::is_in(dir.path()) && tokenizer::is_in(to.path()));

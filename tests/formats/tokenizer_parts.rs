@@ -2,7 +2,7 @@
 
 use crate::tokenizer_ranks::{changed, special};
 use llamabi::Token;
-use llamabi::tokenizer::{self, Bound, Encoded, Tokenizer};
+use llamabi::tokenizer::{self, Bound, Encoded, Run, Tokenizer};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -252,5 +252,217 @@ fn compatibility_characters() {
         ("ａ\u{3000}ｂ", &[0, 6, 1]),
     ] {
         assert_eq!(tokenizer.encode(text).unwrap(), ids, "{text:?}");
+    }
+}
+
+fn streamed_with_special(tokenizer: &Arc<dyn Tokenizer>, ids: &[Token]) -> String {
+    crate::tokenizer_ranks::streamed(tokenizer, ids, true)
+}
+
+/// Of the texts that they have behind the normaliser, if they are looked for there.
+#[test]
+fn added_tokens_are_decoded_as_others_are() {
+    let mut json = characters();
+    json["normalizer"] = json!({"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "▁"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]});
+    json["added_tokens"] = json!([
+        {"id": 4, "content": "x y", "normalized": true},
+        {"id": 5, "content": "<t>", "normalized": true, "special": true},
+        {"id": 6, "content": "<u>", "normalized": false},
+        {"id": 7, "content": "▁t", "normalized": false},
+        {"id": 8, "content": "<0x41>", "normalized": false},
+    ]);
+    let decoders = json["decoder"]["decoders"].as_array_mut().unwrap();
+    decoders.insert(1, json!({"type": "ByteFallback"}));
+    let kept = open(&json);
+    json["decoder"]["decoders"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    let stripped = open(&json);
+    type Case = (&'static [Token], &'static str);
+    let cases: [Case; 8] = [
+        (&[4], " x y"),
+        (&[0, 4, 1], "a x yb"),
+        (&[5], " <t>"),
+        (&[0, 5], "a <t>"),
+        (&[6, 4], "<u> x y"),
+        (&[7, 7], " t t"),
+        (&[0, 7, 6], "a t<u>"),
+        (&[8, 0], "Aa"),
+    ];
+    for (ids, text) in cases {
+        assert_eq!(streamed_with_special(&kept, ids), text, "{ids:?}");
+        let without = text.strip_prefix(' ').unwrap_or(text);
+        assert_eq!(streamed_with_special(&stripped, ids), without, "{ids:?}");
+        if !ids.contains(&5) {
+            assert_eq!(kept.decode(ids).unwrap(), text, "{ids:?}");
+        }
+    }
+    assert_eq!(special(&*kept, "a x y <t>"), [3, 0, 4, 5]);
+    // It is known by its own text.
+    assert_eq!(kept.special_text(5), Some("<t>"));
+    assert_eq!(kept.added_id("<t>"), Some(5));
+
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": true});
+    let added = |(id, content): (u32, &str)| json!({"id": id, "content": content});
+    let tokenizer = open(&json!({
+        "added_tokens": [(2, "Ġq"), (3, "Ã©"), (4, "你Ġ"), (5, "é")].map(added),
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {"Ġ": 0, "a": 1}, "merges": []},
+    }));
+    for (ids, text) in [
+        (&[1, 2][..], "a q"),
+        (&[3, 1], "éa"),
+        (&[4], "你Ġ"),
+        // U+FFFD there.
+        (&[1, 5], "aé"),
+    ] {
+        assert_eq!(tokenizer.decode(ids).unwrap(), text, "{ids:?}");
+    }
+}
+
+#[test]
+fn white_space_that_a_token_takes_is_looked_at_again() {
+    let mut json = characters();
+    json["pre_tokenizer"] = Value::Null;
+    json["decoder"] = json!({"type": "Fuse"});
+    json["model"]["vocab"] = json!({"a": 0, "b": 1, "ab": 2, " ": 3});
+    json["added_tokens"] = json!([
+        {"id": 4, "content": "<r>", "rstrip": true},
+        {"id": 5, "content": "  "},
+        {"id": 6, "content": "\n"},
+        {"id": 7, "content": "<l>", "lstrip": true},
+    ]);
+    let tokenizer = open(&json);
+    for (text, ids) in [
+        ("<r>  a", &[4, 5, 0][..]),
+        ("<r> \n a", &[4, 6, 3, 0]),
+        ("<r>   a", &[4, 5, 3, 0]),
+        ("a   <l>", &[0, 5, 7]),
+        ("<r>  <l>", &[4, 5, 7]),
+        ("<r>\n\n  ab", &[4, 6, 6, 5, 2]),
+        ("<r> <r>", &[4, 4]),
+        ("<r>\n <l>a", &[4, 6, 7, 0]),
+    ] {
+        assert_eq!(special(&*tokenizer, text), ids, "{text:?}");
+    }
+    // The stretch behind it is of two runs, of which one is a message's.
+    let text = "<r> \n ab";
+    let runs = [("<r> \n", true), (" a", false), ("b", true)].map(|(part, from_template)| Run {
+        len: part.len(),
+        from_template,
+    });
+    let mut tokens = Vec::new();
+    let bound = Bound::default();
+    let whole = tokenizer.encode_rendered_onto(text, &runs, false, &mut tokens, bound);
+    assert_eq!((whole.unwrap(), tokens), (Encoded::Whole, vec![4, 6, 3, 2]));
+
+    // Nor does a long stretch of it take longer than its length.
+    json["added_tokens"] = json!([
+        {"id": 4, "content": "\n", "rstrip": true},
+        {"id": 5, "content": "\t", "lstrip": true},
+    ]);
+    let tokenizer = open(&json);
+    let n = 200_000;
+    let ids = special(&*tokenizer, &"\n".repeat(n));
+    assert!(ids.len() == n && ids.iter().all(|&id| id == 4));
+    let ids = special(&*tokenizer, &"\t".repeat(n));
+    assert!(ids.len() == n && ids.iter().all(|&id| id == 5));
+}
+
+#[test]
+fn a_metaspace_decoder_drops_all_of_the_first_token() {
+    let with = |scheme: &str| {
+        let mut json = characters();
+        let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme,
+            "split": false});
+        json["pre_tokenizer"] = metaspace.clone();
+        json["decoder"] = metaspace;
+        json["model"] =
+            json!({"type": "BPE", "vocab": {"a": 0, "▁": 1, "▁▁a": 2, "▁a▁": 3}, "merges": []});
+        json["added_tokens"] = json!([
+            {"id": 4, "content": "<s>", "special": true},
+            {"id": 5, "content": "x y"},
+            {"id": 6, "content": "▁t▁"},
+        ]);
+        json
+    };
+    let [always, never] = ["always", "never"].map(|scheme| open(&with(scheme)));
+    for (ids, text, kept) in [
+        (&[2][..], "a", "  a"),
+        (&[2, 2], "a  a", "  a  a"),
+        (&[3, 3], "a a ", " a  a "),
+        (&[1, 1, 0], " a", "  a"),
+        (&[0, 2], "a  a", "a  a"),
+        (&[4, 3], "a", " a "),
+        (&[5, 3], "x y a ", "x y a "),
+        (&[6, 6], "t t ", " t  t "),
+    ] {
+        assert_eq!(always.decode(ids).unwrap(), text, "{ids:?}");
+        assert_eq!(never.decode(ids).unwrap(), kept, "{ids:?}");
+        if !ids.contains(&4) {
+            assert_eq!(streamed_with_special(&always, ids), text, "{ids:?}");
+        }
+    }
+    assert_eq!(streamed_with_special(&always, &[4, 3]), "<s> a ");
+    let mut json = with("first");
+    json["decoder"] = json!({"type": "Sequence", "decoders": [json["decoder"].clone(),
+        {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]});
+    let both = open(&json);
+    for (ids, text) in [
+        (&[2][..], "a"),
+        (&[1, 2], " a"),
+        (&[1, 1, 0], "a"),
+        (&[3, 3], "a a "),
+    ] {
+        assert_eq!(both.decode(ids).unwrap(), text, "{ids:?}");
+    }
+}
+
+/// What is put in front of a text is its start as well.
+#[test]
+fn a_text_whose_start_was_put_in_front_of_it() {
+    let trim = || json!({"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""});
+    let squeeze = || json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "});
+    let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    type Case = (&'static str, Value, [&'static [Token]; 4]);
+    let cases: [Case; 7] = [
+        (" ", trim(), [&[3, 0], &[0], &[2], &[3, 1, 0]]),
+        ("  ", trim(), [&[3, 0], &[0], &[2], &[3, 1, 0]]),
+        (
+            " b",
+            trim(),
+            [&[3, 1, 0], &[3, 1, 3, 0], &[3, 1, 3, 3, 2], &[3, 1, 1, 0]],
+        ),
+        (" ", squeeze(), [&[3, 0], &[3, 0], &[3, 2], &[3, 1, 0]]),
+        (
+            "b",
+            replace("ba", "b"),
+            [&[3, 1], &[3, 1, 3, 0], &[3, 1, 3, 3, 2], &[3, 1, 1]],
+        ),
+        ("a", replace("a", ""), [&[], &[3], &[3, 3, 1], &[3, 1]]),
+        (
+            "ab",
+            replace("a", ""),
+            [&[3, 1], &[3, 1, 3], &[3, 1, 3, 3, 1], &[3, 1, 1]],
+        ),
+    ];
+    let mut json = characters();
+    json["pre_tokenizer"]["prepend_scheme"] = "first".into();
+    for (prefix, step, want) in cases {
+        json["normalizer"] = json!({"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": prefix}, step.clone()]});
+        let tokenizer = open(&json);
+        for (text, ids) in ["a", " a", "  ab", "ba"].iter().zip(want) {
+            assert_eq!(
+                tokenizer.encode(text).unwrap(),
+                ids,
+                "{step} {prefix:?} {text:?}"
+            );
+        }
     }
 }

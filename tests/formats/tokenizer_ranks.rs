@@ -46,7 +46,7 @@ fn rendered(tokenizer: &dyn Tokenizer, parts: &[(&str, bool)], parse_all: bool) 
 }
 
 /// What a stream's events say, one behind the other. Each must be whole characters, as a String is.
-fn streamed(tokenizer: &Arc<dyn Tokenizer>, tokens: &[Token], special: bool) -> String {
+pub fn streamed(tokenizer: &Arc<dyn Tokenizer>, tokens: &[Token], special: bool) -> String {
     let mut detokenizer = match special {
         true => Detokenizer::with_special(tokenizer.clone()),
         false => Detokenizer::new(tokenizer.clone()),

@@ -3,29 +3,28 @@
 //!
 //! | file | what it reads |
 //! |---|---|
-//! | `mod` | the model and the added tokens, and puts all together |
+//! | `mod` | the added tokens, and puts all together |
+//! | `entries` | the model: texts of tokens, and merges |
 //! | `file` | the JSON itself, with limits |
 //! | `parts` | normalizer, pre-tokenizer, decoder, post-processor |
 
+mod entries;
 pub(super) mod file;
 pub(super) mod parts;
 
-use self::file::{File, Texts};
+use self::entries::{Entries, Normalise};
+use self::file::{AddedJson, File, Text};
 use self::parts::{Decoder, Node, PreTokenizer};
+use super::Joining;
 use super::added::{Added, AddedToken};
-use super::bpe::{self, Bpe, Merge, pair};
 use super::extras::Extras;
 use super::normalizer::Normalizer;
-use super::pairs::{Pairs, SPACE_SYMBOL};
 use super::pipeline::{By, Cut, Pipeline};
 use super::split::Expression;
-use super::vocabulary::{Index, Kind, MAX_BYTES, MAX_ID, MAX_TOKEN_BYTES, Vocabulary};
-use super::{Joining, model_proto};
+use super::vocabulary::{MAX_ID, MAX_TOKEN_BYTES};
 use crate::{Error, Result, Token, reserve};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
-
-const WHAT: &str = "a tokenizer's vocabulary";
 
 /// Whether these bytes look like such a file.
 pub(super) fn is_json(bytes: &[u8]) -> bool {
@@ -40,6 +39,7 @@ pub(super) fn is_json(bytes: &[u8]) -> bool {
 /// the files beside it say.
 pub(super) fn from_bytes(path: &Path, bytes: &[u8], extras: &Extras) -> Result<Pipeline> {
     let mut file = File::parse(path, bytes)?;
+    describe(&mut file, &extras.described);
     if let Some(end) = extras.added_end {
         file.added_tokens.retain(|token| token.id < end);
     }
@@ -76,8 +76,66 @@ pub(super) fn from_bytes(path: &Path, bytes: &[u8], extras: &Extras) -> Result<P
         pre,
         normalizer,
         bos,
+        decodes_added: true,
     };
     parts.tokenizer(path, &file, extras)
+}
+
+/// What transformers makes of added tokens that a tokenizer_config.json describes: it has the last
+/// word on those that the file has, and may have more. One whose id the file gives to another text
+/// is no token of this tokenizer.
+fn describe(file: &mut File<'_>, described: &[AddedToken]) {
+    let File {
+        added_tokens,
+        model,
+        ..
+    } = file;
+    let (mut by_text, mut ids) = (HashMap::new(), HashSet::new());
+    for (i, added) in added_tokens.iter().enumerate() {
+        by_text.insert(added.content.0.to_string(), i);
+        ids.insert(added.id);
+    }
+    let mut more: HashMap<&str, &AddedToken> = HashMap::new();
+    for token in described {
+        match by_text.get(&token.text) {
+            Some(&i) => added_tokens[i] = as_json(token, added_tokens[i].id),
+            None if ids.insert(token.id) => _ = more.insert(&token.text, token),
+            None => {}
+        }
+    }
+    if more.is_empty() {
+        return;
+    }
+    let of_model = |(text, id): &(Text<'_>, u32)| (more.get(&*text.0).map(|token| token.id), *id);
+    let (mut own, mut taken) = (HashMap::new(), HashSet::new());
+    for (wanted, id) in model.vocab.0.iter().map(of_model) {
+        match wanted {
+            Some(wanted) => _ = own.insert(wanted, id),
+            None if ids.contains(&id) => _ = taken.insert(id),
+            None => {}
+        }
+    }
+    let mut more: Vec<&AddedToken> = more.into_values().collect();
+    more.sort_unstable_by_key(|token| token.id);
+    for token in more {
+        match own.get(&token.id) {
+            Some(&id) => added_tokens.push(as_json(token, id)),
+            None if !taken.contains(&token.id) => added_tokens.push(as_json(token, token.id)),
+            None => {}
+        }
+    }
+}
+
+fn as_json(token: &AddedToken, id: u32) -> AddedJson<'static> {
+    AddedJson {
+        id,
+        content: Text(token.text.clone().into()),
+        single_word: token.single_word,
+        lstrip: token.lstrip,
+        rstrip: token.rstrip,
+        normalized: token.normalized,
+        special: token.special,
+    }
 }
 
 /// What is around a model.
@@ -87,6 +145,8 @@ pub(super) struct Parts {
     pub normalizer: Normalizer,
     /// What goes in front of a text.
     pub bos: Option<Token>,
+    /// Whether added tokens are shown as the decoder makes them of their texts, like others.
+    pub decodes_added: bool,
 }
 
 impl Parts {
@@ -97,10 +157,16 @@ impl Parts {
             pre,
             normalizer,
             bos,
+            decodes_added,
         } = self;
         let format = |detail: String| Error::format(path, detail);
         let byte_level = matches!(decoder, Decoder::ByteLevel);
-        let entries = Entries::new(path, file, &decoder)?;
+        let normalise = |text: &str| -> Result<String> {
+            let normalized = normalizer.apply(text)?;
+            Ok(normalized.text.into_owned())
+        };
+        let of_added: Option<Normalise<'_>> = decodes_added.then_some(&normalise);
+        let entries = Entries::new(path, file, &decoder, of_added)?;
         let raw = match byte_level {
             true => None,
             false => Some(entries.vocabulary(false)?),
@@ -117,7 +183,6 @@ impl Parts {
                 false => By::Pairs(entries.pairs(&bpe)),
             },
         };
-        let normalise = |text: &str| Ok(normalizer.apply(text)?.text.into_owned());
         let added = Added::new(added(path, file)?, normalise).map_err(format)?;
         let id_of = |text: &Option<String>| {
             let text = text.as_deref()?;
@@ -136,6 +201,13 @@ impl Parts {
             stop_ids: Vec::new(),
             adds_bos: extras.add_bos.unwrap_or(bos.is_some()) && bos_id >= 0,
             strips_leading_space: matches!(decoder, Decoder::Pieces { strips: true, .. }),
+            strips_first: matches!(
+                decoder,
+                Decoder::Pieces {
+                    strips_first: true,
+                    ..
+                }
+            ),
             joining: match byte_level {
                 true => Joining::ByteLevel,
                 false => Joining::SentencePiece,
@@ -188,306 +260,4 @@ fn unsupported(path: &Path, at: &str, what: &str) -> Error {
         "{}: `{at}` is {what}, which is not supported",
         path.display()
     ))
-}
-
-/// All entries, in the order of the file.
-struct Entries<'a> {
-    /// As the file spells them.
-    texts: &'a Texts<'a>,
-    file: &'a File<'a>,
-    /// What decoding gives, one behind the other, and where each ends.
-    shown: Vec<u8>,
-    ends: Vec<u32>,
-    kinds: Vec<Kind>,
-    /// Which entry each id is, [`NONE`]: none.
-    by_id: Vec<u32>,
-    /// Texts that the byte alphabet does not spell, and added tokens.
-    others: HashMap<&'a str, u32>,
-    byte_level: bool,
-}
-
-const NONE: u32 = u32::MAX;
-
-impl<'a> Entries<'a> {
-    fn new(path: &Path, file: &'a File<'a>, decoder: &Decoder) -> Result<Entries<'a>> {
-        let format = |detail: String| Err(Error::format(path, detail));
-        let texts = &file.model.vocab;
-        let added = &file.added_tokens;
-        let all = texts.0.iter().map(|(text, id)| (&*text.0, *id));
-        let all = all.chain(added.iter().map(|token| (&*token.content.0, token.id)));
-        let n = texts.0.len() + added.len();
-        let (mut last, mut bytes) = (0, 0);
-        for (text, id) in all.clone() {
-            if id >= MAX_ID || text.len() > 2 * MAX_TOKEN_BYTES {
-                return format(format!(
-                    "token {text:?} has id {id} and {} bytes, expected an id below {MAX_ID} and at most \
-                     {MAX_TOKEN_BYTES} bytes",
-                    text.len()
-                ));
-            }
-            (last, bytes) = (last.max(id as usize + 1), bytes + text.len());
-        }
-        if bytes > MAX_BYTES {
-            return format(format!(
-                "tokens of {bytes} bytes, at most {MAX_BYTES} are supported"
-            ));
-        }
-        let mut entries = Entries {
-            texts,
-            file,
-            shown: reserve::room(WHAT, bytes)?,
-            ends: reserve::room(WHAT, n)?,
-            kinds: reserve::room(WHAT, n)?,
-            by_id: reserve::room(WHAT, last)?,
-            others: HashMap::new(),
-            byte_level: matches!(decoder, Decoder::ByteLevel),
-        };
-        entries.by_id.resize(last, NONE);
-        for (index, (text, id)) in (0..).zip(all) {
-            let added = (index as usize)
-                .checked_sub(texts.0.len())
-                .map(|i| &added[i]);
-            let same = |other: u32| entries.spelled(other as usize) == text;
-            match entries.by_id[id as usize] {
-                NONE => {}
-                // An added token may repeat an entry.
-                other if added.is_some() && same(other) => {}
-                other => {
-                    let other = entries.spelled(other as usize);
-                    return format(format!("tokens {other:?} and {text:?} both have id {id}"));
-                }
-            }
-            entries.by_id[id as usize] = index;
-            let kind = match added {
-                Some(token) if token.special => Kind::Special,
-                Some(_) => Kind::Literal,
-                None => Kind::Text,
-            };
-            entries.push(text, kind, decoder);
-            let is_other = entries.kinds[index as usize] != Kind::Bytes;
-            if (added.is_some() || entries.byte_level && is_other)
-                && let Some(first) = entries.others.insert(text, id)
-                && first != id
-            {
-                return format(format!("ids {first} and {id} are both {text:?}"));
-            }
-        }
-        Ok(entries)
-    }
-
-    /// Entry `index` as the file spells it.
-    fn spelled(&self, index: usize) -> &'a str {
-        match self.texts.0.get(index) {
-            Some((text, _)) => &text.0,
-            None => &self.file.added_tokens[index - self.texts.0.len()].content.0,
-        }
-    }
-
-    fn push(&mut self, text: &str, mut kind: Kind, decoder: &Decoder) {
-        let start = self.shown.len();
-        match (kind, decoder) {
-            (Kind::Text, Decoder::ByteLevel) => {
-                kind = Kind::Bytes;
-                for c in text.chars() {
-                    match byte_of_char(c) {
-                        Some(byte) => self.shown.push(byte),
-                        None => kind = Kind::Literal,
-                    }
-                }
-                if kind == Kind::Literal {
-                    self.shown.truncate(start);
-                    self.shown.extend_from_slice(text.as_bytes());
-                }
-            }
-            (Kind::Text, Decoder::Pieces { spaces, bytes, .. }) => {
-                match model_proto::byte_of(text).filter(|_| *bytes) {
-                    Some(byte) => {
-                        kind = Kind::Byte;
-                        self.shown.push(byte);
-                    }
-                    None => {
-                        let mut utf8 = [0; 4];
-                        for c in text.chars() {
-                            let c = if *spaces && c == SPACE_SYMBOL { ' ' } else { c };
-                            self.shown
-                                .extend_from_slice(c.encode_utf8(&mut utf8).as_bytes());
-                        }
-                    }
-                }
-            }
-            _ => self.shown.extend_from_slice(text.as_bytes()),
-        }
-        self.ends.push(self.shown.len() as u32);
-        self.kinds.push(kind);
-    }
-
-    /// Texts by id: as decoding shows them, or as the file spells them.
-    fn vocabulary(&self, shown: bool) -> Result<Vocabulary> {
-        Vocabulary::new(self.by_id.iter().map(|&index| match index {
-            NONE => (&b""[..], Kind::Absent),
-            index if shown => (self.shown(index as usize), self.kinds[index as usize]),
-            index => (
-                self.spelled(index as usize).as_bytes(),
-                self.kinds[index as usize],
-            ),
-        }))
-    }
-
-    fn shown(&self, index: usize) -> &[u8] {
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.shown[start as usize..self.ends[index] as usize]
-    }
-
-    /// The id of a text as the file spells it; few are asked for.
-    fn id(&self, text: &str) -> Option<u32> {
-        let known = || self.texts.0.iter().find(|(known, _)| known.0 == text);
-        self.others.get(text).copied().or_else(|| Some(known()?.1))
-    }
-
-    /// The merges, over the vocabulary that they are found in.
-    fn bpe(&self, path: &Path, file: &File<'_>, vocabulary: &Vocabulary) -> Result<Bpe> {
-        let model = &file.model;
-        let mut index = Index::new(self.texts.0.len())?;
-        for (i, (text, id)) in self.texts.0.iter().enumerate() {
-            // An added token of the same id and text has the text as it is.
-            let bytes = match self.byte_level {
-                true if self.kinds[i] != Kind::Bytes || self.shown(i) != vocabulary.bytes(*id) => {
-                    continue;
-                }
-                true => self.shown(i),
-                false => text.0.as_bytes(),
-            };
-            if let Some(first) = index.insert(bytes, *id, |id| vocabulary.bytes(id)) {
-                let detail = format!("ids {first} and {id} are both {:?}", text.0);
-                return Err(Error::format(path, detail));
-            }
-        }
-        let mut bytes = Box::new([None; 256]);
-        for (byte, id) in (0..=u8::MAX).zip(bytes.iter_mut()) {
-            let name = format!("<0x{byte:02X}>");
-            let text = match self.byte_level {
-                true => &[byte][..],
-                false => name.as_bytes(),
-            };
-            if self.byte_level || model.byte_fallback {
-                *id = index.get(text, |id| vocabulary.bytes(id));
-            }
-        }
-        let merges = Merges {
-            entries: self,
-            vocabulary,
-            index: &index,
-        };
-        let merges = merges.read(path, file)?;
-        let mut bpe = Bpe::new(merges, bytes, index, model.ignore_merges, vocabulary)?;
-        bpe.from_chars = !self.byte_level;
-        bpe.fuse_unk = model.fuse_unk;
-        if let Some(unk) = &model.unk_token {
-            bpe.unk = self.id(&unk.0);
-            if bpe.unk.is_none() {
-                let detail = format!("`model.unk_token` is {:?}, which is no token", unk.0);
-                return Err(Error::format(path, detail));
-            }
-        }
-        Ok(bpe)
-    }
-
-    /// Where texts may be cut. Nowhere if bytes may be merged, if pieces are looked up as a whole,
-    /// or if what is unknown makes neighbours of what it parts: it is left out, or one token with
-    /// what is unknown beside it.
-    fn pairs(&self, bpe: &Bpe) -> Option<Pairs> {
-        let is_byte = |id: u64| bpe.bytes.contains(&Some(id as u32));
-        let mut pairs = bpe.merges.keys();
-        let from_bytes = pairs.any(|pair| is_byte(pair >> 32) || is_byte(pair & 0xffff_ffff));
-        let texts = self.texts.0.iter().map(|(text, _)| text.0.as_bytes());
-        let meets = bpe.bytes.contains(&None) && (bpe.unk.is_none() || bpe.fuse_unk);
-        (!from_bytes && !bpe.ignore_merges && !meets).then(|| Pairs::new(texts))
-    }
-}
-
-/// Merges that are looked up together.
-const TOGETHER: usize = 16;
-
-/// Looks up the parts of merges.
-struct Merges<'a> {
-    entries: &'a Entries<'a>,
-    vocabulary: &'a Vocabulary,
-    index: &'a Index,
-}
-
-impl Merges<'_> {
-    fn read(&self, path: &Path, file: &File<'_>) -> Result<bpe::Merges> {
-        let list = &file.model.merges.0;
-        let mut merges = reserve::room(WHAT, list.len())?;
-        let (mut bytes, mut ends) = (Vec::new(), [0; 2 * TOGETHER]);
-        for (block, list) in list.chunks(TOGETHER).enumerate() {
-            bytes.clear();
-            let sides = list.iter().flat_map(|(left, right)| [left, right]);
-            let mut spelled = [true; 2 * TOGETHER];
-            for (i, side) in sides.enumerate() {
-                spelled[i] = self.spell(&side.0, &mut bytes);
-                ends[i] = bytes.len();
-            }
-            let found = self.index.get_each(
-                std::array::from_fn::<_, { 3 * TOGETHER }, _>(|i| {
-                    // Left sides, right sides, both together.
-                    let (i, what) = (i / 3 * 2, i % 3);
-                    let start = i.checked_sub(1).map_or(0, |before| ends[before]);
-                    match what {
-                        _ if i / 2 >= list.len() => &[],
-                        0 => &bytes[start..ends[i]],
-                        1 => &bytes[ends[i]..ends[i + 1]],
-                        _ => &bytes[start..ends[i + 1]],
-                    }
-                }),
-                |id| self.vocabulary.bytes(id),
-            );
-            for (i, (left, right)) in list.iter().enumerate() {
-                let rank = block * TOGETHER + i;
-                let whole = spelled[2 * i] && spelled[2 * i + 1];
-                let [Some(a), Some(b), Some(id)] =
-                    [0, 1, 2].map(|what| found[3 * i + what].filter(|_| whole))
-                else {
-                    return Err(Error::format(
-                        path,
-                        format!(
-                            "`model.merges[{rank}]` joins {:?} and {:?}: one of them, or the result, is not in \
-                             the vocabulary",
-                            left.0, right.0
-                        ),
-                    ));
-                };
-                let rank = rank as u32;
-                merges.push((pair(a, b), Merge { rank, id }));
-            }
-        }
-        bpe::table(&merges)
-    }
-
-    /// Appends the bytes that a text stands for; says whether it stands for any.
-    fn spell(&self, text: &str, bytes: &mut Vec<u8>) -> bool {
-        if !self.entries.byte_level {
-            bytes.extend_from_slice(text.as_bytes());
-            return true;
-        }
-        text.chars().all(|c| match byte_of_char(c) {
-            Some(byte) => {
-                bytes.push(byte);
-                true
-            }
-            None => false,
-        })
-    }
-}
-
-/// The byte that a character of GPT-2's byte alphabet stands for: printable ones for themselves,
-/// the others in order from U+0100 on.
-pub(super) fn byte_of_char(c: char) -> Option<u8> {
-    match u32::from(c) {
-        code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
-        code @ 0x100..=0x120 => Some((code - 0x100) as u8),
-        code @ 0x121..=0x142 => Some((code - 0x121 + 0x7f) as u8),
-        0x143 => Some(0xad),
-        _ => None,
-    }
 }

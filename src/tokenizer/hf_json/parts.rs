@@ -47,6 +47,8 @@ pub(crate) enum Decoder {
         bytes: bool,
         /// A leading space of the text goes.
         strips: bool,
+        /// Every U+2581 of the first token goes.
+        strips_first: bool,
     },
 }
 
@@ -360,6 +362,7 @@ impl<'a> Node<'a> {
     /// This part as a decoder.
     pub fn decoder(self) -> Result<Decoder> {
         let (mut spaces, mut bytes, mut strips, mut fused) = (false, false, false, false);
+        let mut strips_first = false;
         let mut steps = self.steps("decoders")?;
         // What it gives is one text already.
         while steps.len() > 1 && steps[0].kind()? == "ByteLevel" && steps[1].kind()? == "Fuse" {
@@ -378,8 +381,9 @@ impl<'a> Node<'a> {
                     spaces = true;
                 }
                 "Metaspace" if !fused => {
+                    // Behind another step that made spaces of them there is none left.
+                    strips_first |= node.metaspace()?.prepend != Prepend::Never && !spaces;
                     spaces = true;
-                    strips |= node.metaspace()?.prepend != Prepend::Never;
                 }
                 "ByteFallback" if !fused => bytes = true,
                 "Fuse" => fused = true,
@@ -398,6 +402,7 @@ impl<'a> Node<'a> {
             spaces,
             bytes,
             strips,
+            strips_first,
         })
     }
 

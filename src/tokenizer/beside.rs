@@ -1,0 +1,245 @@
+//! What the files beside a tokenizer say of it.
+
+use super::added::AddedToken;
+use super::extras::{Extras, check};
+use super::{MAX_FILE_BYTES, hf_json};
+use crate::file::read_small;
+use crate::{Error, Result, reserve};
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+
+/// Largest file beside it; tokenizer_config.json has a megabyte where a model has many added
+/// tokens.
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+/// Most bytes of memory that a byte of such a file turns into.
+const WORK_PER_BYTE: usize = 32;
+
+const CONFIG: &str = "tokenizer_config.json";
+const MAP: &str = "special_tokens_map.json";
+
+/// The names that every tokenizer of transformers has.
+const USUAL: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
+/// Where special tokens stand without a name of their own each, or with one that may be any.
+const FURTHER: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
+
+/// The special tokens that `tokenizer_config.json` names, and `special_tokens_map.json`: as in
+/// transformers the latter counts only where the former does not describe the added tokens (older
+/// versions did not write that), and then it counts more.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// Texts by name, `bos_token` and its like. `None`: there is said to be none.
+    pub named: BTreeMap<String, Option<String>>,
+    /// Those without a name.
+    further: BTreeSet<String>,
+}
+
+impl SpecialTokens {
+    /// Of the files in this directory.
+    ///
+    /// [`Error::Io`] and [`Error::Format`] for a file that is there and cannot be read.
+    pub fn read(dir: &Path) -> Result<SpecialTokens> {
+        let mut tokens = SpecialTokens::default();
+        let config = dir.join(CONFIG);
+        let keys: Keys = read(&config)?.unwrap_or_default();
+        let describes = keys.describes;
+        tokens.add(&config, keys)?;
+        if !describes {
+            let map = dir.join(MAP);
+            tokens.add(&map, read(&map)?.unwrap_or_default())?;
+        }
+        Ok(tokens)
+    }
+
+    /// The text of a name.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.named.get(name)?.as_deref()
+    }
+
+    fn are(&self, text: &str) -> bool {
+        self.named.values().flatten().any(|named| named == text) || self.further.contains(text)
+    }
+
+    fn add(&mut self, path: &Path, keys: Keys) -> Result<()> {
+        for (name, value) in keys.tokens {
+            match value {
+                Value::Array(list) if FURTHER.contains(&&*name) => {
+                    self.further.extend(list.iter().filter_map(text_of));
+                }
+                Value::Object(map) if FURTHER.contains(&&*name) => {
+                    let text = |(name, value)| Some((name, Some(text_of(&value)?)));
+                    self.named.extend(map.into_iter().filter_map(text));
+                }
+                _ if FURTHER.contains(&&*name) => {}
+                Value::Null => _ = self.named.insert(name, None),
+                value => match text_of(&value) {
+                    Some(text) => _ = self.named.insert(name, Some(text)),
+                    None if USUAL.contains(&&*name) => {
+                        let value = crate::sentence::value(&value.to_string());
+                        let detail = format!("`{name}` is {value}, expected the text of a token");
+                        return Err(Error::format(path, detail));
+                    }
+                    // `add_bos_token`
+                    None => {}
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A token's text, or an object that has it.
+fn text_of(value: &Value) -> Option<String> {
+    let text = value.as_str().or_else(|| value.get("content")?.as_str());
+    text.map(str::to_owned)
+}
+
+/// The keys that [`SpecialTokens`] is made of; the others, which may be large, are passed over.
+#[derive(Default)]
+struct Keys {
+    tokens: Vec<(String, Value)>,
+    /// Whether there is `added_tokens_decoder`.
+    describes: bool,
+}
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Keys, A::Error> {
+                let mut keys = Keys::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    keys.describes |= key == "added_tokens_decoder";
+                    match key.ends_with("_token") || FURTHER.contains(&&*key) {
+                        true => keys.tokens.push((key, map.next_value()?)),
+                        false => _ = map.next_value::<IgnoredAny>()?,
+                    }
+                }
+                Ok(keys)
+            }
+        }
+        deserializer.deserialize_map(V)
+    }
+}
+
+/// What else of `tokenizer_config.json` matters here.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    add_bos_token: Option<bool>,
+    add_prefix_space: Option<bool>,
+    legacy: Option<bool>,
+    added_tokens_decoder: BTreeMap<String, Described>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Described {
+    content: String,
+    special: bool,
+    lstrip: bool,
+    rstrip: bool,
+    single_word: bool,
+    normalized: Option<bool>,
+}
+
+/// What the files in a directory say of its tokenizer. A SentencePiece model has its added tokens
+/// from them, a tokenizer.json may be corrected by one.
+pub(super) fn extras(dir: &Path, of_sentencepiece: bool) -> Result<Extras> {
+    let special = SpecialTokens::read(dir)?;
+    let config_path = dir.join(CONFIG);
+    let config: Config = read(&config_path)?.unwrap_or_default();
+    let text = |name| special.text(name).map(str::to_owned);
+    let mut extras = Extras {
+        bos: text("bos_token"),
+        eos: text("eos_token"),
+        pad: text("pad_token"),
+        add_bos: config.add_bos_token,
+        add_prefix_space: config.add_prefix_space,
+        legacy: config.legacy,
+        ..Extras::default()
+    };
+    let mut described = reserve::room("added tokens", config.added_tokens_decoder.len())?;
+    for (id, token) in config.added_tokens_decoder {
+        let Ok(id) = id.parse() else {
+            let detail = format!("`added_tokens_decoder` has the key {id:?}, which is no id");
+            return Err(Error::format(&config_path, detail));
+        };
+        described.push(AddedToken {
+            id,
+            text: token.content,
+            special: token.special,
+            lstrip: token.lstrip,
+            rstrip: token.rstrip,
+            single_word: token.single_word,
+            normalized: token.normalized.unwrap_or(!token.special),
+        });
+    }
+    if !of_sentencepiece {
+        // There an empty one is none.
+        described.retain(|token: &AddedToken| !token.text.is_empty());
+        for token in &described {
+            check(&config_path, token)?;
+        }
+        extras.described = described;
+        return Ok(extras);
+    }
+    // All three lists, for a fine-tune may have any of them.
+    let json_path = dir.join("tokenizer.json");
+    if json_path.symlink_metadata().is_ok() {
+        let bytes = read_small(&json_path, "a tokenizer", MAX_FILE_BYTES)?;
+        for token in hf_json::added_tokens(&json_path, &bytes)? {
+            extras.add(&json_path, token)?;
+        }
+    }
+    for token in described {
+        extras.add(&config_path, token)?;
+    }
+    let list_path = dir.join("added_tokens.json");
+    let list: Option<BTreeMap<String, u32>> = read(&list_path)?;
+    for (text, id) in list.unwrap_or_default() {
+        // This list does not say it.
+        let special = special.are(&text);
+        let token = AddedToken {
+            id,
+            text,
+            special,
+            ..AddedToken::default()
+        };
+        extras.add(&list_path, token)?;
+    }
+    Ok(extras)
+}
+
+/// A file beside a tokenizer, if it is there.
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let bytes = read_small(path, "a tokenizer's configuration", MAX_CONFIG_BYTES)?;
+    reserve::headroom("reading a tokenizer", bytes.len() * WORK_PER_BYTE)?;
+    let value = serde_json::from_slice(&bytes);
+    value
+        .map(Some)
+        .map_err(|e| Error::format(path, format!("not as expected: {e}")))
+}
