@@ -19,6 +19,9 @@ pub const CONFIG: &str = "config.json";
 /// The largest size of a template; those of real models have a few KiB.
 const MAX_TEMPLATE: u64 = 1 << 20;
 
+/// Where a template for dialogs with tools may be, beside `chat_template.jinja`.
+pub const TOOL_USE: &str = "additional_chat_templates/tool_use.jinja";
+
 /// A checkpoint in Hugging Face's form.
 #[derive(Debug)]
 pub struct HuggingFace {
@@ -67,18 +70,17 @@ impl Checkpoint for HuggingFace {
         TokenizerSource::Directory(&self.dir)
     }
 
-    /// The template is `chat_template.jinja`; if there is no such file, the key `chat_template` of
-    /// `tokenizer_config.json` or of `chat_template.json`.
+    /// The template is `chat_template.jinja`, beside which there may be one for tools; if there is
+    /// no such file, the key `chat_template` of `tokenizer_config.json` or of `chat_template.json`.
     fn chat_template(&self) -> Result<Option<ChatTemplate>> {
-        if let Some(path) = self.beside("chat_template.jinja") {
+        let read = |path: PathBuf| {
             let text = read_small(&path, "a chat template", MAX_TEMPLATE)?;
-            return match String::from_utf8(text) {
-                Ok(default) => Ok(Some(ChatTemplate {
-                    default,
-                    tool_use: None,
-                })),
-                Err(_) => Err(Error::format(&path, "not UTF-8")),
-            };
+            String::from_utf8(text).map_err(|_| Error::format(&path, "not UTF-8"))
+        };
+        if let Some(path) = self.beside("chat_template.jinja") {
+            let default = read(path)?;
+            let tool_use = self.beside(TOOL_USE).map(read).transpose()?;
+            return Ok(Some(ChatTemplate { default, tool_use }));
         }
         for name in ["tokenizer_config.json", "chat_template.json"] {
             let Some(path) = self.beside(name) else {
@@ -217,8 +219,12 @@ pub fn open(dir: &Path, cancel: Option<&Cancel>) -> Result<Files> {
 /// Reads `chat_template`: a string, or a list of `{name, template}` with `default` and `tool_use`.
 fn template(keys: &Keys) -> Result<Option<ChatTemplate>> {
     let key = "chat_template";
-    let expected = "a string, or a list of objects with a `name` and a `template`";
-    let named = match keys.get(key) {
+    let expected = "a string, or a list of objects with a `name` and a `template`, or an object";
+    let pair = |entry: &Value| {
+        let text = |key| Some(entry.get(key)?.as_str()?.to_owned());
+        Some((text("name")?, text("template")?))
+    };
+    let named: Option<Vec<(String, String)>> = match keys.get(key) {
         None => return Ok(None),
         Some(Value::String(text)) => {
             return Ok(Some(ChatTemplate {
@@ -226,17 +232,23 @@ fn template(keys: &Keys) -> Result<Option<ChatTemplate>> {
                 tool_use: None,
             }));
         }
-        Some(Value::Array(list)) => list,
-        Some(_) => return Err(keys.wrong(key, expected)),
+        Some(Value::Array(list)) => list.iter().map(pair).collect(),
+        Some(Value::Object(map)) => {
+            let pair =
+                |(name, text): (&String, &Value)| Some((name.clone(), text.as_str()?.into()));
+            map.iter().map(pair).collect()
+        }
+        Some(_) => None,
+    };
+    let Some(named) = named else {
+        return Err(keys.wrong(key, expected));
     };
     let (mut default, mut tool_use) = (None, None);
-    for entry in named {
-        let text = |key| entry.get(key).and_then(Value::as_str);
-        match (text("name"), text("template")) {
-            (Some("default"), Some(text)) => default = Some(text.to_owned()),
-            (Some("tool_use"), Some(text)) => tool_use = Some(text.to_owned()),
-            (Some(_), Some(_)) => {}
-            _ => return Err(keys.wrong(key, expected)),
+    for (name, text) in named {
+        match &*name {
+            "default" => default = Some(text),
+            "tool_use" => tool_use = Some(text),
+            _ => {}
         }
     }
     match default {

@@ -37,6 +37,9 @@ fn the_chat_template_of_a_directory() {
     ]});
     dir.file("tokenizer_config.json", list.to_string());
     assert_eq!(read().unwrap(), template("d", Some("t")));
+    let object = json!({"chat_template": {"default": "e", "tool_use": "u", "rag": "r"}});
+    dir.file("tokenizer_config.json", object.to_string());
+    assert_eq!(read().unwrap(), template("e", Some("u")));
     for (value, expected) in [
         (
             json!([named("rag", "r")]),
@@ -46,6 +49,7 @@ fn the_chat_template_of_a_directory() {
             json!([{"name": "default"}]),
             "objects with a `name` and a `template`",
         ),
+        (json!({"default": 7}), "a string, or a list"),
         (json!(7), "a string, or a list"),
     ] {
         let file = json!({"chat_template": value}).to_string();
@@ -55,6 +59,9 @@ fn the_chat_template_of_a_directory() {
     }
     dir.file("chat_template.jinja", "j\n");
     assert_eq!(read().unwrap(), template("j\n", None));
+    std::fs::create_dir(dir.path().join("additional_chat_templates")).unwrap();
+    dir.file("additional_chat_templates/tool_use.jinja", "t");
+    assert_eq!(read().unwrap(), template("j\n", Some("t")));
     dir.file("chat_template.jinja", [0xff]);
     let error = sentence(read(), dir.path());
     assert_eq!(error, "chat_template.jinja: not UTF-8");

@@ -1,6 +1,7 @@
 //! What lies beside the weights: configuration, tokenizer, chat template.
 
 use super::partial::Partial;
+use crate::checkpoint::hugging_face::TOOL_USE;
 use crate::checkpoint::{Checkpoint, TokenizerSource};
 use crate::file::{open_regular, read_small};
 use crate::quant::Quant;
@@ -9,9 +10,10 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 /// What is copied as it is, beside [`tokenizer::FILES`].
-const COPIED: [&str; 3] = [
+const COPIED: [&str; 4] = [
     "generation_config.json",
     "chat_template.jinja",
+    TOOL_USE,
     TEMPLATE_ALONE,
 ];
 

@@ -122,12 +122,19 @@ impl Partial {
         // whatever those of its source are.
         self.leave_out(name)?;
         let path = self.dir.join(name);
+        let folder = path.parent().filter(|folder| *folder != self.dir);
         let mut write = || {
+            if let Some(folder) = folder
+                && folder.symlink_metadata().is_err()
+            {
+                std::fs::create_dir(folder)?;
+            }
             let mut file = File::create_new(&path)?;
             std::io::copy(&mut content, &mut file)?;
             file.sync_all()
         };
-        write().map_err(|e| Error::io(&path, &e))
+        write().map_err(|e| Error::io(&path, &e))?;
+        folder.map_or(Ok(()), sync_names)
     }
 
     /// Removes a file beside the weights, if an earlier run has left one.

@@ -35,6 +35,29 @@ fn what_is_copied_has_permissions_of_its_own() {
     assert!(want == got);
 }
 
+/// Of the files that lie in a folder of their own there is one.
+#[test]
+fn a_template_for_tools_is_copied() {
+    let dir = TempDir::new();
+    let from = copied(&reference("mha-f32/hf"), dir.path().join("from"));
+    let folder = from.join("additional_chat_templates");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("tool_use.jinja"), "tools").unwrap();
+    std::fs::write(from.join("chat_template.jinja"), "default").unwrap();
+    std::fs::write(
+        from.join("special_tokens_map.json"),
+        r#"{"pad_token": "<unk>"}"#,
+    )
+    .unwrap();
+    let to = dir.path().join("new");
+    quantise::write(&from, &to, Quant::Int4).unwrap();
+    let template = checkpoint::open(&to).unwrap().chat_template().unwrap();
+    let template = template.unwrap();
+    assert_eq!(template.default, "default");
+    assert_eq!(template.tool_use.as_deref(), Some("tools"));
+    assert_eq!(tokenizer::open_in(&to).unwrap().pad_id(), 0);
+}
+
 /// Meta's own layout: the size of the vocabulary is the tokenizer's, which lies one directory up.
 #[test]
 fn a_tokenizer_that_lies_elsewhere_is_named_and_copied() {
