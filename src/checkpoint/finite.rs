@@ -114,23 +114,28 @@ pub(super) fn check_halves(source: &Source, first: usize, scales: &[u16]) -> Res
     }
 }
 
-/// Checks the scales of rows of `cols` columns, from `row` on, in the words of `quant`.
+/// Checks the scales of rows of `cols` columns, from `row` on, in the words of `quant`. `stored` is
+/// the scale of a row and column as the tensor has it, if it has another format.
 pub(super) fn check_words(
     source: &Source,
     quant: Quant,
     [row, cols]: [usize; 2],
     scales: &[u16],
+    stored: Option<&dyn Fn(usize, usize) -> f32>,
 ) -> Result<()> {
     // Words of a block, and which of them are the first bits of f16.
     let (words, halves) = match k::words(quant) {
         Some(words) => (words, k::GROUP_WORDS),
         None => (quant.scales(quant.group()), 0),
     };
-    let first = row * quant.scales(cols) / words;
+    let of_row = quant.scales(cols) / words;
     for (i, words) in scales.chunks_exact(words).enumerate() {
         let mut halves = words[halves..].iter().map(|&bits| f16::from_bits(bits));
         if let Some(scale) = halves.find(|scale| !scale.is_finite()) {
-            return Err(scale_refused(source, first + i, scale.to_f32()));
+            let (row, block) = (row + i / of_row, i % of_row);
+            let stored = stored.map(|stored| stored(row, block * cols / of_row));
+            let scale = stored.unwrap_or(scale.to_f32());
+            return Err(scale_refused(source, row * of_row + block, scale));
         }
     }
     Ok(())

@@ -365,7 +365,7 @@ impl Rows for &Blocks<'_> {
             self.kind.codes(quant, bytes, codes, scales);
         })?;
         let at = [self.first + row, self.cols()];
-        finite::check_words(&self.source, quant, at, scales)
+        finite::check_words(&self.source, quant, at, scales, None)
     }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {

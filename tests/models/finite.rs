@@ -176,6 +176,32 @@ fn a_weight_that_its_format_cannot_hold_is_refused() {
     );
 }
 
+/// Scales that are kept as f16 are named with the number that the file has, or that its codes mean.
+#[test]
+fn scales_that_are_too_large_are_shown() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised");
+    for (name, tensor, number) in [
+        ("fbgemm-fp8", "self_attn.q_proj.weight_scale", 1e6f32),
+        ("bnb-int8", "self_attn.q_proj.SCB", 127e6),
+    ] {
+        let p = Patched::new(&root.join(name));
+        let tokenizer = std::fs::read(root.join("tokenizer.model")).unwrap();
+        p.0.file("tokenizer.model", tokenizer);
+        let tensor = format!("model.layers.0.{tensor}");
+        p.set(ST, &tensor, [3], &number.to_le_bytes());
+        let Err((status, got)) = p.open(LLAMA_DTYPE_AUTO) else {
+            panic!("{name} is built");
+        };
+        let start = format!(
+            "{}: tensor `{tensor}`: expected scales of blocks below 65520, ",
+            p.path(ST).display()
+        );
+        assert_eq!(status, LLAMA_E_FORMAT);
+        let end = got.strip_prefix(&start).unwrap_or_else(|| panic!("{got}"));
+        assert!(end.starts_with("found 1000000 for block "), "{got}");
+    }
+}
+
 #[test]
 fn scales_of_quantised_checkpoints_are_numbers() {
     let w = "layers.0.feed_forward.w1.weight";

@@ -108,12 +108,12 @@ impl<'a> Merging<'a> {
             return Ok(None);
         }
         let adapter = self.adapter;
-        let rank = adapter.of_module("r", "rank_pattern", module)?;
+        let rank = adapter.of_module("r", &adapter.ranks, module)?;
         if rank < 1.0 || rank.fract() != 0.0 {
             return Err(adapter.keys.wrong("r", "an integer from 1 on"));
         }
         let rank = rank as usize;
-        let alpha = adapter.of_module("lora_alpha", "alpha_pattern", module)?;
+        let alpha = adapter.of_module("lora_alpha", &adapter.alphas, module)?;
         let a = self.finder.floats(0, &a, &[&[rank, cols]])?;
         let b = self.finder.floats(0, &b, &[&[place.rows, rank]])?;
         let of_rank = match adapter.keys.flag("use_rslora")? {
@@ -149,8 +149,26 @@ impl<'a> Merging<'a> {
         )))
     }
 
-    /// Returns an error if a tensor of the adapter belongs to no module of the model.
+    /// Returns an error if a tensor of the adapter belongs to no module of the model that an adapter
+    /// can change.
     pub fn refuse_surplus(&self) -> Result<()> {
+        for (part, what) in [
+            (Part::Embedding, "the embedding"),
+            (Part::Head, "the output matrix"),
+        ] {
+            let module = part_name(part, None);
+            let ends = ["lora_A.weight", "lora_embedding_A"];
+            let mut names = ends
+                .map(|end| format!("{PREFIX}{module}.{end}"))
+                .into_iter();
+            if let Some(name) = names.find(|name| self.finder.holds(name)) {
+                let path = sentence::path(&self.adapter.files.path);
+                return Err(Error::Unsupported(format!(
+                    "{path}: tensor `{name}` is LoRA on {what} of the model, which is not supported: \
+                     of `{module}` an adapter can only have a whole matrix (modules_to_save)"
+                )));
+            }
+        }
         self.finder.refuse_surplus(|_| false)
     }
 }

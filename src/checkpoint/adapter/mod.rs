@@ -13,9 +13,11 @@
 
 mod merged;
 mod merging;
+mod patterns;
 
 use self::merged::Pair;
 pub(super) use self::merging::Merging;
+use self::patterns::Patterns;
 use super::columns::cut_rows;
 use super::files::Files;
 use super::fingerprint::Fnv;
@@ -58,6 +60,9 @@ const NO_EFFECT: [&str; 17] = [
 #[derive(Debug)]
 pub struct Adapter {
     keys: Keys,
+    /// `rank_pattern` and `alpha_pattern`.
+    ranks: Patterns,
+    alphas: Patterns,
     files: Files,
     /// The factor by which the adapter is weighted.
     scale: f32,
@@ -72,6 +77,8 @@ impl Adapter {
     pub fn open(dir: &Path, scale: f32, cancel: Option<&Cancel>) -> Result<Adapter> {
         let keys = Keys::read(&dir.join("adapter_config.json"))?;
         check_options(&keys)?;
+        let ranks = Patterns::read(&keys, "rank_pattern")?;
+        let alphas = Patterns::read(&keys, "alpha_pattern")?;
         let safe = dir.join("adapter_model.safetensors");
         let bin = dir.join("adapter_model.bin");
         let file = match bin.symlink_metadata().is_ok() && safe.symlink_metadata().is_err() {
@@ -83,7 +90,13 @@ impl Adapter {
             files: vec![file],
             cut: false,
         };
-        Ok(Adapter { keys, files, scale })
+        Ok(Adapter {
+            keys,
+            ranks,
+            alphas,
+            files,
+            scale,
+        })
     }
 
     /// The model that the adapter says it was trained for. Nothing compares the name with the
@@ -188,21 +201,13 @@ impl Adapter {
 
     /// The number of `key` for a module: that of the first pattern that fits the module, otherwise
     /// the configuration's.
-    fn of_module(&self, key: &str, pattern: &str, module: &str) -> Result<f64> {
+    fn of_module(&self, key: &str, patterns: &Patterns, module: &str) -> Result<f64> {
         let positive = |x: f64| x > 0.0 && x <= 1e9;
         let expected = "a number over 0, at most 1000000000";
-        if let Some(patterns) = self.keys.object(pattern)? {
-            for name in patterns.names() {
-                if name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.') {
-                    return Err(patterns.wrong(name, "the name of a module, no other pattern"));
-                }
-                let head = module.strip_suffix(name);
-                if head.is_some_and(|head| head.is_empty() || head.ends_with('.')) {
-                    return patterns.number(name, expected, positive);
-                }
-            }
+        match (&patterns.keys, patterns.fitting(module)) {
+            (Some(keys), Some(name)) => keys.number(name, expected, positive),
+            _ => self.keys.number(key, expected, positive),
         }
-        self.keys.number(key, expected, positive)
     }
 }
 

@@ -313,7 +313,9 @@ impl Rows for Reader<'_, '_> {
             unpacked.codes(quant, &mut codes[i * width..][..width]);
             unpacked.kept_scales(quant, &mut scales[i * n_scales..][..n_scales]);
         })?;
-        finite::check_words(&stored.scales, quant, [row, cols], scales)
+        let groups = stored.groups;
+        let of = |row: usize, col: usize| self.scales[row * groups + col * groups / cols];
+        finite::check_words(&stored.scales, quant, [row, cols], scales, Some(&of))
     }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {

@@ -99,10 +99,12 @@ impl Rows for Reader<'_, '_> {
             .file
             .read(source.info, (row * cols / 2) as u64, codes)?;
         let first = row * cols / self.stored.block;
-        for (to, scale) in scales.iter_mut().zip(&self.scales[first..]) {
+        let stored = &self.scales[first..][..scales.len()];
+        finite::check_scales(&self.stored.absmax, first, stored)?;
+        for (to, scale) in scales.iter_mut().zip(stored) {
             *to = f16::from_f32(*scale).to_bits();
         }
-        finite::check_halves(&self.stored.absmax, first, scales)
+        Ok(())
     }
 
     fn floats(&self, row: usize, to: &mut [f32]) -> Result<()> {

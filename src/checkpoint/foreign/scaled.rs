@@ -119,11 +119,13 @@ impl Rows for Reader<'_, '_> {
                     f16::from_f32(of_row[quant.group() * group / self.stored.block[1]]).to_bits();
             }
         }
+        let of = |row: usize, col: usize| self.of_row(row)[col / self.stored.block[1]];
         finite::check_words(
             &self.stored.scales,
             quant,
             [row, self.stored.cols()],
             scales,
+            Some(&of),
         )
     }
 

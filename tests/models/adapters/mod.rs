@@ -294,8 +294,14 @@ fn adapters_that_are_not_lora_are_refused() {
         ("r", 0.5.into(), "`r` is 0.5, expected an integer from 1 on"),
         (
             "rank_pattern",
-            json!({"^q.*": 2}),
-            "expected the name of a module",
+            json!({"q(?=_proj)": 2}),
+            "`rank_pattern.q(?=_proj)` is 2, expected a module's name or regular expression \
+             (error: look-around",
+        ),
+        (
+            "alpha_pattern",
+            json!({".*q_proj": 0}),
+            "`alpha_pattern..*q_proj` is 0, expected a number over 0",
         ),
     ] {
         let sentence = refused(key, value);
@@ -306,6 +312,80 @@ fn adapters_that_are_not_lora_are_refused() {
         if let Err(error) = with("init_lora_weights", name.into()) {
             panic!("{name}: {error:?}");
         }
+    }
+}
+
+/// peft's patterns are expressions, of which the first that fits counts.
+#[test]
+fn patterns_of_modules_may_be_expressions() {
+    let all = json(&data("cases.json"));
+    let named = all.as_object().unwrap().iter();
+    let mut named = named.filter(|(_, cases)| cases["adapters"] == json!(["rslora-patterns"]));
+    let (_, cases) = named.next().expect("a case with patterns");
+    let dir = TempDir::new();
+    let weights = "adapter_model.safetensors";
+    let copied = std::fs::read(data("rslora-patterns").join(weights)).unwrap();
+    dir.file(weights, copied);
+    let mut config = json(&data("rslora-patterns/adapter_config.json"));
+    config["rank_pattern"] = json!({"^q_proj": 1, "(up|down)_proj": 2,
+        r"layers\.[1-9]\.self_attn\.(q|k)_.*": 3, "q_pro": 7});
+    config["alpha_pattern"] = json!({"v_.+": 12, ".*v_proj": 100});
+    dir.file("adapter_config.json", config.to_string());
+    let model = merged(&data("base"), &[dir.path().into()], &[], LLAMA_DTYPE_F32).unwrap();
+    let plain = of_cases(&data("base"), cases, LLAMA_DTYPE_F32);
+    let case = &cases["cases"][0];
+    let mut echoed = ignoring_eos(1);
+    echoed.flags |= LLAMA_GEN_ECHO;
+    let prompt = tokens(&case["prompt"]);
+    let logprobs = |model: &Model| model.one(&prompt, &echoed).logprobs;
+    assert_eq!(logprobs(&model), logprobs(&plain));
+}
+
+/// LoRA on the first and the last matrix.
+#[test]
+fn modules_that_adapters_do_not_change_are_named() {
+    let (a, b) = (vec![0u8; 2 * 32 * 4], vec![0u8; 300 * 2 * 4]);
+    for (module, ends, what) in [
+        (
+            "lm_head",
+            ["lora_A.weight", "lora_B.weight"],
+            "the output matrix",
+        ),
+        (
+            "model.embed_tokens",
+            ["lora_embedding_A", "lora_embedding_B"],
+            "the embedding",
+        ),
+    ] {
+        let dir = TempDir::new();
+        let mut config = json(&data("plain/adapter_config.json"));
+        config["r"] = 2.into();
+        dir.file("adapter_config.json", config.to_string());
+        let names = ends.map(|end| format!("base_model.model.{module}.{end}"));
+        let header = json!({
+            &names[0]: {"dtype": "F32", "shape": [2, 32], "data_offsets": [0, a.len()]},
+            &names[1]: {"dtype": "F32", "shape": [300, 2],
+                "data_offsets": [a.len(), a.len() + b.len()]},
+        });
+        let header = header.to_string();
+        let file = [
+            &(header.len() as u64).to_le_bytes()[..],
+            header.as_bytes(),
+            &a,
+            &b,
+        ]
+        .concat();
+        dir.file("adapter_model.safetensors", file);
+        let refused = merged(&data("base"), &[dir.path().into()], &[1.0], 0)
+            .err()
+            .unwrap();
+        let expected = format!(
+            "tensor `{}` is LoRA on {what} of the model, which is not supported: of `{module}` an \
+             adapter can only have a whole matrix (modules_to_save)",
+            names[0]
+        );
+        assert_eq!(refused.0, LLAMA_E_UNSUPPORTED);
+        assert!(refused.1.ends_with(&expected), "{}", refused.1);
     }
 }
 
