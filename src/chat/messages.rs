@@ -1,6 +1,6 @@
 //! Messages as JSON in OpenAI's shape, made into what templates see.
 
-use super::jinja::{Fault, Kind, Meter, Text, Value, read_json};
+use super::jinja::{Dict, Fault, Kind, Meter, Text, Value, read_json};
 use crate::{Error, Result};
 
 /// Most bytes of messages, of tools and of variables each.
@@ -48,9 +48,21 @@ pub(super) fn parse(meter: &mut Meter<'_>, name: &str, json: &str) -> Result<Val
     read_json(meter, json).map_err(|fault| wrong(name, fault))
 }
 
-/// Messages for a template: contents that are lists of texts joined, arguments of tool calls as
-/// objects, reasoning under each of its names. With `continued` [`TAG`] follows the last content.
-pub(super) fn read(meter: &mut Meter<'_>, json: &str, continued: bool) -> Result<Value> {
+/// How a template sees messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    /// Keys of a message whose value is null are left out, as transformers does since 5.24.
+    pub drops_nulls: bool,
+    /// A content of several texts is their list, as the caller gave it.
+    pub keeps_lists: bool,
+    /// [`TAG`] follows the last content.
+    pub continued: bool,
+}
+
+/// Messages for a template: contents that are lists of texts joined, unless the template goes
+/// through them itself; arguments of tool calls as objects, reasoning under each of its names. Also
+/// whether there was a null to drop.
+pub(super) fn read(meter: &mut Meter<'_>, json: &str, view: View) -> Result<(Value, bool)> {
     let messages = match parse(meter, "messages", json)? {
         Value::List(list) => list,
         other => return Err(shape("messages".into(), "an array", &other)),
@@ -60,21 +72,24 @@ pub(super) fn read(meter: &mut Meter<'_>, json: &str, continued: bool) -> Result
         return Err(Error::invalid("messages", "at least one message", "empty"));
     }
     let mut made = meter.list(messages.items.len()).map_err(fault)?;
+    let mut dropped = false;
     for (i, message) in messages.items.iter().enumerate() {
-        let tag = continued && Some(i) == last;
-        made.push(one(meter, i, message, tag)?);
+        let Value::Dict(keys) = message else {
+            return Err(shape(format!("messages[{i}]"), "an object", message));
+        };
+        let is_null = |(_, value): &(Value, Value)| matches!(value, Value::None);
+        dropped |= view.drops_nulls && keys.entries().iter().any(is_null);
+        let continued = view.continued && Some(i) == last;
+        made.push(one(meter, i, keys, View { continued, ..view })?);
     }
-    Value::list(made).map_err(fault)
+    Ok((Value::list(made).map_err(fault)?, dropped))
 }
 
 fn fault(fault: Box<Fault>) -> Error {
     wrong("messages", fault)
 }
 
-fn one(meter: &mut Meter<'_>, i: usize, message: &Value, tag: bool) -> Result<Value> {
-    let Value::Dict(keys) = message else {
-        return Err(shape(format!("messages[{i}]"), "an object", message));
-    };
+fn one(meter: &mut Meter<'_>, i: usize, keys: &Dict, view: View) -> Result<Value> {
     match keys.get_text("role") {
         Some(Value::Text(_)) => {}
         Some(other) => return Err(shape(format!("messages[{i}].role"), "a string", other)),
@@ -100,13 +115,15 @@ fn one(meter: &mut Meter<'_>, i: usize, message: &Value, tag: bool) -> Result<Va
                 (Value::None, Some(reasoning)) => reasoning.clone(),
                 _ => value.clone(),
             },
-            Value::Text(name) if name.as_str() == "content" => content(meter, i, value, tag)?,
+            Value::Text(name) if name.as_str() == "content" => content(meter, i, value, view)?,
             Value::Text(name) if name.as_str() == "tool_calls" => calls(meter, i, value)?,
             _ => value.clone(),
         };
-        pairs.push((name.clone(), value));
+        if !view.drops_nulls || !matches!(value, Value::None) {
+            pairs.push((name.clone(), value));
+        }
     }
-    if tag
+    if view.continued
         && !matches!(
             keys.get_text("content"),
             Some(Value::Text(_) | Value::List(_))
@@ -125,13 +142,15 @@ fn one(meter: &mut Meter<'_>, i: usize, message: &Value, tag: bool) -> Result<Va
     Value::dict(meter, pairs).map_err(fault)
 }
 
-fn content(meter: &mut Meter<'_>, i: usize, value: &Value, tag: bool) -> Result<Value> {
+fn content(meter: &mut Meter<'_>, i: usize, value: &Value, view: View) -> Result<Value> {
+    let tag = view.continued;
     let mut text = String::new();
     match value {
         Value::Text(content) if !tag => return Ok(Value::Text(content.clone())),
         Value::Text(content) => meter.write(&mut text, content.as_str()).map_err(fault)?,
         Value::None => return Ok(Value::None),
         Value::List(parts) => {
+            let mut last = None;
             for (j, part) in parts.items.iter().enumerate() {
                 let name = format!("messages[{i}].content[{j}]");
                 let Value::Dict(part) = part else {
@@ -142,6 +161,7 @@ fn content(meter: &mut Meter<'_>, i: usize, value: &Value, tag: bool) -> Result<
                         if kind.as_str() == "text" =>
                     {
                         meter.write(&mut text, more.as_str()).map_err(fault)?;
+                        last = Some(more);
                     }
                     (Some(Value::Text(kind)), _) if kind.as_str() != "text" => {
                         let kind: String = kind.as_str().chars().take(40).collect();
@@ -155,6 +175,11 @@ fn content(meter: &mut Meter<'_>, i: usize, value: &Value, tag: bool) -> Result<
                     }
                 }
             }
+            match (last, parts.items.len() > 1 && view.keeps_lists) {
+                (Some(last), true) if tag => return tagged(meter, &parts.items, last),
+                (Some(_), true) => return Ok(value.clone()),
+                _ => {}
+            }
         }
         other => {
             let name = format!("messages[{i}].content");
@@ -165,6 +190,20 @@ fn content(meter: &mut Meter<'_>, i: usize, value: &Value, tag: bool) -> Result<
         meter.write(&mut text, TAG).map_err(fault)?;
     }
     Ok(Value::Text(Text::of(text, false)))
+}
+
+/// A list of texts with [`TAG`] behind the last of them.
+fn tagged(meter: &mut Meter<'_>, parts: &[Value], last: &Text) -> Result<Value> {
+    let mut with_tag = String::new();
+    meter.write(&mut with_tag, last.as_str()).map_err(fault)?;
+    meter.write(&mut with_tag, TAG).map_err(fault)?;
+    let text = Text::of(with_tag, false);
+    let mut made = meter.list(parts.len()).map_err(fault)?;
+    made.extend_from_slice(parts);
+    if let Some(part) = made.last_mut() {
+        *part = replaced(meter, part, "text", |_, _| Ok(Value::Text(text)))?;
+    }
+    Value::list(made).map_err(fault)
 }
 
 /// Tool calls whose `arguments` are objects, as transformers' documentation wants them.

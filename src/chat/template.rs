@@ -1,7 +1,7 @@
 //! A model's chat template: which one, what it sees, and what becomes of its text.
 
 use super::jinja::{Fault, Kind, Meter, Rendered, Template, Text, Value};
-use super::messages::{self, TAG, Turn};
+use super::messages::{self, TAG, Turn, View};
 use super::{Encoding, Message, Role, clock, llama3, python};
 use crate::tokenizer::{Bound, Encoded, Joining, Tokenizer};
 use crate::{Cancel, Error, Result, Token, reserve, thread};
@@ -139,6 +139,26 @@ impl Chat {
     }
 
     fn render_here(&self, request: &ChatRequest<'_>, cancel: Option<&Cancel>) -> Result<Rendered> {
+        let mut drops_nulls = true;
+        let rendered = self.attempt(request, cancel, &mut drops_nulls);
+        match &rendered {
+            // A template may need the null that others stumble over.
+            Err(Error::InvalidArgument { .. }) if drops_nulls => {
+                drops_nulls = false;
+                let kept = self.attempt(request, cancel, &mut drops_nulls);
+                kept.or(rendered)
+            }
+            _ => rendered,
+        }
+    }
+
+    /// `drops_nulls`: whether messages are to lose nulls, and then whether they did.
+    fn attempt(
+        &self,
+        request: &ChatRequest<'_>,
+        cancel: Option<&Cancel>,
+        drops_nulls: &mut bool,
+    ) -> Result<Rendered> {
         let own = request.template.map(read_here).transpose()?;
         let template = match &own {
             Some(own) => own,
@@ -147,7 +167,13 @@ impl Chat {
         let input = [Some(request.messages), request.tools, request.variables];
         let input: usize = input.iter().flatten().map(|text| text.len()).sum();
         let mut meter = Meter::new(input, cancel);
-        let messages = messages::read(&mut meter, request.messages, request.continue_final)?;
+        let view = View {
+            drops_nulls: std::mem::take(drops_nulls),
+            keeps_lists: template.goes_through("content"),
+            continued: request.continue_final,
+        };
+        let messages;
+        (messages, *drops_nulls) = messages::read(&mut meter, request.messages, view)?;
         let last = match request.continue_final {
             true => last_content(&messages),
             false => None,
@@ -255,7 +281,12 @@ impl Chat {
         if self.format == Format::Llama2 && plain {
             return deep(|| {
                 let mut meter = Meter::new(request.messages.len(), bound.cancel);
-                let messages = messages::read(&mut meter, request.messages, false)?;
+                let view = View {
+                    drops_nulls: false,
+                    keeps_lists: false,
+                    continued: false,
+                };
+                let (messages, _) = messages::read(&mut meter, request.messages, view)?;
                 let turns = turns(&messages)?;
                 self.encode_turns(tokenizer, &turns, bound)
             });
@@ -382,7 +413,14 @@ fn last_content(messages: &Value) -> Option<Text> {
     let Value::Dict(last) = messages.items.last()? else {
         return None;
     };
-    match last.get_text("content")? {
+    let content = match last.get_text("content")? {
+        Value::List(parts) => match parts.items.last()? {
+            Value::Dict(part) => part.get_text("text")?,
+            _ => return None,
+        },
+        content => content,
+    };
+    match content {
         Value::Text(content) => Some(content.clone()),
         _ => None,
     }

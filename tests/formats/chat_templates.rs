@@ -203,7 +203,7 @@ fn messages_are_in_openais_shape() {
         ),
         (
             r#"[{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f","arguments":"{\"b\": 1, \"a\": []}"}}]}]"#,
-            r#"{"role": "assistant", "content": null, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"b": 1, "a": []}}}]}"#,
+            r#"{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"b": 1, "a": []}}}]}"#,
         ),
         (
             r#"[{"role":"tool","tool_call_id":"1","content":"x","own":{"z":1,"a":2}}]"#,
@@ -219,7 +219,7 @@ fn messages_are_in_openais_shape() {
         ),
         (
             r#"[{"role":"assistant","reasoning":null,"content":"x"}]"#,
-            r#"{"role": "assistant", "reasoning": null, "content": "x"}"#,
+            r#"{"role": "assistant", "content": "x"}"#,
         ),
     ];
     for (messages, expected) in good {
@@ -255,6 +255,74 @@ fn messages_are_in_openais_shape() {
         let error = text(&chat, &request(messages)).unwrap_err().to_string();
         assert!(error.starts_with(sentence), "{error}");
     }
+}
+
+#[test]
+fn contents_are_lists_for_templates_that_go_through_them() {
+    let part = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
+    let one = format!("[{}]", part("a "));
+    let two = format!("[{},{}]", part("a "), part("b "));
+    let dialog = |content: &str| format!(r#"[{{"role":"user","content":{content}}}]"#);
+    for source in [
+        "{% for c in messages[0].content %}<{{ c.text }}>{% endfor %}",
+        "{% for c in messages[0]['content'] | list %}<{{ c.text }}>{% endfor %}",
+        "{% set content = messages[0].content %}{% for c in content[0:] if c %}<{{ c.text }}>{% endfor %}",
+    ] {
+        let chat = chat(source, &[]);
+        let rendered = |content: &str| text(&chat, &request(&dialog(content))).unwrap();
+        assert_eq!(rendered(&two), "<a ><b >", "{source}");
+        // A single one is the same as its text to most.
+        assert_eq!(rendered(&one), "<><>", "{source}");
+    }
+    // Others see the texts joined, and so does who goes through something else.
+    for source in [
+        "{{ messages[0].content }}",
+        "{% for m in messages %}{{ m.content }}{% endfor %}{% for x in [messages[0].content] %}{% endfor %}",
+        "{{ messages[0].content }}{% for c in messages[0].contents %}{% endfor %}",
+    ] {
+        let rendered = text(&chat(source, &[]), &request(&dialog(&two)));
+        assert_eq!(rendered.unwrap(), "a b ", "{source}");
+    }
+    let source = "{% for m in messages %}[{% if m.content is string %}{{ m.content }}{% else %}\
+                  {% for c in m.content %}<{{ c.text | trim }}>{% endfor %}{% endif %}]{% endfor %}";
+    let messages = dialog(&two);
+    let request = ChatRequest {
+        continue_final: true,
+        ..request(&messages)
+    };
+    let rendered = chat(source, &[]).render(&request, None).unwrap();
+    assert_eq!(rendered.text, "[<a><b");
+}
+
+/// As transformers since 5.24, unless the template needs them.
+#[test]
+fn nulls_of_messages_are_left_out() {
+    let messages = r#"[{"role":"assistant","content":null,"name":null,"own":{"z":null}}]"#;
+    for (source, expected) in [
+        (
+            "{{ messages[0] | tojson }}",
+            r#"{"role": "assistant", "own": {"z": null}}"#,
+        ),
+        (
+            "<{{ messages[0].content }}>{{ messages[0].content is none }}",
+            "<>False",
+        ),
+        (
+            "{{ (messages[0].content is none) ~ messages[0].content | tojson }}",
+            "Truenull",
+        ),
+    ] {
+        let rendered = text(&chat(source, &[]), &request(messages));
+        assert_eq!(rendered.unwrap(), expected, "{source}");
+    }
+    // What is said of it is what is wrong without them.
+    let source = "{{ messages[0].content + 1 }}";
+    let error = text(&chat(source, &[]), &request(messages)).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("a value of type dict has no `content`"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -32,6 +32,14 @@ def environment():
         return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
                           sort_keys=sort_keys)
 
+    class Dict:
+        def __call__(self, *args, **kwargs):
+            return dict(*args, **kwargs)
+
+        def fromkeys(self, *args, **kwargs):
+            return dict.fromkeys(*args, **kwargs)
+
+    env.globals["dict"] = Dict()
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = fail
     env.globals["strftime_now"] = datetime.datetime(2026, 1, 15, 12, 34, 56).strftime
@@ -73,6 +81,7 @@ class Gen:
         if r < .75: return str(self.pick(0, 1, 2, 3, 7, 10, 255))
         if r < .8: return self.pick("1.5", "0.1", "2.0", "1e3", "1e-05", "3.14159", "1_000")
         if r < .87: return self.pick("true", "false", "none", "True", "None")
+        if r < .88: return self.pick("self", "n.real", "f.imag", "n.numerator", "n.denominator", "yes.real", "m.conjugate()", "dict.fromkeys(w, 1)", "('<b>' | safe)", "(s | e)", "('%s&' | safe)")
         if r < .9 and self.loop:
             return "loop." + self.pick("index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem", "nextitem", "depth", "depth0")
         return self.pick("[]", "{}", "()", "range(4)", "range(1, 9, 3)", "messages[0]", "messages[-1]", "messages[1:]", "d.k", "d['q']", "recs[0].n", "ns.v")
@@ -97,7 +106,7 @@ class Gen:
             lambda: f"replace({self.string()}, {self.string()})", lambda: f"replace('a', 'b', 1)", lambda: "indent", lambda: "indent(2, true)", lambda: "indent(width=3, blank=true)", lambda: "indent('> ')",
             lambda: "sum", lambda: "sum(attribute='n')", lambda: "min", lambda: "max", lambda: "batch(2) | list", lambda: "batch(3, 'x') | list", lambda: "slice(2) | list", lambda: "slice(2, 0) | list",
             lambda: "groupby('g') | list", lambda: "groupby('n') | map(attribute='grouper') | list", lambda: "groupby('g') | map(attribute='list') | map('length') | list", lambda: "center(9)", lambda: f"truncate({self.pick(3,4,5,9)})", lambda: "truncate(4, true, '..', 0)", lambda: "wordcount", lambda: f"format({self.args(d, self.pick(0,1,2))})",
-            lambda: "attr('upper')", lambda: "map('first') | list", lambda: "select('gt', 1) | list", lambda: "length",
+            lambda: "safe", lambda: "e", lambda: "escape", lambda: "forceescape", lambda: "safe | list", lambda: "sum(start='')", lambda: "attr('upper')", lambda: "map('first') | list", lambda: "select('gt', 1) | list", lambda: "length",
         ])()
 
     def method(self, d):
@@ -106,13 +115,13 @@ class Gen:
             lambda: "strip()", lambda: f"strip({s()})", lambda: "lstrip()", lambda: "rstrip()", lambda: f"lstrip({s()})", lambda: "split()", lambda: f"split({s()})", lambda: "split(',', 1)", lambda: "rsplit(None, 1)", lambda: "rsplit('a', 1)", lambda: "splitlines()", lambda: "splitlines(true)",
             lambda: f"replace({s()}, {s()})", lambda: "replace('a', '', 1)", lambda: "upper()", lambda: "lower()", lambda: "title()", lambda: "capitalize()", lambda: "swapcase()", lambda: f"startswith({s()})", lambda: f"endswith({s()})", lambda: "startswith(('a', ' '))",
             lambda: f"find({s()})", lambda: f"rfind({s()})", lambda: f"count({s()})", lambda: f"find('a', {self.pick(0,1,2)})", lambda: "index('a')", lambda: f"join({self.expr(d)})", lambda: f"format({self.args(d, self.pick(0,1,2))})",
-            lambda: f"zfill({self.pick(0,3,8)})", lambda: "center(8, '*')", lambda: "ljust(6)", lambda: "rjust(6, '.')", lambda: "isdigit()", lambda: "isalpha()", lambda: "isspace()", lambda: "isupper()", lambda: "islower()", lambda: "isalnum()", lambda: "isdecimal()", lambda: "isnumeric()", lambda: "casefold()", lambda: f"find({s()}, {self.pick(0,2,-1)}, {self.pick(1,2,-2)})", lambda: f"count({s()}, {self.pick(0,2)}, {self.pick(1,3)})",
+            lambda: f"zfill({self.pick(0,3,8)})", lambda: "center(8, '*')", lambda: "ljust(6)", lambda: "rjust(6, '.')", lambda: "isdigit()", lambda: "isalpha()", lambda: "isspace()", lambda: "isupper()", lambda: "islower()", lambda: "isalnum()", lambda: "isdecimal()", lambda: "isnumeric()", lambda: "istitle()", lambda: "isprintable()", lambda: "isascii()", lambda: "split(sep=',', maxsplit=1)", lambda: "splitlines(keepends=true)", lambda: "real", lambda: "bit_count()", lambda: "conjugate()", lambda: "casefold()", lambda: f"find({s()}, {self.pick(0,2,-1)}, {self.pick(1,2,-2)})", lambda: f"count({s()}, {self.pick(0,2)}, {self.pick(1,3)})",
             lambda: "removeprefix('a')", lambda: "removesuffix('c')", lambda: "partition(',')", lambda: "rpartition('X')", lambda: "expandtabs(4)",
             lambda: "get('k')", lambda: f"get({self.expr(d)}, 5)", lambda: "items()", lambda: "keys()", lambda: "values()", lambda: "keys() | list", lambda: "items() | list", lambda: "copy()", lambda: "index(1)", lambda: "count(1)", lambda: "append(1)", lambda: "pop('k')",
         ])()
 
     def test(self, d):
-        return self.r.choice(["defined", "undefined", "none", "string", "mapping", "sequence", "iterable", "number", "integer", "float", "boolean", "true", "false", "odd", "even", "callable", "upper", "lower",
+        return self.r.choice(["escaped", "defined", "undefined", "none", "string", "mapping", "sequence", "iterable", "number", "integer", "float", "boolean", "true", "false", "odd", "even", "callable", "upper", "lower",
                               "divisibleby 2", "divisibleby(3)", "equalto 1", "eq 'a'", "ne 2", "gt 1", "lt 2", "ge 1", "le 3", "in [1, 'a', none]", "in s", "sameas none", "not none", "not defined", "not string", "not in l"])
 
     def fmt(self, d):
@@ -126,7 +135,7 @@ class Gen:
         k = self.s
         return self.r.choice([
             lambda: f"({k(d)} + {k(d)})", lambda: f"({k(d)} ~ {self.expr(d)})", lambda: f"({k(d)}).{self.smethod(d)}", lambda: f"{k(d)} | {self.pick('upper', 'lower', 'title', 'capitalize', 'trim', 'reverse', 'indent', 'indent(2, true)', 'center(9)', 'wordcount | string', 'truncate(5)')}",
-            lambda: f"{self.expr(d)} | {self.pick('string', 'tojson', 'tojson(indent=2)')}" , lambda: f"{self.l(d)} | join({self.string()})", lambda: f"({k(d)})[{self.pick('0:1', '1:', ':-1', '::-1', '::2', '-3:')}]", lambda: f"({k(d)} * {self.pick(0, 1, 2)})",
+            lambda: f"{self.expr(d)} | {self.pick('string', 'tojson', 'tojson(indent=2)')}" , lambda: f"{self.l(d)} | join({self.string()})", lambda: f"({k(d)})[{self.pick('0:1', '1:', ':-1', '::-1', '::2', '-3:')}]", lambda: f"({k(d)} * {self.pick(0, 1, 2)})", lambda: f"({k(d)} | {self.pick('safe', 'e', 'escape', 'forceescape')})", lambda: f"(({k(d)} | safe) + {k(d)})", lambda: f"({k(d)} + ({k(d)} | safe)).{self.smethod(d)}", lambda: f"(({k(d)} | safe) {self.pick('% s', '.format(s, n)', '~ s', '.join([s, t])', '.split()', '[1:]', '* 2', '| upper', '| trim')} | string)",
             lambda: f"({k(d)} if {self.b(d)} else {k(d)})", lambda: f"{k(d)} | replace({self.string()}, {k(d)})", lambda: self.fmt(d), lambda: f"({k(d)})"])()
 
     def smethod(self, d):

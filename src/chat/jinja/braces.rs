@@ -4,6 +4,7 @@ use super::arguments::Arguments;
 use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation, unsupported};
 use super::format::{Spec, float, integer, number, padded, sign};
+use super::strings::escaped;
 use super::text::Text;
 use super::value::{Number, Value};
 use super::{lookup, repr};
@@ -13,17 +14,20 @@ pub fn braces(e: &mut Evaluator<'_, '_>, text: &Text, args: Arguments) -> Result
     let mut out = Braces {
         text: String::new(),
         templates: text.is_templates(),
+        escapes: text.is_markup(),
         next: 0,
         numbered: None,
         args,
     };
     out.write(e, text.as_str(), 0)?;
-    Ok(Text::of(out.text, out.templates))
+    Ok(Text::of(out.text, out.templates).marked(text.is_markup()))
 }
 
 struct Braces {
     text: String,
     templates: bool,
+    /// Whether arguments are escaped.
+    escapes: bool,
     /// The next argument that `{}` takes.
     next: usize,
     /// Whether fields say which argument they take; not known before the first.
@@ -97,7 +101,15 @@ impl Braces {
             None if behind.is_empty() => String::new(),
             None => return evaluation("expected `:` in a format"),
         };
-        self.formatted(e, &value, &spec)
+        let is_markup = matches!(&value, Value::Text(text) if text.is_markup());
+        if !self.escapes || is_markup {
+            return self.formatted(e, &value, &spec);
+        }
+        let before = std::mem::take(&mut self.text);
+        self.formatted(e, &value, &spec)?;
+        let shown = Text::of(std::mem::replace(&mut self.text, before), true);
+        let shown = escaped(&mut e.meter, &shown)?;
+        e.meter.write(&mut self.text, shown.as_str())
     }
 
     /// The argument that `name`, with attributes and items, is.

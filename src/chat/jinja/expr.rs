@@ -97,12 +97,14 @@ impl<'t> Evaluator<'t, '_> {
         for (op, operand) in rest {
             let operand = self.eval(operand)?;
             match (&sum, &value, op, &operand) {
-                (Some(_), _, Op::Add, Value::Text(more)) => {
+                (Some(_), _, Op::Add, Value::Text(more)) if !more.is_markup() => {
                     if let Some(sum) = &mut sum {
                         sum.push_text(&mut self.meter, more)?;
                     }
                 }
-                (None, Value::Text(left), Op::Add, Value::Text(right)) => {
+                (None, Value::Text(left), Op::Add, Value::Text(right))
+                    if !left.is_markup() && !right.is_markup() =>
+                {
                     let mut start = Builder::default();
                     start.push_text(&mut self.meter, left)?;
                     start.push_text(&mut self.meter, right)?;

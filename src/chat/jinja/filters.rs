@@ -6,8 +6,8 @@ use super::arguments::{
 use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation, unsupported};
 use super::repr::{self, Json};
-use super::strings::{cased, justified, lines_of, replace, strip};
-use super::text::{Builder, Text, extend, room, short};
+use super::strings::{cased, escaped, justified, lines_of, replace, strip};
+use super::text::{Text, extend, room, short};
 use super::value::{Number, Value, View};
 use super::{lookup, names, ops, percent, sequences};
 use crate::chat::python;
@@ -70,10 +70,11 @@ fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments)
         _ => {}
     }
     let of = soft_text(&mut e.meter, &value)?;
+    let is_markup = of.is_markup();
     Ok(Value::Text(match name {
         "string" | "safe" => {
             args.none(name)?;
-            of
+            of.marked(is_markup || name == "safe")
         }
         "trim" => {
             let [chars] = args.bind(name, ["chars"])?;
@@ -86,7 +87,7 @@ fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments)
         }
         "title" => {
             args.none(name)?;
-            title(e, &of)?
+            title(e, &of)?.marked(false)
         }
         "center" => {
             let [width] = args.bind(name, ["width"])?;
@@ -100,7 +101,7 @@ fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments)
             let new = soft_text(&mut e.meter, &required(new, name, "new")?)?;
             let n = integer_or(given(n), "count", -1)?;
             e.meter.look_at(of.as_str().len())?;
-            replace(&mut e.meter, &of, &old, &new, n)?
+            replace(&mut e.meter, &of, &old, &new, n)?.marked(false)
         }
         "format" => {
             let args = match args.keyword.is_empty() {
@@ -116,24 +117,8 @@ fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments)
         }
         "e" | "escape" | "forceescape" => {
             args.none(name)?;
-            let mut out = String::new();
-            let mut rest = of.as_str();
-            let specials = ['&', '<', '>', '"', '\''];
-            e.meter.look_at(rest.len())?;
-            while let Some(at) = rest.find(specials) {
-                e.meter.write(&mut out, &rest[..at])?;
-                let escape = match rest.as_bytes()[at] {
-                    b'&' => "&amp;",
-                    b'<' => "&lt;",
-                    b'>' => "&gt;",
-                    b'"' => "&#34;",
-                    _ => "&#39;",
-                };
-                e.meter.write(&mut out, escape)?;
-                rest = &rest[at + 1..];
-            }
-            e.meter.write(&mut out, rest)?;
-            of.derived(out, &[])
+            let of = of.marked(is_markup && name != "forceescape");
+            escaped(&mut e.meter, &of)?
         }
         "wordcount" => {
             args.none(name)?;
@@ -232,11 +217,9 @@ fn truncate(e: &mut Evaluator<'_, '_>, value: &Value, args: Arguments) -> Result
     if !flag(kill) {
         kept = kept.rsplit_once(' ').map_or(kept, |(before, _)| before);
     }
-    let mut out = Builder::default();
     let kept = of.part(&mut e.meter, kept)?;
-    out.push_text(&mut e.meter, &kept)?;
-    out.push_text(&mut e.meter, &end)?;
-    Ok(Value::Text(out.finish()))
+    let (kept, end) = (Value::Text(kept), Value::Text(end));
+    ops::arithmetic(e, super::ast::Op::Add, &kept, &end)
 }
 
 fn tojson(e: &mut Evaluator<'_, '_>, value: &Value, args: Arguments) -> Result<Value> {

@@ -4,9 +4,9 @@ use super::arguments::{Arguments, integer, required, text};
 use super::evaluator::Evaluator;
 use super::fault::{Fault, Kind, Result, evaluation};
 use super::limits::MAX_RANGE;
-use super::methods;
 use super::text::short;
 use super::value::{Range, Value};
+use super::{methods, names};
 use std::rc::Rc;
 
 /// `value(args)`
@@ -78,6 +78,7 @@ fn function(e: &mut Evaluator<'_, '_>, name: &'static str, args: Arguments) -> R
             let written = e.now.strftime(format.as_str())?;
             Ok(Value::Text(format.derived(written, &[])))
         }
+        names::SELF => evaluation("`self` cannot be called"),
         _ => Err(Fault::at(
             0,
             Kind::Unsupported,

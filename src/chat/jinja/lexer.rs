@@ -437,6 +437,10 @@ impl<'s> Lexer<'s> {
             };
             match plain {
                 Some(c) => text.push(c),
+                None if escape == 'N' => {
+                    let message = "`\\N{...}` in a string is not supported in chat templates";
+                    return Err(Fault::at(self.line(), Kind::Unsupported, message));
+                }
                 None => return self.fail(format!("the escape `\\{escape}` is not a character")),
             }
         }

@@ -3,7 +3,7 @@
 use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation};
 use super::text::{Builder, Text};
-use super::value::{Missing, Value};
+use super::value::{Missing, Number, Value};
 use super::{names, repr};
 use std::rc::Rc;
 
@@ -52,6 +52,17 @@ fn own_attr(e: &mut Evaluator<'_, '_>, value: &Value, name: &str) -> Result<Opti
         Value::Cycler(id) if name == "current" => {
             let (items, at) = &e.cyclers[*id];
             return Ok(Some(items[*at].clone()));
+        }
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
+            let is_int = !matches!(value, Value::Float(_));
+            match (value.number(), name) {
+                (Some(Number::Int(i)), "real" | "numerator") => return Ok(Some(Value::Int(i))),
+                (_, "real") => return Ok(Some(value.clone())),
+                (_, "imag") if is_int => return Ok(Some(Value::Int(0))),
+                (_, "imag") => return Ok(Some(Value::Float(0.0))),
+                (_, "denominator") if is_int => return Ok(Some(Value::Int(1))),
+                _ => {}
+            }
         }
         Value::Macro(id) if name == "name" => {
             let tree = e.tree;
@@ -194,7 +205,7 @@ pub fn slice(e: &mut Evaluator<'_, '_>, value: &Value, bounds: &[Value; 3]) -> R
             let chars = text.chars(&mut e.meter)?;
             let (start, count, step, _) = slice_of(bounds, chars)?;
             if count == 0 {
-                return Ok(Value::Text(super::text::short("")));
+                return Ok(Value::Text(text.slice(&mut e.meter, 0, 0)?));
             }
             if step == 1 {
                 let from = text.byte_of(&mut e.meter, start as usize)?;
@@ -210,7 +221,7 @@ pub fn slice(e: &mut Evaluator<'_, '_>, value: &Value, bounds: &[Value; 3]) -> R
                 let part = text.slice(&mut e.meter, ends[at], ends[at + 1])?;
                 parts.push_text(&mut e.meter, &part)?;
             }
-            Ok(Value::Text(parts.finish()))
+            Ok(Value::Text(parts.finish().marked(text.is_markup())))
         }
         Value::Range(range) => {
             let (start, count, step, stop) = slice_of(bounds, range.len as usize)?;

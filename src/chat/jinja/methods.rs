@@ -6,7 +6,8 @@ use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation, unsupported};
 use super::limits::Meter;
 use super::lookup::slice_of;
-use super::strings::{cased, is_cased, justified, lines_of, replace, strip};
+use super::repr;
+use super::strings::{cased, escaped, is_cased, is_title, justified, lines_of, replace, strip};
 use super::text::{Builder, Text, short};
 use super::value::{Number, Value, View, equal};
 use crate::chat::python::{self, is_whitespace};
@@ -52,11 +53,28 @@ pub fn call(
         }
         Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
             args.none(name)?;
-            Ok(match of.number() {
-                Some(Number::Float(f)) => Value::Bool(f.is_finite() && f.fract() == 0.0),
-                Some(Number::Int(i)) => Value::Int((128 - i.unsigned_abs().leading_zeros()).into()),
-                None => Value::None,
+            Ok(match (of.number(), name) {
+                (Some(Number::Float(f)), "is_integer") => {
+                    Value::Bool(f.is_finite() && f.fract() == 0.0)
+                }
+                (Some(Number::Int(i)), "bit_length") => {
+                    Value::Int((128 - i.unsigned_abs().leading_zeros()).into())
+                }
+                (Some(Number::Int(i)), "bit_count") => {
+                    Value::Int(i.unsigned_abs().count_ones().into())
+                }
+                (Some(Number::Int(i)), _) => Value::Int(i),
+                _ => of.clone(),
             })
+        }
+        Value::Function(_) => {
+            let [keys, value] = args.bind(name, ["iterable", "value"])?;
+            let value = value.unwrap_or(Value::None);
+            let mut entries = Vec::new();
+            for key in e.elements(&required(keys, name, "iterable")?)? {
+                e.meter.push(&mut entries, (key, value.clone()))?;
+            }
+            Value::dict(&mut e.meter, entries)
         }
         Value::Loop(id) if name == "cycle" => e.loop_cycle(*id, args.positional),
         Value::Loop(id) => e.loop_changed(*id, args.positional),
@@ -120,7 +138,10 @@ fn of_text(
         "replace" => {
             let [old, new, n] = args.bind(name, ["old", "new", "count"])?;
             let old = text(&required(old, name, "old")?, "what is replaced")?;
-            let new = text(&required(new, name, "new")?, "what replaces it")?;
+            let mut new = text(&required(new, name, "new")?, "what replaces it")?;
+            if of.is_markup() {
+                new = escaped(&mut e.meter, &new)?;
+            }
             let n = integer_or(n, "count", -1)?;
             Value::Text(replace(&mut e.meter, of, &old, &new, n)?)
         }
@@ -186,10 +207,17 @@ fn of_text(
                 if !std::mem::take(&mut first) {
                     all.push_text(&mut e.meter, of)?;
                 }
-                let item = text(&item, "what is joined")?;
+                let item = match (of.is_markup(), &item) {
+                    (true, Value::Text(item)) => escaped(&mut e.meter, item)?,
+                    (true, item) => {
+                        let item = repr::string(&mut e.meter, item)?;
+                        escaped(&mut e.meter, &item)?
+                    }
+                    (false, item) => text(item, "what is joined")?,
+                };
                 all.push_text(&mut e.meter, &item)?;
             }
-            Value::Text(all.finish())
+            Value::Text(all.finish().marked(of.is_markup()))
         }
         "format" => Value::Text(braces::braces(e, of, args)?),
         "zfill" => {
@@ -278,6 +306,14 @@ fn of_text(
         "isascii" => {
             ends(args)?;
             Value::Bool(s.is_ascii())
+        }
+        "isprintable" => {
+            ends(args)?;
+            Value::Bool(s.chars().all(repr::is_printable))
+        }
+        "istitle" => {
+            ends(args)?;
+            Value::Bool(is_title(s))
         }
         "isdigit" | "isalpha" | "isalnum" | "isspace" | "isnumeric" | "isdecimal" => {
             ends(args)?;

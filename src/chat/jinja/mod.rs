@@ -9,9 +9,8 @@
 //!   cannot spell a special token.
 //!
 //! Unlike jinja2: `include`, `import`, `extends`, `block` and `autoescape` are not there; integers
-//! have 128 bits; `map`, `select` and their like go through their elements at once; `escape` gives
-//! a plain text; a variable that is set behind its first use in an inner block has the caller's
-//! value before.
+//! have 128 bits; `map`, `select` and their like go through their elements at once; a variable that
+//! is set behind its first use in an inner block has the caller's value before.
 
 mod arguments;
 mod ast;
@@ -49,9 +48,10 @@ pub use fault::{Fault, Kind};
 pub use json::read_json;
 pub use limits::Meter;
 pub use text::Text;
-pub use value::Value;
+pub use value::{Dict, Value};
 
 use crate::tokenizer::Run;
+use ast::{ExprKind, Suffix, SuffixKind};
 use fault::Result;
 
 /// A template that was read and can be rendered any number of times.
@@ -91,6 +91,36 @@ impl Template {
     /// Whether the template names this variable.
     pub fn names(&self, variable: &str) -> bool {
         self.tree.names.iter().any(|name| name == variable)
+    }
+
+    /// Whether a `for` goes through a variable or an attribute of this name, perhaps filtered.
+    pub fn goes_through(&self, name: &str) -> bool {
+        self.tree.loops.iter().any(|node| {
+            let (first, suffixes) = match &node.iter.kind {
+                ExprKind::Postfix(first, suffixes) => (&**first, &suffixes[..]),
+                _ => (&node.iter, &[][..]),
+            };
+            let passes = |suffix: &&Suffix| {
+                !matches!(suffix.kind, SuffixKind::Filter(..) | SuffixKind::Slice(_))
+            };
+            let is_text = |index: usize| self.tree.texts[index] == name;
+            match suffixes
+                .iter()
+                .rev()
+                .find(passes)
+                .map(|suffix| &suffix.kind)
+            {
+                Some(SuffixKind::Attr(index)) => is_text(*index),
+                Some(SuffixKind::Item(key)) => {
+                    matches!(&key.kind, ExprKind::Text(index) if is_text(*index))
+                }
+                Some(_) => false,
+                None => matches!(
+                    &first.kind,
+                    ExprKind::Name(index) if self.tree.names[*index as usize] == name
+                ),
+            }
+        })
     }
 
     /// Renders it. `meter` has counted what the variables took.

@@ -2,7 +2,10 @@
 
 use super::value::Value;
 
-const FUNCTIONS: [&str; 8] = [
+/// The name that has this meaning unless something else is called so.
+pub const SELF: &str = "self";
+
+const FUNCTIONS: [&str; 9] = [
     "range",
     "dict",
     "namespace",
@@ -11,6 +14,8 @@ const FUNCTIONS: [&str; 8] = [
     "raise_exception",
     "strftime_now",
     "lipsum",
+    // What jinja2 knows the blocks of a template by; here there are none.
+    SELF,
 ];
 
 /// The function of the environment that has this name.
@@ -168,12 +173,12 @@ const TEXT: [&str; 46] = [
     "partition",
     "rpartition",
     "expandtabs",
+    "isprintable",
+    "istitle",
     // From here on they are known and not supported.
     "encode",
     "format_map",
     "isidentifier",
-    "isprintable",
-    "istitle",
     "translate",
 ];
 const DICT: [&str; 5] = ["get", "items", "keys", "values", "copy"];
@@ -187,8 +192,9 @@ pub fn method(value: &Value, name: &str) -> Option<&'static str> {
         Value::List(_) => &LIST,
         Value::Tuple(_) | Value::Range(_) => &LIST[..2],
         Value::Cycler(_) => &["next", "reset"],
-        Value::Bool(_) | Value::Int(_) => &["bit_length"],
-        Value::Float(_) => &["is_integer"],
+        Value::Bool(_) | Value::Int(_) => &["bit_length", "bit_count", "conjugate"],
+        Value::Float(_) => &["is_integer", "conjugate"],
+        Value::Function("dict") => &["fromkeys"],
         _ => &[],
     };
     methods.iter().copied().find(|known| *known == name)

@@ -4,6 +4,7 @@ use super::ast::Op;
 use super::evaluator::Evaluator;
 use super::fault::{Fault, Kind, Result, evaluation};
 use super::percent;
+use super::strings::escaped;
 use super::text::{Builder, Text};
 use super::value::{Number, Value};
 
@@ -17,10 +18,16 @@ pub fn arithmetic(e: &mut Evaluator<'_, '_>, op: Op, a: &Value, b: &Value) -> Re
             return evaluation(missing.sentence());
         }
         (Op::Add, Value::Text(a), Value::Text(b)) => {
+            let is_markup = a.is_markup() || b.is_markup();
+            let (mut a, mut b) = (a.clone(), b.clone());
+            if is_markup {
+                a = escaped(&mut e.meter, &a)?;
+                b = escaped(&mut e.meter, &b)?;
+            }
             let mut sum = Builder::default();
-            sum.push_text(&mut e.meter, a)?;
-            sum.push_text(&mut e.meter, b)?;
-            return Ok(Value::Text(sum.finish()));
+            sum.push_text(&mut e.meter, &a)?;
+            sum.push_text(&mut e.meter, &b)?;
+            return Ok(Value::Text(sum.finish().marked(is_markup)));
         }
         (Op::Add, Value::List(a), Value::List(b)) => {
             return Value::list(joined(e, &a.items, &b.items)?);
@@ -75,7 +82,7 @@ fn joined(e: &mut Evaluator<'_, '_>, a: &[Value], b: &[Value]) -> Result<Vec<Val
 pub fn repeat(e: &mut Evaluator<'_, '_>, text: &Text, n: i128) -> Result<Text> {
     let mut all = Builder::default();
     if text.as_str().is_empty() {
-        return Ok(all.finish());
+        return Ok(text.clone());
     }
     // Each round is charged, so this ends.
     let mut left = n;
@@ -84,7 +91,7 @@ pub fn repeat(e: &mut Evaluator<'_, '_>, text: &Text, n: i128) -> Result<Text> {
         all.push_text(&mut e.meter, text)?;
         left -= 1;
     }
-    Ok(all.finish())
+    Ok(all.finish().marked(text.is_markup()))
 }
 
 fn repeated(e: &mut Evaluator<'_, '_>, items: &[Value], n: i128) -> Result<Vec<Value>> {

@@ -5,6 +5,7 @@ use super::evaluator::Evaluator;
 use super::fault::{Result, evaluation};
 use super::format::{Spec, float, integer, padded};
 use super::repr;
+use super::strings::escaped;
 use super::text::Text;
 use super::value::{Number, Value};
 
@@ -103,7 +104,7 @@ pub fn percent(e: &mut Evaluator<'_, '_>, text: &Text, args: &Value) -> Result<T
             (false, true, _) => Some('='),
         };
         spec.fill = Some(if spec.align == Some('=') { '0' } else { ' ' });
-        let text = match kind {
+        let shown = match kind {
             's' => repr::string(&mut e.meter, &value)?,
             'r' | 'a' => repr::repr(&mut e.meter, &value)?,
             'c' => match &value {
@@ -144,8 +145,12 @@ pub fn percent(e: &mut Evaluator<'_, '_>, text: &Text, args: &Value) -> Result<T
                 continue;
             }
         };
-        templates &= text.is_templates();
-        padded(&mut e.meter, &mut out, &text, &spec)?;
+        let shown = match text.is_markup() {
+            true => escaped(&mut e.meter, &shown)?,
+            false => shown,
+        };
+        templates &= shown.is_templates();
+        padded(&mut e.meter, &mut out, &shown, &spec)?;
     }
     // What could be looked up by a key need not be used.
     let keys = matches!(
@@ -156,5 +161,5 @@ pub fn percent(e: &mut Evaluator<'_, '_>, text: &Text, args: &Value) -> Result<T
         return evaluation("not all arguments are used by the format");
     }
     e.meter.write(&mut out, rest)?;
-    Ok(Text::of(out, templates))
+    Ok(Text::of(out, templates).marked(text.is_markup()))
 }

@@ -84,7 +84,7 @@ fn unary(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments) 
                 | Value::Joiner(_)
                 | Value::Undefined(_)
         ),
-        "escaped" => false,
+        "escaped" => matches!(value, Value::Text(text) if text.is_markup()),
         "filter" | "test" => match value {
             Value::Text(wanted) if name == "filter" => names::is_filter(wanted.as_str()),
             Value::Text(wanted) => names::is_test(wanted.as_str()),

@@ -2,6 +2,7 @@
 
 use super::fault::{Result, evaluation};
 use super::limits::Meter;
+use super::names;
 use super::text::{Builder, Text, short};
 use super::value::{Dict, Value, View, order};
 use std::cmp::Ordering;
@@ -63,7 +64,12 @@ impl Writer {
             Value::Float(f) => self.put(meter, &float(*f)),
             Value::Text(text) => {
                 self.templates &= text.is_templates();
-                self.quoted(meter, text.as_str())
+                if !text.is_markup() {
+                    return self.quoted(meter, text.as_str());
+                }
+                self.put(meter, "Markup(")?;
+                self.quoted(meter, text.as_str())?;
+                self.put(meter, ")")
             }
             Value::List(seq) => self.sequence(meter, "[", seq.items.iter(), "]"),
             Value::Tuple(seq) if seq.items.len() == 1 => {
@@ -98,6 +104,7 @@ impl Writer {
                 };
                 self.put(meter, &text)
             }
+            Value::Function(names::SELF) => self.put(meter, "<TemplateReference None>"),
             // Python writes an address here.
             other => self.put(meter, &format!("<{}>", other.type_name())),
         }

@@ -61,7 +61,8 @@ impl Evaluator<'_, '_> {
                     let from = *at;
                     *at += c.len_utf8();
                     self.meter.make(size_of::<Text>() + 64)?;
-                    Some(Value::Text(text.slice(&mut self.meter, from, *at)?))
+                    let c = text.slice(&mut self.meter, from, *at)?;
+                    Some(Value::Text(c.marked(false)))
                 }
                 None => None,
             },

@@ -23,6 +23,20 @@ pub fn is_cased(s: &str, upper: bool) -> bool {
     any
 }
 
+/// Python's `str.istitle`.
+pub fn is_title(s: &str) -> bool {
+    let (mut any, mut behind_cased) = (false, false);
+    for c in s.chars() {
+        let cased = python::is_cased(c);
+        if cased && c.is_lowercase() != behind_cased {
+            return false;
+        }
+        any |= cased;
+        behind_cased = cased;
+    }
+    any
+}
+
 /// Python's `str.strip` and its halves; `sides` are left and right.
 pub fn strip(
     meter: &mut Meter<'_>,
@@ -83,6 +97,33 @@ pub fn replace(meter: &mut Meter<'_>, of: &Text, old: &Text, new: &Text, n: i128
     }
     meter.write(&mut out, &s[from..])?;
     Ok(of.derived(out, &[new]))
+}
+
+/// A text of HTML that means this text; what is `Markup` already stays.
+pub fn escaped(meter: &mut Meter<'_>, of: &Text) -> Result<Text> {
+    if of.is_markup() {
+        return Ok(of.clone());
+    }
+    let mut out = String::new();
+    let mut rest = of.as_str();
+    meter.look_at(rest.len())?;
+    while let Some(at) = rest.find(['&', '<', '>', '"', '\'']) {
+        meter.write(&mut out, &rest[..at])?;
+        let escape = match rest.as_bytes()[at] {
+            b'&' => "&amp;",
+            b'<' => "&lt;",
+            b'>' => "&gt;",
+            b'"' => "&#34;",
+            _ => "&#39;",
+        };
+        meter.write(&mut out, escape)?;
+        rest = &rest[at + 1..];
+    }
+    if out.is_empty() {
+        return Ok(of.clone().marked(true));
+    }
+    meter.write(&mut out, rest)?;
+    Ok(of.derived(out, &[]).marked(true))
 }
 
 /// Python's methods that change the case, by their names.

@@ -7,7 +7,11 @@ use std::rc::Rc;
 
 /// A text of the evaluator: shared, never changed, at most as long as the meter let it be.
 #[derive(Clone, Debug)]
-pub struct Text(Rc<Body>);
+pub struct Text {
+    body: Rc<Body>,
+    /// Python's `Markup`, which escapes what is added to it.
+    is_markup: bool,
+}
 
 #[derive(Debug)]
 struct Body {
@@ -27,11 +31,20 @@ impl Text {
     /// A text of one origin that has been charged.
     pub fn of(text: String, from_template: bool) -> Text {
         let ascii = text.is_ascii();
-        Text(Rc::new(Body {
-            text,
-            runs: Runs::All(from_template),
-            ascii,
-        }))
+        let runs = Runs::All(from_template);
+        let body = Rc::new(Body { text, runs, ascii });
+        let is_markup = false;
+        Text { body, is_markup }
+    }
+
+    /// The same text as Python's `Markup`, or not.
+    pub fn marked(self, is_markup: bool) -> Text {
+        Text { is_markup, ..self }
+    }
+
+    /// Whether it escapes what is added to it.
+    pub fn is_markup(&self) -> bool {
+        self.is_markup
     }
 
     /// A copy of `text`, charged.
@@ -43,30 +56,30 @@ impl Text {
 
     /// The text.
     pub fn as_str(&self) -> &str {
-        &self.0.text
+        &self.body.text
     }
 
     /// All of it is the template's. So is an empty text.
     pub fn is_templates(&self) -> bool {
-        match &self.0.runs {
-            Runs::All(from_template) => *from_template || self.0.text.is_empty(),
+        match &self.body.runs {
+            Runs::All(from_template) => *from_template || self.body.text.is_empty(),
             Runs::Several(_) => false,
         }
     }
 
     /// Characters, as Python's `len`.
     pub fn chars(&self, meter: &mut Meter<'_>) -> Result<usize> {
-        if self.0.ascii {
-            return Ok(self.0.text.len());
+        if self.body.ascii {
+            return Ok(self.body.text.len());
         }
-        meter.look_at(self.0.text.len())?;
-        Ok(self.0.text.chars().count())
+        meter.look_at(self.body.text.len())?;
+        Ok(self.body.text.chars().count())
     }
 
     /// The byte at which character `n` begins, or the end.
     pub fn byte_of(&self, meter: &mut Meter<'_>, n: usize) -> Result<usize> {
-        let text = &self.0.text;
-        if self.0.ascii {
+        let text = &self.body.text;
+        if self.body.ascii {
             return Ok(n.min(text.len()));
         }
         meter.look_at(n.saturating_mul(4).min(text.len()))?;
@@ -75,24 +88,24 @@ impl Text {
 
     /// A part between two bytes, which are borders of characters; with the origins it has here.
     pub fn slice(&self, meter: &mut Meter<'_>, from: usize, to: usize) -> Result<Text> {
-        if from == 0 && to == self.0.text.len() {
+        if from == 0 && to == self.body.text.len() {
             return Ok(self.clone());
         }
         let mut part = Builder::default();
         part.push_slice(meter, self, from, to)?;
-        Ok(part.finish())
+        Ok(part.finish().marked(self.is_markup))
     }
 
     /// The part that is `part`, which is borrowed from this text.
     pub fn part(&self, meter: &mut Meter<'_>, part: &str) -> Result<Text> {
-        let from = part.as_ptr() as usize - self.0.text.as_ptr() as usize;
+        let from = part.as_ptr() as usize - self.body.text.as_ptr() as usize;
         self.slice(meter, from, from + part.len())
     }
 
     /// A text made of this one and others: the template's if all of them are.
     pub fn derived(&self, text: String, others: &[&Text]) -> Text {
         let templates = self.is_templates() && others.iter().all(|other| other.is_templates());
-        Text::of(text, templates)
+        Text::of(text, templates).marked(self.is_markup)
     }
 }
 
@@ -138,9 +151,9 @@ impl Builder {
         from: usize,
         to: usize,
     ) -> Result<()> {
-        let runs = match &text.0.runs {
+        let runs = match &text.body.runs {
             Runs::All(from_template) => {
-                return self.push(meter, &text.0.text[from..to], *from_template);
+                return self.push(meter, &text.body.text[from..to], *from_template);
             }
             Runs::Several(runs) => runs,
         };
@@ -150,7 +163,7 @@ impl Builder {
             let end = start + run.len;
             let (a, b) = (start.max(from), end.min(to));
             if a < b {
-                self.push(meter, &text.0.text[a..b], run.from_template)?;
+                self.push(meter, &text.body.text[a..b], run.from_template)?;
             }
             start = end;
         }
@@ -164,12 +177,11 @@ impl Builder {
             [run] => Runs::All(run.from_template),
             _ => Runs::Several(self.runs),
         };
-        let ascii = self.text.is_ascii();
-        Text(Rc::new(Body {
-            text: self.text,
-            runs,
-            ascii,
-        }))
+        let text = self.text;
+        let ascii = text.is_ascii();
+        let body = Rc::new(Body { text, runs, ascii });
+        let is_markup = false;
+        Text { body, is_markup }
     }
 
     /// The text and its runs.

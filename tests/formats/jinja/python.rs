@@ -102,13 +102,61 @@ fn texts_and_numbers_are_pythons() {
     }
 }
 
+/// `safe` and `escape` make `Markup` of a text, which escapes what is added to it.
+#[test]
+fn markup_and_attributes_are_pythons() {
+    let variables = r#"{"u": "<x&'\"", "n": 5, "f": 2.5}"#;
+    for (source, expected) in [
+        (
+            r##"{{ '<b>' | safe + u }}|{{ u + ('<i>' | safe) }}|{{ ('<b>' | safe) ~ u }}|{{ (u | e) + '<' }}"##,
+            r##"<b>&lt;x&amp;&#39;&#34;|&lt;x&amp;&#39;&#34;<i>|<b><x&'"|&lt;x&amp;&#39;&#34;&lt;"##,
+        ),
+        (
+            r##"{{ ('%s <%s>' | safe) % (u, 1) }}|{{ ('{} <{}>' | safe).format(u, 1) }}|{{ ('<' | safe).join([u, 'a' | safe]) }}"##,
+            r##"&lt;x&amp;&#39;&#34; <1>|&lt;x&amp;&#39;&#34; <1>|&lt;x&amp;&#39;&#34;<a"##,
+        ),
+        (
+            r##"{{ ('<a>&' | safe).replace('a', u) }}|{{ ('a<' | safe) * 2 + u }}|{{ ('a<b' | safe)[1:] + u }}|{{ ('a <' | safe).split()[1] + u }}"##,
+            r##"<&lt;x&amp;&#39;&#34;>&|a<a<&lt;x&amp;&#39;&#34;|<b&lt;x&amp;&#39;&#34;|<&lt;x&amp;&#39;&#34;"##,
+        ),
+        (
+            r##"{{ [u | e, 'x' | safe] }}|{{ (u | safe) is escaped }}|{{ u is escaped }}|{{ [u | safe, u] | join('<') }}|{{ (u | safe) == u }}"##,
+            r##"[Markup('&lt;x&amp;&#39;&#34;'), Markup('x')]|True|False|<x&'"<<x&'"|True"##,
+        ),
+        (
+            r##"{{ (u | e | e) }}|{{ u | e | forceescape }}|{{ (u | safe | string) + u }}|{{ (u | safe | upper) + u }}|{{ (u | safe | replace('x', 'y')) + u }}|{{ (u | safe | trim | first) + u }}"##,
+            r##"&lt;x&amp;&#39;&#34;|&amp;lt;x&amp;amp;&amp;#39;&amp;#34;|<x&'"&lt;x&amp;&#39;&#34;|<X&'"&lt;x&amp;&#39;&#34;|<y&'"<x&'"|<<x&'""##,
+        ),
+        (
+            "{{ 'x' + u + ('<' | safe) + u + 'y' }}|{{ 'a' + ('b' | safe) + 'c' + u }}|{{ ('l1\nl2' | safe | indent(1)) + u }}|{{ ('abcdefghij<' | safe | truncate(5, true, '<')) }}",
+            "x&lt;x&amp;&#39;&#34;<&lt;x&amp;&#39;&#34;y|abc&lt;x&amp;&#39;&#34;|l1\n l2&lt;x&amp;&#39;&#34;|abcd&lt;",
+        ),
+        (
+            r##"{{ n.real }} {{ n.imag }} {{ n.numerator }} {{ n.denominator }} {{ f.real }} {{ f.imag }} {{ true.real }} {{ n.conjugate() }} {{ f.conjugate() }} {{ n.bit_count() }} {{ f.numerator is defined }}"##,
+            r##"5 0 5 1 2.5 0.0 1 5 2.5 2 False"##,
+        ),
+        (
+            "{{ 'Ab Cd'.istitle() }} {{ 'AB'.istitle() }} {{ 'a'.istitle() }} {{ '1A'.istitle() }} {{ ''.istitle() }} {{ 'ǅa Ǆ'.istitle() }} {{ 'a b'.isprintable() }} {{ 'a\nb'.isprintable() }} {{ '\u{2028}'.isprintable() }}",
+            r##"True False False True False True True False False"##,
+        ),
+        (
+            r##"{{ self }} {{ self is defined }} {{ self.x is defined }} {% set self = 2 %}{{ self }} {{ dict.fromkeys(['a', 'b', 'a']) }} {{ dict.fromkeys('ab', 1) }} {{ dict.x is defined }}"##,
+            r##"<TemplateReference None> True False 2 {'a': None, 'b': None} {'a': 1, 'b': 1} False"##,
+        ),
+    ] {
+        assert_eq!(text(source, variables), expected, "{source}");
+    }
+}
+
 #[test]
 fn what_python_refuses_or_has_larger_integers_for_is_refused() {
     for (source, kind) in [
         ("{{ '{} {0}'.format(1) }}", Kind::Evaluation),
         ("{{ '{0} {}'.format(1) }}", Kind::Evaluation),
         ("{{ '{:,x}'.format(5) }}", Kind::Evaluation),
-        ("{{ 'a'.istitle() }}", Kind::Unsupported),
+        ("{{ 'a'.encode() }}", Kind::Unsupported),
+        (r"{{ '\N{DASH}' }}", Kind::Unsupported),
+        ("{{ self() }}", Kind::Evaluation),
         ("{{ 1e100 | int }}", Kind::Limit),
         ("{{ '1e100' | int }}", Kind::Limit),
         ("{{ ('9' * 50) | int }}", Kind::Limit),
