@@ -287,6 +287,11 @@ impl Run for Ranks {
     fn limits(&self) -> Limits {
         self.own.run.limits()
     }
+
+    /// Those of rank 0, whose answer it is.
+    fn n_threads(&self) -> usize {
+        self.own.run.n_threads()
+    }
 }
 
 impl Ranks {

@@ -80,7 +80,13 @@ impl Choosing {
             rows,
             drawn,
         } = self;
-        rows.clear();
+        // Nobody took what the last step drew for a sequence that ended in it.
+        for row in rows.drain(..) {
+            drawn[row]
+                .get_mut()
+                .unwrap_or_else(|e| e.into_inner())
+                .take();
+        }
         let Answer::Beside { logits, threads } = answer else {
             return;
         };

@@ -241,6 +241,11 @@ impl Run for Processes {
         self.own.limits()
     }
 
+    /// Those of rank 0, whose answer it is.
+    fn n_threads(&self) -> usize {
+        self.own.n_threads()
+    }
+
     fn beats(&self) -> Option<Duration> {
         Some(self.link.link().beats())
     }
