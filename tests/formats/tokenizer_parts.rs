@@ -308,8 +308,9 @@ fn added_tokens_are_decoded_as_others_are() {
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
         "use_regex": true});
     let added = |(id, content): (u32, &str)| json!({"id": id, "content": content});
+    let added = [(2, "Ġq"), (3, "Ã©"), (4, "你Ġ"), (5, "é")].map(added);
     let tokenizer = open(&json!({
-        "added_tokens": [(2, "Ġq"), (3, "Ã©"), (4, "你Ġ"), (5, "é")].map(added),
+        "added_tokens": added,
         "pre_tokenizer": byte_level,
         "decoder": byte_level,
         "model": {"type": "BPE", "vocab": {"Ġ": 0, "a": 1}, "merges": []},

@@ -180,25 +180,25 @@ fn a_weight_that_its_format_cannot_hold_is_refused() {
 #[test]
 fn scales_that_are_too_large_are_shown() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised");
-    for (name, tensor, number) in [
-        ("fbgemm-fp8", "self_attn.q_proj.weight_scale", 1e6f32),
-        ("bnb-int8", "self_attn.q_proj.SCB", 127e6),
+    for (name, changed, named, number, shown) in [
+        ("bnb-int8", "SCB", "SCB", 127e6f32, "1000000 for block "),
+        ("bnb-nf4", "weight.nested_absmax", "weight.absmax", 1e9, ""),
     ] {
         let p = Patched::new(&root.join(name));
         let tokenizer = std::fs::read(root.join("tokenizer.model")).unwrap();
         p.0.file("tokenizer.model", tokenizer);
-        let tensor = format!("model.layers.0.{tensor}");
-        p.set(ST, &tensor, [3], &number.to_le_bytes());
+        let tensor = |end: &str| format!("model.layers.0.self_attn.q_proj.{end}");
+        p.set(ST, &tensor(changed), [0], &number.to_le_bytes());
         let Err((status, got)) = p.open(LLAMA_DTYPE_AUTO) else {
             panic!("{name} is built");
         };
-        let start = format!(
-            "{}: tensor `{tensor}`: expected scales of blocks below 65520, ",
-            p.path(ST).display()
-        );
         assert_eq!(status, LLAMA_E_FORMAT);
-        let end = got.strip_prefix(&start).unwrap_or_else(|| panic!("{got}"));
-        assert!(end.starts_with("found 1000000 for block "), "{got}");
+        let start = format!(
+            "{}: tensor `{}`: expected scales of blocks below 65520, found {shown}",
+            p.path(ST).display(),
+            tensor(named)
+        );
+        assert!(got.starts_with(&start) && !got.contains("inf"), "{got}");
     }
 }
 
