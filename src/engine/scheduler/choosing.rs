@@ -15,7 +15,7 @@ use crate::{Result, Token, reserve};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// More threads than this would take more memory than time: a sampler has 60 bytes for each token
+/// More threads than this would take more memory than time: a sampler has 68 bytes for each token
 /// of the vocabulary.
 const MOST_THREADS: usize = 16;
 
