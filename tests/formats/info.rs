@@ -19,7 +19,7 @@ fn checkpoints(of: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> = paths
         .filter(|path| {
             let has = |name: &str| path.join(name).exists();
-            // One of them has another's weights.
+            // Some have another's weights.
             let weights = has("model.safetensors") || has("consolidated.00.pth");
             let first = !path.to_string_lossy().contains("-of-00003")
                 || path.ends_with("split-00001-of-00003.gguf");
