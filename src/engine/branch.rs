@@ -31,8 +31,8 @@ pub(super) struct Known {
 }
 
 impl Branch {
-    /// A prompt of which nothing is computed, with a page table for the longest sequence that it can
-    /// become. The prefix cache finds its pages under `root` only.
+    /// A prompt of which nothing is computed, with a page table for the longest sequence that it
+    /// can become. The prefix cache finds its pages under `root` only.
     pub fn new(prompt: Vec<Token>, pages: Table, root: Root) -> Self {
         Self {
             prompt_len: prompt.len(),

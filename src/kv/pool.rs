@@ -81,8 +81,8 @@ impl Pool {
         self.prefix.find(parent, tokens)
     }
 
-    /// Hold the pages of `hits`, and promise as many more as make `total`, which is no less; `None`,
-    /// and nothing changed, where there are not enough.
+    /// Hold the pages of `hits`, and promise as many more as make `total`, which is no less. `None`
+    /// where there are not enough; nothing has changed then.
     pub fn reserve(&mut self, hits: &[Hit], total: usize) -> Result<Option<Table>> {
         let promised = total - hits.len();
         let idle_hits = hits
