@@ -415,7 +415,8 @@ typedef struct llama_build_options {
   /// beside running streams. It is about the longest time between two tokens of a stream while
   /// prompts arrive; with less of it, prompts take longer. Prompts get a third of a step's time
   /// at least, and 16 tokens, whatever that takes. Sequences of calls without `on_event` are not
-  /// waited for token by token, and hold no prompt back. 0 means 100. Results do not depend on it.
+  /// waited for token by token, and hold no prompt back. 0 means 100. Results do not depend on
+  /// it.
   uint32_t max_step_ms;
   /// Must be 0.
   uint32_t reserved1;

@@ -174,8 +174,8 @@ impl Added {
 
 impl AddedToken {
     /// What of `text` it takes where its text stands at `at`; of the white space in front nothing
-    /// before `from`. Where it ends before `white`, there is white space up to there and no further:
-    /// looking again each time would take a long while.
+    /// before `from`. Where it ends before `white`, there is white space up to there and no
+    /// further: looking again each time would take a long while.
     fn bounds(
         &self,
         text: &str,

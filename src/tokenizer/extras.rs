@@ -24,7 +24,8 @@ pub(super) struct Extras {
     pub added_end: Option<u32>,
     /// Added tokens, for a model that cannot name them itself.
     pub added: BTreeMap<u32, AddedToken>,
-    /// Added tokens as a tokenizer_config.json describes them, for a tokenizer.json that has them too.
+    /// Added tokens as a tokenizer_config.json describes them, for a tokenizer.json that has them,
+    /// too.
     pub described: Vec<AddedToken>,
     /// Ids without a text, of a GGUF.
     pub unused: BTreeSet<u32>,

@@ -149,8 +149,8 @@ impl<'a> Merging<'a> {
         )))
     }
 
-    /// Returns an error if a tensor of the adapter belongs to no module of the model that an adapter
-    /// can change.
+    /// Returns an error if a tensor of the adapter belongs to no module of the model that an
+    /// adapter can change.
     pub fn refuse_surplus(&self) -> Result<()> {
         for (part, what) in [
             (Part::Embedding, "the embedding"),
