@@ -92,10 +92,10 @@ class Gen:
             return {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
         steps = []
         if self.flip(.8): steps.append(self.pick({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, self.metaspace()))
-        if fallback or self.flip(.1): steps.insert(self.r.randint(0, len(steps)), {"type": "ByteFallback"})
+        if fallback or self.flip(.1): steps.append({"type": "ByteFallback"})
         if not steps or self.flip(.6):
             steps.append({"type": "Fuse"})
-            if self.flip(): steps.append({"type": "Strip", "content": " ", "start": self.pick(1, 1, 0), "stop": 0})
+            if self.flip() and not (steps and steps[0]["type"] == "Metaspace"): steps.append({"type": "Strip", "content": " ", "start": self.pick(1, 1, 0), "stop": 0})
         return self.sequence("decoders", steps)
 
     def added(self, vocab):

@@ -81,6 +81,7 @@ impl<'a> Entries<'a> {
                 .checked_sub(texts.0.len())
                 .map(|i| &added[i]);
             let same = |other: u32| entries.spelled(other as usize) == text;
+            let repeats = entries.by_id[id as usize] != NONE;
             match entries.by_id[id as usize] {
                 NONE => {}
                 // An added token may repeat an entry.
@@ -93,7 +94,12 @@ impl<'a> Entries<'a> {
             entries.by_id[id as usize] = index;
             match (added, normalise) {
                 (None, _) => entries.push(text, Kind::Text, decoder),
-                (Some(token), Some(normalise)) => entries.push_added(token, normalise, decoder)?,
+                (Some(token), Some(normalise)) => {
+                    // What merges give has one text, by which they find it.
+                    let normalized = token.normalized && !(repeats && entries.byte_level);
+                    let normalise = normalized.then_some(normalise);
+                    entries.push_added(token, normalise, decoder)?;
+                }
                 (Some(token), None) => {
                     let special = token.special;
                     let kind = [Kind::Literal, Kind::Special][usize::from(special)];
@@ -135,7 +141,19 @@ impl<'a> Entries<'a> {
                     self.shown.extend_from_slice(text.as_bytes());
                 }
             }
-            (Kind::Text, Decoder::Pieces { spaces, bytes, .. }) => {
+            (
+                Kind::Text,
+                Decoder::Pieces {
+                    spaces,
+                    bytes,
+                    strips_first,
+                    ..
+                },
+            ) => {
+                // A space proper does not go where U+2581 does.
+                if *strips_first && text.contains(' ') {
+                    kind = Kind::Literal;
+                }
                 match model_proto::byte_of(text).filter(|_| *bytes) {
                     Some(byte) => {
                         kind = Kind::Byte;
@@ -168,12 +186,12 @@ impl<'a> Entries<'a> {
     fn push_added(
         &mut self,
         token: &AddedJson<'_>,
-        normalise: Normalise<'_>,
+        normalise: Option<Normalise<'_>>,
         decoder: &Decoder,
     ) -> Result<()> {
-        let text = match token.normalized {
-            true => Cow::Owned(normalise(&token.content.0)?),
-            false => Cow::Borrowed(&*token.content.0),
+        let text = match normalise {
+            Some(normalise) => Cow::Owned(normalise(&token.content.0)?),
+            None => Cow::Borrowed(&*token.content.0),
         };
         reserve::vec(WHAT, &mut self.shown, text.len())?;
         // Unlike there, letters that would become half a character stay what they are.
@@ -186,16 +204,11 @@ impl<'a> Entries<'a> {
             (Decoder::ByteLevel, spelled) => {
                 self.push_shown(spelled.as_deref().unwrap_or(&text), Kind::Literal);
             }
-            (Decoder::Pieces { strips_first, .. }, _) => {
+            (Decoder::Pieces { .. }, _) => {
                 self.push(&text, Kind::Text, decoder);
-                let last = self.kinds.len() - 1;
-                // A space proper does not go where U+2581 does.
-                let stays = *strips_first && text.contains(' ');
-                self.kinds[last] = match self.kinds[last] {
-                    _ if token.special => Kind::Special,
-                    Kind::Text if stays => Kind::Literal,
-                    kind => kind,
-                };
+                if let (true, Some(kind)) = (token.special, self.kinds.last_mut()) {
+                    *kind = Kind::Special;
+                }
             }
         }
         Ok(())
