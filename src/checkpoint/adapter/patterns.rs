@@ -8,7 +8,7 @@ use regex_automata::meta::{Config, Regex};
 /// each module, are no expressions.
 const MAX_EXPRESSIONS: usize = 200;
 /// Most bytes of one.
-const EXPRESSION_BYTES: usize = 1 << 20;
+const EXPRESSION_BYTES: usize = 256 << 10;
 
 /// `rank_pattern` or `alpha_pattern`: numbers by patterns, of which the first that fits counts.
 #[derive(Debug)]
@@ -70,6 +70,8 @@ impl Patterns {
 fn expression(pattern: &str) -> std::result::Result<Regex, String> {
     let config = Config::new()
         .nfa_size_limit(Some(EXPRESSION_BYTES))
+        .hybrid(false)
+        .dfa(false)
         .onepass(false)
         .backtrack(false);
     let built = Regex::builder()

@@ -1,6 +1,6 @@
 //! Files of checkpoints: weights, tables of contents, configurations, adapters.
 
-use super::{fuzz, fuzz_within, harness, tokenizer_allowance};
+use super::{adapter_allowance, fuzz, fuzz_within, harness, tokenizer_allowance};
 
 #[test]
 fn safetensors() {
@@ -156,5 +156,6 @@ fn adapter() {
         b"null",
         b"-1",
     ];
-    fuzz("adapter", &words, 4_000, 12, harness::adapter);
+    let (target, bound) = (harness::adapter, adapter_allowance);
+    fuzz_within(bound, "adapter", &words, 4_000, 12, target);
 }
