@@ -86,8 +86,8 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Show special tokens in texts, except the token that ends a sequence.
     pub special: bool,
-    /// Somebody follows the call's tokens as they come. If not, only its end counts, and it comes
-    /// soonest if prompts of all sequences are computed at full speed, whatever that holds up.
+    /// Somebody follows the call's tokens as they come. If nobody does, only its end counts, and
+    /// prompts of any call are computed at full speed beside it, not in chunks of `max_step_ms`.
     pub streaming: bool,
     /// The most tokens to generate; `None` means as many as `max_seq_len` leaves room for.
     pub max_gen_len: Option<usize>,

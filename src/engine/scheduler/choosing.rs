@@ -15,8 +15,8 @@ use crate::{Result, Token, reserve};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// More threads than this would take more memory than time: a sampler has 68 bytes for each token
-/// of the vocabulary.
+/// The most threads that draw. Each has a sampler, which takes 68 bytes for each token of the
+/// vocabulary: 140 MB on 16 threads with the 128,256 tokens of Llama 3.
 const MOST_THREADS: usize = 16;
 
 /// What was drawn from a row.
@@ -28,11 +28,12 @@ pub(super) struct Drawn {
     pub possible: bool,
 }
 
-/// The rows of a step that are drawn side by side.
+/// Draws the rows of a step side by side.
 #[derive(Debug)]
 pub(super) struct Choosing {
     /// One for each thread.
     samplers: Vec<Mutex<Sampler>>,
+    /// The wanted rows of the step that are drawn so.
     rows: Vec<usize>,
     /// By wanted row.
     drawn: Vec<Mutex<Option<Drawn>>>,
@@ -80,7 +81,7 @@ impl Choosing {
             rows,
             drawn,
         } = self;
-        // Nobody took what the last step drew for a sequence that ended in it.
+        // Nothing that was drawn outlives its step, whatever became of the sequence.
         for row in rows.drain(..) {
             drawn[row]
                 .get_mut()

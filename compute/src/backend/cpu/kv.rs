@@ -74,7 +74,7 @@ impl CpuKv {
         self.n_kv_heads * tile_len(self.dtype, self.head_dim)
     }
 
-    /// Numbers of one page, from the same place of one page to that of the next.
+    /// Numbers of one page on all layers, which lie together.
     pub(super) fn page_len(&self) -> usize {
         self.n_layers * self.layer_len()
     }
