@@ -7,6 +7,7 @@ use super::pool::{Grid, Pool, Rect};
 use super::rows::{Norm, inverse_rms};
 use super::simd::{Kernel, LANES, Simd};
 use crate::{Result, reserve};
+use std::ops::Range;
 
 /// Tiles of k in a block.
 pub(super) const BLOCK: usize = 16;
@@ -105,11 +106,18 @@ impl TilePanels {
         self.cols.div_ceil(BLOCK_K)
     }
 
-    /// The tiles of a group in a block of k.
+    /// Tiles of k in a block of k.
     #[inline(always)]
-    pub fn block(&self, group: usize, block: usize) -> &[[Half; 2]] {
-        let n = BLOCK.min((self.cols - block * BLOCK_K).div_ceil(TILE_K));
-        let at = (block * self.groups() + group) * BLOCK * 2 * TILE;
+    pub fn tiles(&self, block: usize) -> usize {
+        BLOCK.min((self.cols - block * BLOCK_K).div_ceil(TILE_K))
+    }
+
+    /// The tiles of some groups in a block of k: [`TilePanels::tiles`] of each group, [`BLOCK`]
+    /// after those of the group before it.
+    #[inline(always)]
+    pub fn block(&self, groups: Range<usize>, block: usize) -> &[[Half; 2]] {
+        let n = (groups.len() - 1) * BLOCK + self.tiles(block);
+        let at = (block * self.groups() + groups.start) * BLOCK * 2 * TILE;
         let tiles = self.data[at..][..n * 2 * TILE].as_chunks::<TILE>().0;
         tiles.as_chunks().0
     }

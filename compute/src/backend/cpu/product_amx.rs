@@ -7,13 +7,15 @@
 //!
 //! A block of 512 k of all rows (512 KiB at 512 rows) stays in L2 while one pair of weight strips
 //! after another passes over it. Between blocks of k, partial sums wait in scratch, also in L2.
-//! After the last block the sums are written at once, square by square, while the next square is
-//! multiplied. A separate pass over all sums cost 15 % at K = 2048, most of it waiting for the
-//! lines that it wrote to. Weights that are tiles already are read from memory once for sixteen
-//! rows or fewer: all of k at once, [`MAX_ROW`] strips side by side. Others are unpacked while the
-//! first rows are multiplied, which takes longer than to read them.
+//! In the last block the results of a square are written a row at a time between the products of
+//! the next square ([`Tiles::squares`]). A separate pass over all sums cost 15 % at K = 2048, most
+//! of it waiting for the lines that it wrote to. Weights that are tiles already are read from
+//! memory once for sixteen rows or fewer: all of k at once, [`MAX_ROW`] strips side by side. Others
+//! are unpacked while the first rows are multiplied, which takes longer than to read them.
 //!
-//! Measured with 512 rows, N = 11264 and K = 2048 on two cores of a Sapphire Rapids, in TFLOP/s:
+//! What was tried since, with its cycles: benches/record/2026-11-29-squares-without-gaps.txt.
+//! Before that, with 512 rows, N = 11264 and K = 2048 on two cores of a Sapphire Rapids, in
+//! TFLOP/s:
 //! - blocks of 256 k, sums written in a separate pass: 2.11
 //! - the same, sums written at once: 2.53 (bypassing the caches is no better; prefetching the
 //!   output gives 2.3)
@@ -22,7 +24,7 @@
 //! - without prefetching weights: 2.4
 //! - register tiles of 16 rows by 64 columns, or 32 by 48: no better than 32 by 32
 
-use super::amx::{Amx, Half, MAX_ROW, Prefetch, SIDE, Sums, TILE, TILE_K, Tiles};
+use super::amx::{Amx, Beside, Half, MAX_ROW, Prefetch, SIDE, Sums, TILE, TILE_K, Tiles};
 use super::blocks::with_blocks;
 use super::buf::as_u16;
 use super::element::{Bf16, F16};
@@ -42,7 +44,9 @@ use std::ops::Range;
 const BAND: usize = 16;
 /// Most strips that a task computes, including those of SwiGLU's second part.
 const TASK_STRIPS: usize = 16;
-/// How many tiles ahead to prefetch when there are few rows.
+/// Most groups with which a product waits for weights rather than for the tile unit.
+const FEW_GROUPS: usize = 4;
+/// How many tiles ahead to prefetch when there are at most sixteen rows.
 const AHEAD: usize = 2;
 
 /// Float32 numbers that take as much memory as a block of k of two strips of bfloat16.
@@ -91,10 +95,16 @@ pub(super) fn product(
     };
     let strips = cols.div_ceil(LANES);
     let second = (ending.finish == Finish::SwiGlu).then(|| weights.parts[1].first);
-    let most = match second {
-        Some(_) => TASK_STRIPS / 2,
-        None => TASK_STRIPS,
+    // With few rows, all strips of a task are prefetched at the same time.
+    let most = match panels.groups() <= FEW_GROUPS {
+        true => 2 * Prefetch::PAIRS,
+        false => TASK_STRIPS,
     };
+    let most = match second {
+        Some(_) => most / 2,
+        None => most,
+    };
+    let n_threads = pool.n_threads();
     let run = |task_strips: usize, task: usize, thread: usize, out: Out<'_>| {
         let first = task * task_strips;
         if first >= strips {
@@ -102,6 +112,9 @@ pub(super) fn product(
         }
         let mut scratch = lock(scratch, thread);
         let count = task_strips.min(strips - first);
+        // The task that this thread probably takes next.
+        let next = first + task_strips * n_threads;
+        let next = (next < strips).then(|| (next, task_strips.min(strips - next)));
         macro_rules! run {
             ($E:ty) => {{
                 tier.run_with_tiles(Task::<$E> {
@@ -117,6 +130,7 @@ pub(super) fn product(
                         out,
                     },
                     weights: Strips::new(weights, first, count, second),
+                    next: next.map(|(first, count)| Strips::new(weights, first, count, second)),
                 })
             }};
         }
@@ -161,6 +175,8 @@ pub(super) fn product(
 struct Task<'a, E: AsTiles> {
     amx: Amx,
     weights: Strips<'a, E>,
+    /// Those of the task after this one.
+    next: Option<Strips<'a, E>>,
     panels: &'a TilePanels,
     scratch: &'a mut [f32],
     write: Write<'a>,
@@ -179,27 +195,27 @@ impl<E: AsTiles> Kernel for Task<'_, E> {
     }
 }
 
-impl<'a, E: AsTiles> Task<'a, E> {
-    /// One of the two strips of a pair: neighbours, or one of each part. Beyond the end it is the
-    /// last strip again.
-    #[inline(always)]
-    fn strip(&self, pair: usize, half: usize) -> &'a [E::Bits] {
-        match self.weights.second {
-            Some(_) => self.weights.get(pair + half * self.weights.count),
-            None => self.weights.get(2 * pair + half),
-        }
+/// One of the two strips of a pair: neighbours, or one of each part. Beyond the end it is the last
+/// strip again.
+#[inline(always)]
+fn strip<'a, E: AsTiles>(weights: &Strips<'a, E>, pair: usize, half: usize) -> &'a [E::Bits] {
+    match weights.second {
+        Some(_) => weights.get(pair.min(weights.count - 1) + half * weights.count),
+        None => weights.get(2 * pair + half),
     }
+}
 
-    /// A block of k of both strips of a pair; shorter at their end, empty beyond it.
-    #[inline(always)]
-    fn block(&self, pair: usize, block: usize) -> [&'a [E::Bits]; 2] {
-        let len = E::BLOCK * (BLOCK_K / K_BLOCK);
-        [0, 1].map(|half| {
-            let strip = self.strip(pair, half);
-            &strip[strip.len().min(block * len)..strip.len().min((block + 1) * len)]
-        })
-    }
+/// A block of k of both strips of a pair; shorter at their end, empty beyond it.
+#[inline(always)]
+fn block<'a, E: AsTiles>(weights: &Strips<'a, E>, pair: usize, block: usize) -> [&'a [E::Bits]; 2] {
+    let len = E::BLOCK * (BLOCK_K / K_BLOCK);
+    [0, 1].map(|half| {
+        let strip = strip(weights, pair, half);
+        &strip[strip.len().min(block * len)..strip.len().min((block + 1) * len)]
+    })
+}
 
+impl<E: AsTiles> Task<'_, E> {
     fn pairs(&self) -> usize {
         self.weights.total().div_ceil(2)
     }
@@ -209,27 +225,27 @@ impl<'a, E: AsTiles> Task<'a, E> {
     fn few<S: Simd>(mut self, s: S) {
         let pairs = self.pairs();
         let count = (2 * pairs).div_ceil(MAX_ROW);
+        let tiles = self.amx.tiles();
         for i in 0..count {
             let mut strips: [&[Half]; MAX_ROW] = [&[]; MAX_ROW];
-            for (j, strip) in strips.iter_mut().enumerate() {
+            for (j, to) in strips.iter_mut().enumerate() {
                 let j = i * MAX_ROW + j;
-                *strip = E::tiles(self.strip(j / 2, j % 2));
+                *to = E::tiles(strip(&self.weights, j / 2, j % 2));
             }
             let sums = self.scratch[UNPACKED..]
                 .as_chunks_mut::<{ SIDE * SIDE }>()
                 .0;
             let sums = &mut sums.as_chunks_mut::<MAX_ROW>().0[i];
-            let tiles = self.amx.tiles();
             for block in 0..self.panels.blocks() {
-                let a = self.panels.block(0, block);
+                let a = self.panels.block(0..1, block);
                 let b = strips.map(|strip| &strip[block * BLOCK..]);
                 tiles.row::<AHEAD>(a, b, sums, block == 0);
             }
         }
         let sums = self.scratch[UNPACKED..].as_chunks().0;
         for (pair, sums) in sums.as_chunks::<2>().0[..pairs].iter().enumerate() {
-            self.write
-                .half(s, 0..self.panels.rows, pair, [&sums[0], &sums[1]]);
+            let mut write = self.write.pair(s, pair, 0);
+            write.write(0, std::slice::from_ref(sums), 0..self.panels.rows);
         }
     }
 
@@ -238,33 +254,64 @@ impl<'a, E: AsTiles> Task<'a, E> {
     fn many<S: Simd>(mut self, s: S) {
         let groups = self.panels.groups();
         let (pairs, blocks) = (self.pairs(), self.panels.blocks());
+        // Pairs that are prefetched together.
+        let wide = match groups <= FEW_GROUPS {
+            true => Prefetch::PAIRS,
+            false => 1,
+        };
+        let tiles = self.amx.tiles();
         for first in (0..groups).step_by(BAND) {
-            let count = BAND.min(groups - first);
+            let band = first..groups.min(first + BAND);
             for block in 0..blocks {
-                for pair in 0..pairs {
-                    let next = match pair + 1 < pairs {
-                        true => self.block(pair + 1, block),
-                        false => self.block(0, block + 1),
-                    };
-                    self.pair(s, first..first + count, block, pair, next);
+                for at in (0..pairs).step_by(wide) {
+                    let mut ahead = self.ahead(band.clone(), block, at, wide);
+                    for pair in at..pairs.min(at + wide) {
+                        self.pair(s, &tiles, band.clone(), block, pair, &mut ahead);
+                    }
                 }
             }
         }
     }
 
-    /// Multiplies a block of k of a pair of strips by `groups` of rows, while the strips of `next`
-    /// are prefetched.
+    /// What follows after `wide` pairs from pair `at` on.
+    #[inline(always)]
+    fn ahead(&self, groups: Range<usize>, now: usize, at: usize, wide: usize) -> Prefetch {
+        let (pairs, blocks) = (self.pairs(), self.panels.blocks());
+        let last_band = groups.end == self.panels.groups();
+        let (weights, at, then) = match (at + wide < pairs, now + 1 < blocks, &self.next) {
+            (true, _, _) => (&self.weights, at + wide, now),
+            (_, true, _) => (&self.weights, 0, now + 1),
+            (_, _, Some(next)) if last_band => (next, 0, 0),
+            _ if last_band => return Prefetch::none(),
+            _ => (&self.weights, 0, 0),
+        };
+        let steps = wide.min(pairs) * groups.len() * self.panels.tiles(now);
+        let strips = block(weights, at, then);
+        if wide > 1 {
+            let pair = weights.len() * if weights.second.is_some() { 1 } else { 2 };
+            return Prefetch::new(strips, pair * size_of::<E::Bits>(), wide, steps);
+        }
+        // The fewer steps there are, the more pieces of both strips, of which each step fetches a
+        // line.
+        let pieces = BAND.div_ceil(groups.len()).next_power_of_two();
+        let len = strips[0].len().div_ceil(pieces);
+        let first = strips.map(|strip| &strip[..len.min(strip.len())]);
+        Prefetch::new(first, len * size_of::<E::Bits>(), pieces, steps)
+    }
+
+    /// Multiplies a block of k of a pair of strips by `groups` of rows.
     #[inline(always)]
     fn pair<S: Simd>(
         &mut self,
         s: S,
+        tiles: &Tiles,
         groups: Range<usize>,
-        block: usize,
+        now: usize,
         pair: usize,
-        next: [&[E::Bits]; 2],
+        ahead: &mut Prefetch,
     ) {
         let (pairs, blocks) = (self.pairs(), self.panels.blocks());
-        let stored = self.block(pair, block);
+        let stored = block(&self.weights, pair, now);
         let (unpacked, sums) = self.scratch.split_at_mut(UNPACKED);
         let unpacked = as_u16(unpacked).as_chunks_mut::<TILE>().0;
         let [b0, b1] = unpacked.as_chunks_mut::<BLOCK>().0 else {
@@ -272,55 +319,100 @@ impl<'a, E: AsTiles> Task<'a, E> {
         };
         let sums = sums.as_chunks_mut::<{ SIDE * SIDE }>().0;
         let sums = &mut sums.as_chunks_mut::<4>().0[pair * groups.len()..][..groups.len()];
-        let tiles = self.amx.tiles();
-        for (i, sums) in sums.iter_mut().enumerate() {
-            let group = groups.start + i;
-            let a = self.panels.block(group, block);
-            // This group's share of the next strips.
-            let next_b = next.map(|strip| {
-                let share = strip.len().div_ceil(groups.len());
-                &strip[strip.len().min(i * share)..strip.len().min((i + 1) * share)]
-            });
-            // Also this pair's share of the group's next block.
-            let next_a = match block + 1 < blocks {
-                true => self.panels.block(group, block + 1).as_flattened(),
-                false => &[],
+        let a = self.panels.block(groups.clone(), now);
+        let steps = self.panels.tiles(now);
+        if groups.len() > FEW_GROUPS && now + 1 < blocks {
+            let next = self.panels.block(groups.clone(), now + 1);
+            ahead.activations(next, BLOCK, [pair, pairs], steps);
+        }
+        let rows = self.panels.rows.min(groups.end * GROUP) - groups.start * GROUP;
+        // The last group may have no second half.
+        let whole = (rows + SIDE - 1) / GROUP;
+        let (first, last) = (now == 0, now + 1 == blocks);
+        let mut from = 0;
+        if !E::TILES {
+            let (a, sums) = (&a[..steps], &mut sums[0]);
+            let unpacked = [&mut *b0, &mut *b1];
+            match whole > 0 {
+                true => {
+                    first_square::<E, S, true>(s, tiles, a, stored, unpacked, sums, first, ahead)
+                }
+                false => {
+                    first_square::<E, S, false>(s, tiles, a, stored, unpacked, sums, first, ahead)
+                }
+            }
+            from = 1;
+        }
+        let b = match E::TILES {
+            true => stored.map(|strip| &E::tiles(strip)[..steps]),
+            false => [&b0[..steps], &b1[..steps]],
+        };
+        let mut beside = self.write.pair(s, pair, groups.start * GROUP);
+        let squares = &mut sums[..whole];
+        macro_rules! squares {
+            ($beside:expr) => {
+                s.vectorize(Squares {
+                    tiles,
+                    a,
+                    b,
+                    sums: squares,
+                    from,
+                    first,
+                    ahead,
+                    beside: $beside,
+                })
             };
-            let share = next_a.len().div_ceil(pairs);
-            let from = (pair * share).min(next_a.len());
-            let ahead = (next_b, &next_a[from..next_a.len().min(from + share)]);
-            let rows = group * GROUP..self.panels.rows.min((group + 1) * GROUP);
-            let whole = rows.len() > SIDE;
-            let first = block == 0;
-            if !E::TILES && i == 0 {
-                let mut ahead = Prefetch::new(ahead, a.len());
-                let unpacked = [&mut *b0, &mut *b1];
-                match whole {
-                    true => first_square::<E, S, true>(
-                        s, &tiles, a, stored, unpacked, sums, first, &mut ahead,
-                    ),
-                    false => first_square::<E, S, false>(
-                        s, &tiles, a, stored, unpacked, sums, first, &mut ahead,
-                    ),
-                }
-            } else {
-                let b = match E::TILES {
-                    true => stored.map(E::tiles),
-                    false => [&b0[..], &b1[..]],
-                };
-                match whole {
-                    true => tiles.square::<_, true>(a, b, sums, first, ahead),
-                    false => tiles.square::<_, false>(a, b, sums, first, ahead),
-                }
+        }
+        match last {
+            true => squares!(&mut beside),
+            false => squares!(&mut ()),
+        }
+        if whole < groups.len() && from <= whole {
+            let sums = &mut sums[whole];
+            tiles.begin_square::<false>(sums, first);
+            tiles.square_steps::<false>(&a[whole * BLOCK..][..steps], b, ahead);
+            tiles.end_square::<false>(sums);
+        }
+        if last {
+            // What was not written beside squares.
+            for (group, sums) in sums.iter().enumerate().skip(whole.saturating_sub(1)) {
+                beside.rows(group, sums, 0..GROUP.min(rows - group * GROUP));
             }
-            if block + 1 == blocks {
-                let middle = rows.end.min(rows.start + SIDE);
-                let [a, b, c, d] = &*sums;
-                self.write.half(s, rows.start..middle, pair, [a, b]);
-                if whole {
-                    self.write.half(s, middle..rows.end, pair, [c, d]);
-                }
-            }
+        }
+    }
+}
+
+/// [`Tiles::squares`], compiled once for all formats of weights.
+struct Squares<'s, B> {
+    tiles: &'s Tiles,
+    a: &'s [[Half; 2]],
+    b: [&'s [Half]; 2],
+    sums: &'s mut [[Sums; 4]],
+    from: usize,
+    first: bool,
+    ahead: &'s mut Prefetch,
+    beside: &'s mut B,
+}
+
+impl<B: Beside> Kernel for Squares<'_, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self {
+            tiles,
+            a,
+            b,
+            sums,
+            from,
+            first,
+            ahead,
+            beside,
+        } = self;
+        match ahead.pairs() {
+            0 | 1 => tiles.squares::<1>(a, BLOCK, b, sums, from, first, ahead, beside),
+            2 => tiles.squares::<2>(a, BLOCK, b, sums, from, first, ahead, beside),
+            _ => tiles.squares::<4>(a, BLOCK, b, sums, from, first, ahead, beside),
         }
     }
 }
@@ -341,99 +433,114 @@ struct Write<'a> {
 enum Out<'a> {
     /// Row `i` into row `to[i]`.
     Rows { out: Rect<'a, f32>, to: &'a [u32] },
-    /// `[group][tiles]`, in the layout of [`TilePanels`].
+    /// Of SwiGLU without adapters. `[group][tiles]`, in the layout of [`TilePanels`].
     Panels(Rect<'a, u16>),
 }
 
-impl Write<'_> {
-    /// Writes at most sixteen rows of a pair of strips.
+impl<'a> Write<'a> {
+    /// For a pair of strips of the task, and squares of which the first begins with row `row`.
     #[inline(always)]
-    fn half<S: Simd>(&mut self, s: S, rows: Range<usize>, pair: usize, sums: [&Sums; 2]) {
-        let sums: [&[[f32; LANES]]; 2] = [sums[0].as_chunks().0, sums[1].as_chunks().0];
-        // (No closure: see `fill_block`.)
-        macro_rules! bias {
-            ($strip:expr) => {
-                match self.bias.get($strip) {
-                    Some(b) => s.load(b),
-                    // Adding this changes no number, not even -0.
-                    None => s.splat(-0.0),
-                }
-            };
-        }
-        // What the adapter of a row adds.
-        macro_rules! low {
-            ($row:expr, $strip:expr, $y:expr) => {
-                match (&self.ending.low, &self.out) {
-                    (Some(low), Out::Rows { to, .. }) => match low.of_row(to[$row]) {
-                        Some(low) => low.add(s, $strip, $y),
-                        None => $y,
-                    },
-                    _ => $y,
-                }
-            };
-        }
-        if let Some(second) = self.second {
-            let strip = self.first + pair;
-            let (b0, b1) = (bias!(strip), bias!(second + strip));
-            for (i, row) in rows.enumerate() {
-                let (gate, up) = (s.load(&sums[0][i]), s.load(&sums[1][i]));
-                let (gate, up) = (s.add(gate, b0), s.add(up, b1));
-                let (gate, up) = (low!(row, strip, gate), low!(row, second + strip, up));
-                let y = s.mul(silu(s, gate), up);
-                self.one(s, row, pair, y);
-            }
-            return;
-        }
-        for (half, sums) in sums.into_iter().enumerate() {
-            let strip = 2 * pair + half;
-            if strip * LANES >= self.cols {
-                return;
-            }
-            let b = bias!(self.first + strip);
-            for (i, row) in rows.clone().enumerate() {
-                let y = s.add(s.load(&sums[i]), b);
-                let y = low!(row, self.first + strip, y);
-                self.one(s, row, strip, y);
-            }
+    fn pair<S: Simd>(&mut self, s: S, pair: usize, row: usize) -> WritePair<'_, 'a, S> {
+        let strips = match self.second {
+            Some(second) => [self.first + pair, second + self.first + pair],
+            None => [0, 1].map(|half| self.first + 2 * pair + half),
+        };
+        let [b0, b1] = strips.map(|strip| self.bias.get(strip));
+        // Adding -0 changes no number, not even -0.
+        let none = [-0.0; LANES];
+        WritePair {
+            s,
+            bias: [s.load(b0.unwrap_or(&none)), s.load(b1.unwrap_or(&none))],
+            write: self,
+            strips,
+            pair,
+            row,
         }
     }
+}
 
-    /// Writes one row of strip `strip` of the task.
+/// Writes the results of a pair of strips.
+struct WritePair<'w, 'a, S: Simd> {
+    s: S,
+    write: &'w mut Write<'a>,
+    /// The pair's strips in the matrix, and what is added to their sums.
+    strips: [usize; 2],
+    bias: [S::F; 2],
+    pair: usize,
+    /// First row of the first square.
+    row: usize,
+}
+
+impl<S: Simd> Beside for WritePair<'_, '_, S> {
     #[inline(always)]
-    fn one<S: Simd>(&mut self, s: S, row: usize, strip: usize, y: S::F) {
-        let column = strip * LANES;
-        match &mut self.out {
-            Out::Rows { out, to } => {
-                let out = &mut out.row(to[row] as usize)[column..];
-                let y = match self.ending.finish {
-                    Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
-                    Finish::AddSilu => s.add(s.load_partial(out), silu(s, y)),
-                    Finish::Gated => s.mul(silu(s, s.load_partial(out)), y),
-                    Finish::Store | Finish::SwiGlu => y,
-                };
-                s.store_partial(y, out);
-            }
+    fn rows(&mut self, square: usize, sums: &[Sums; 4], rows: Range<usize>) {
+        self.write(square, sums.as_chunks().0, rows);
+    }
+}
+
+impl<S: Simd> WritePair<'_, '_, S> {
+    /// As [`Beside::rows`]: `sums` are those of one or two halves of the rows.
+    #[inline(always)]
+    fn write(&mut self, square: usize, sums: &[[Sums; 2]], rows: Range<usize>) {
+        let Self { s, bias, pair, .. } = *self;
+        let first = self.row + square * GROUP;
+        // (No closures: see `fill_block`.)
+        macro_rules! sum {
+            ($row:expr, $half:expr) => {{
+                let sums: &[[f32; LANES]] = sums[$row / SIDE][$half].as_chunks().0;
+                s.add(s.load(&sums[$row % SIDE]), bias[$half])
+            }};
+        }
+        match &mut self.write.out {
             Out::Panels(out) => {
-                let to = &mut out.row(row / GROUP)[column / TILE_K * 2 * TILE..];
-                let at = row % GROUP / SIDE * TILE + row % SIDE * TILE_K;
-                let to = to[at..].first_chunk_mut::<TILE_K>().expect("a tile");
-                let [to, beside] = to.as_chunks_mut::<LANES>().0 else {
-                    unreachable!()
-                };
-                let left = self.cols - column;
-                let to = if column.is_multiple_of(TILE_K) {
-                    if left <= LANES {
-                        beside.fill(0);
-                    }
-                    to
-                } else {
-                    beside
-                };
-                s.tile_half(y, to);
+                let column = pair * LANES;
+                let to = &mut out.row(first / GROUP)[column / TILE_K * 2 * TILE..];
+                let to = to.first_chunk_mut::<{ 2 * TILE }>().expect("two tiles");
+                let to = to.as_chunks_mut::<TILE_K>().0;
+                let half = column % TILE_K / LANES;
+                for row in rows.clone() {
+                    let y = s.mul(silu(s, sum!(row, 0)), sum!(row, 1));
+                    s.tile_half(y, &mut to[row].as_chunks_mut().0[half]);
+                }
                 // Columns after the last are multiplied with weights that are zero, so they must
                 // hold numbers.
-                if left < LANES {
-                    to[left..].fill(0);
+                let left = self.write.cols - column;
+                let end = half * LANES + left.min(LANES);
+                if left < LANES || half == 0 && left == LANES {
+                    for to in &mut to[rows] {
+                        to[end..].fill(0);
+                    }
+                }
+            }
+            Out::Rows { out, to } => {
+                let Ending { finish, low } = self.write.ending;
+                for row in rows {
+                    let to = to[first + row];
+                    let out = out.row(to as usize);
+                    let low = match &low {
+                        Some(low) => low.of_row(to),
+                        None => None,
+                    };
+                    // What the adapter of the row adds.
+                    macro_rules! complete {
+                        ($half:expr) => {
+                            match &low {
+                                Some(low) => low.add(s, self.strips[$half], sum!(row, $half)),
+                                None => sum!(row, $half),
+                            }
+                        };
+                    }
+                    if finish == Finish::SwiGlu {
+                        let y = s.mul(silu(s, complete!(0)), complete!(1));
+                        s.store_partial(y, &mut out[pair * LANES..]);
+                        continue;
+                    }
+                    let out = &mut out[2 * pair * LANES..];
+                    let (out, beside) = out.split_at_mut(out.len().min(LANES));
+                    finish.put(s, out, complete!(0));
+                    if !beside.is_empty() {
+                        finish.put(s, beside, complete!(1));
+                    }
                 }
             }
         }
@@ -454,7 +561,7 @@ fn first_square<E: AsTiles, S: Simd, const WHOLE: bool>(
     [b0, b1]: [&mut [Half; BLOCK]; 2],
     sums: &mut [Sums; 4],
     first: bool,
-    ahead: &mut Prefetch<'_, E::Bits>,
+    ahead: &mut Prefetch,
 ) {
     const { assert!(BLOCK.is_multiple_of(E::UNIT_TILES), "units of a block") };
     tiles.begin_square::<WHOLE>(sums, first);
@@ -479,7 +586,7 @@ fn first_square<E: AsTiles, S: Simd, const WHOLE: bool>(
         if unit > 0 {
             let of_last = at - E::UNIT_TILES..at.min(a.len());
             let b = [&b0[of_last.clone()], &b1[of_last.clone()]];
-            tiles.square_steps::<_, WHOLE>(&a[of_last], b, ahead);
+            tiles.square_steps::<WHOLE>(&a[of_last], b, ahead);
         }
     }
     tiles.end_square::<WHOLE>(sums);

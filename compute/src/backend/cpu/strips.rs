@@ -162,6 +162,11 @@ impl<'a, W: Weights> Strips<'a, W> {
         }
     }
 
+    /// Words of a strip.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Strip `i`. Beyond the end it is the last strip again, so that tiles are always whole.
     #[inline(always)]
     pub fn get(&self, i: usize) -> &'a [W::Bits] {
@@ -186,12 +191,21 @@ impl Finish {
     /// part.
     #[inline(always)]
     pub fn write<S: Simd>(self, s: S, out: &mut [f32], y: S::F, second: S::F) {
+        match self {
+            Finish::SwiGlu => s.store_partial(s.mul(silu(s, y), second), out),
+            _ => self.put(s, out, y),
+        }
+    }
+
+    /// The same for all but SwiGLU.
+    #[inline(always)]
+    pub fn put<S: Simd>(self, s: S, out: &mut [f32], y: S::F) {
         let y = match self {
             Finish::Store => y,
             Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
             Finish::AddSilu => s.add(s.load_partial(out), silu(s, y)),
-            Finish::SwiGlu => s.mul(silu(s, y), second),
             Finish::Gated => s.mul(silu(s, s.load_partial(out)), y),
+            Finish::SwiGlu => unreachable!("two sums"),
         };
         s.store_partial(y, out);
     }

@@ -172,8 +172,8 @@ fn square<S: Simd>(
     half: bool,
 ) {
     match tiles {
-        Some(tiles) if half => tiles.square::<u16, false>(a, b, c, true, ([&[]; 2], &[])),
-        Some(tiles) => tiles.square::<u16, true>(a, b, c, true, ([&[]; 2], &[])),
+        Some(tiles) if half => tiles.square::<false>(a, b, c),
+        Some(tiles) => tiles.square::<true>(a, b, c),
         None => {
             let c = c.as_chunks_mut::<2>().0;
             for (side, c) in c.iter_mut().take(if half { 1 } else { 2 }).enumerate() {

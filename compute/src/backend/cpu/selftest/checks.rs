@@ -23,4 +23,5 @@ pub use super::sizes::{
 pub use super::steps::{
     company_threads_and_chunks_change_nothing, forward_matches, int8_cache_matches,
     long_sequences_match, rows_without_slot_and_copied_pages, wanted_rows_only,
+    wide_prompts_do_not_depend_on_their_chunks,
 };

@@ -173,7 +173,7 @@ impl Machine {
         kv: Dtype,
     ) -> Machine {
         let shape = &model.shape;
-        let (max_rows, n_pages) = (320, 200);
+        let (max_rows, n_pages) = (560, 200);
         let cpu = Cpu::with_tier(shape, model.rope.clone(), threads, max_rows, tier).unwrap();
         let product = |d: &Dense, parts: &[usize]| to_mat(&cpu, d, parts, dtype, MatUse::Product);
         let layers = model.layers.iter().enumerate().map(|(index, l)| Layer {

@@ -188,6 +188,7 @@ macro_rules! for_each_check {
             forward_matches
             long_sequences_match
             company_threads_and_chunks_change_nothing
+            wide_prompts_do_not_depend_on_their_chunks
             rows_without_slot_and_copied_pages
             wanted_rows_only
             quantised_strips_hold_what_the_format_says

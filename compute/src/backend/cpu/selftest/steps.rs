@@ -297,3 +297,28 @@ pub fn wanted_rows_only(tier: Tier) {
     step.wanted.clear();
     assert!(machine.run(&step).is_empty());
 }
+
+/// Law four where products have several blocks of k, several groups and bands of rows, and tasks
+/// with several strips: prompts in chunks of any size have the bits that they have in small ones.
+pub fn wide_prompts_do_not_depend_on_their_chunks(tier: Tier) {
+    let shape = Shape {
+        n_layers: 1,
+        ..shape(1056, [4, 2], 16, 1328, 40)
+    };
+    let chunks: &[usize] = match tier.has_tiles() {
+        true => &[33, 64, 65, 128, 145, 176, 300, 560],
+        false => &[65, 560],
+    };
+    for dtype in [Dtype::Bf16, Dtype::F16, Dtype::Int8, Dtype::Int4] {
+        let model = random_model(&shape, Dtype::Bf16, true, false, 5);
+        let mut machine = Machine::new(&model, tier, 3, dtype, Dtype::Bf16);
+        let tokens = random_tokens(560, shape.vocab_size, 21);
+        let (sequence, want) = machine.prefill(&tokens, 13);
+        machine.release(sequence);
+        for &chunk in chunks {
+            let (sequence, got) = machine.prefill(&tokens, chunk);
+            assert!(got == want, "{dtype}, chunks of {chunk}");
+            machine.release(sequence);
+        }
+    }
+}
