@@ -443,9 +443,11 @@ impl Tiles {
     /// its next use, one or two for a tile of B, so that tiles are loaded meanwhile. At the end of
     /// a square, each tile of sums is stored as soon as its last product is done, and the next one
     /// is loaded in its place, while products of the other three are computed; the lines of the
-    /// next sums were prefetched. `ahead` has `PAIRS` pairs of streams, or fewer. With the loads and stores of all four sums together, a square of
+    /// next sums were prefetched. With the loads and stores of all four sums together, a square of
     /// 16 tiles of k took 1335 to 1530 cycles instead of 1090 to 1180, of which products alone are
     /// 1024 (A and sums in L2, B in L1; 2 vCPUs of a Xeon with 480 MiB of L3).
+    ///
+    /// `ahead` has `PAIRS` pairs of streams, or fewer.
     #[allow(clippy::too_many_arguments)] // one caller has them all
     #[inline(always)]
     pub fn squares<const PAIRS: usize>(
