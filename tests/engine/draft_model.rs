@@ -232,7 +232,8 @@ fn all_sequences_take_what_is_right() {
         };
         let (host, steps, _) = setup.start_drafting(false, hash_think, half_hash_think(agrees));
         steps.slow_down(Duration::from_millis(4));
-        // A busy machine may hold up the draft model's steps; they do not seem to pay then.
+        // A busy machine may hold up the draft model's steps, which do not seem to pay then; or the
+        // model's, and then even those seem to that are mostly wrong.
         let mut with_drafts = (0..50).map(|_| {
             let got = host.run(prompts().collect(), options.clone());
             got.iter()
@@ -241,7 +242,7 @@ fn all_sequences_take_what_is_right() {
         });
         match all {
             true => assert!(with_drafts.any(|n| n == SEQUENCES)),
-            false => assert!(with_drafts.take(5).all(|n| n < SEQUENCES)),
+            false => assert!(with_drafts.take(9).filter(|&n| n < SEQUENCES).count() > 4),
         }
     }
 }

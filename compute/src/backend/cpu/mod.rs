@@ -16,7 +16,8 @@
 //! | `lora` | what adapters of requests add to products |
 //! | `strips` | how products are cut into tasks, and what happens to their sums |
 //! | [`amx`] | products of bfloat16 tiles (U) |
-//! | `panels_amx`, `weights_amx`, `product_amx` | prompt rows as tiles; weights as tiles; matrix products with them |
+//! | `panels_amx`, `weights_amx` | prompt rows as tiles; weights as tiles |
+//! | `product_amx`, `results_amx` | matrix products with them; what becomes of their sums |
 //! | `words` | packed activations of integers and of bfloat16 |
 //! | `integers` | matrix products with quantised weights as integers |
 //! | `product_bf16` | matrix products of bfloat16 without tiles |
@@ -53,6 +54,8 @@ mod product;
 #[cfg(target_arch = "x86_64")]
 mod product_amx;
 mod product_bf16;
+#[cfg(target_arch = "x86_64")]
+mod results_amx;
 mod rows;
 mod run;
 mod step;
