@@ -294,6 +294,7 @@ impl<E: AsTiles> Task<'_, E> {
         // The fewer steps there are, the more pieces of both strips, of which each step fetches a
         // line.
         let pieces = BAND.div_ceil(groups.len()).next_power_of_two();
+        let pieces = pieces.min(Prefetch::PAIRS);
         let len = strips[0].len().div_ceil(pieces);
         let first = strips.map(|strip| &strip[..len.min(strip.len())]);
         Prefetch::new(first, len * size_of::<E::Bits>(), pieces, steps)
@@ -333,6 +334,7 @@ impl<E: AsTiles> Task<'_, E> {
         if !E::TILES {
             let (a, sums) = (&a[..steps], &mut sums[0]);
             let unpacked = [&mut *b0, &mut *b1];
+            ahead.begin(0);
             match whole > 0 {
                 true => {
                     first_square::<E, S, true>(s, tiles, a, stored, unpacked, sums, first, ahead)
@@ -369,6 +371,7 @@ impl<E: AsTiles> Task<'_, E> {
         }
         if whole < groups.len() && from <= whole {
             let sums = &mut sums[whole];
+            ahead.begin(whole);
             tiles.begin_square::<false>(sums, first);
             tiles.square_steps::<false>(&a[whole * BLOCK..][..steps], b, ahead);
             tiles.end_square::<false>(sums);
@@ -410,9 +413,11 @@ impl<B: Beside> Kernel for Squares<'_, B> {
             beside,
         } = self;
         match ahead.pairs() {
-            0 | 1 => tiles.squares::<1>(a, BLOCK, b, sums, from, first, ahead, beside),
+            1 => tiles.squares::<1>(a, BLOCK, b, sums, from, first, ahead, beside),
             2 => tiles.squares::<2>(a, BLOCK, b, sums, from, first, ahead, beside),
-            _ => tiles.squares::<4>(a, BLOCK, b, sums, from, first, ahead, beside),
+            _ => {
+                tiles.squares::<{ Prefetch::PAIRS }>(a, BLOCK, b, sums, from, first, ahead, beside)
+            }
         }
     }
 }

@@ -18,10 +18,11 @@ pub struct Prefetch {
     left: usize,
     share: usize,
     /// Where the first square's activations begin, how far it is from there to those of the next
-    /// square, and how many times [`FOUR`] lines are fetched at a time.
-    pub(super) a: *const i8,
-    pub(super) a_stride: usize,
+    /// square, how many times [`FOUR`] lines are fetched at a time, and the next line.
+    first_a: *const i8,
+    a_stride: usize,
     a_share: usize,
+    a: *const i8,
 }
 
 impl Prefetch {
@@ -55,9 +56,10 @@ impl Prefetch {
             pairs: 1,
             left: 0,
             share: 0,
-            a: nothing,
+            first_a: nothing,
             a_stride: 0,
             a_share: 0,
+            a: nothing,
         }
     }
 
@@ -73,11 +75,38 @@ impl Prefetch {
     ) {
         self.a_stride = stride * size_of::<[Half; 2]>();
         let lines = (self.a_stride / Self::LINE).div_ceil(parts);
-        self.a = a
-            .as_ptr()
-            .cast::<i8>()
-            .wrapping_add(part * lines * Self::LINE);
+        let first = a.as_ptr().cast::<i8>();
+        self.first_a = first.wrapping_add(part * lines * Self::LINE);
         self.a_share = lines.div_ceil(steps.max(1) * FOUR);
+    }
+
+    /// Where the activations of square `square` begin.
+    #[inline(always)]
+    pub(super) fn of_square(&self, square: usize) -> *const i8 {
+        self.first_a.wrapping_add(square * self.a_stride)
+    }
+
+    /// Before the first of the steps of square `square`.
+    #[inline(always)]
+    pub fn begin(&mut self, square: usize) {
+        self.a = self.of_square(square);
+    }
+
+    /// The lines beside one step.
+    #[inline(always)]
+    pub(super) fn step(&mut self) {
+        match self.pairs {
+            1 => self.step_of::<1>(),
+            2 => self.step_of::<2>(),
+            _ => self.step_of::<{ Self::PAIRS }>(),
+        }
+    }
+
+    #[inline(always)]
+    fn step_of<const PAIRS: usize>(&mut self) {
+        let mut lines = self.lines::<PAIRS>();
+        lines.step();
+        self.went(&lines);
     }
 
     /// Pairs of streams.
@@ -105,6 +134,7 @@ impl Prefetch {
     pub(super) fn went<const PAIRS: usize>(&mut self, lines: &Lines<PAIRS>) {
         self.streams = lines.streams;
         self.left = lines.left;
+        self.a = lines.a;
     }
 }
 

@@ -68,7 +68,6 @@ impl Tiles {
         ahead: &mut Prefetch,
     ) {
         let (b0, b1) = (&b[0][..a.len()], &b[1][..a.len()]);
-        let mut lines = ahead.lines::<{ Prefetch::PAIRS }>();
         unsafe {
             for (k, a) in a.iter().enumerate() {
                 load_past_l1!("4", &a[0]);
@@ -81,10 +80,9 @@ impl Tiles {
                     multiply!("2", "5", "6");
                     multiply!("3", "5", "7");
                 }
-                lines.step();
+                ahead.step();
             }
         }
-        ahead.went(&lines);
     }
 
     /// The end of a [`Tiles::square`].
@@ -112,7 +110,7 @@ impl Tiles {
     /// 16 tiles of k took 1335 to 1530 cycles instead of 1090 to 1180, of which products alone are
     /// 1024 (A and sums in L2, B in L1; 2 vCPUs of a Xeon with 480 MiB of L3).
     ///
-    /// `ahead` has `PAIRS` pairs of streams, or fewer.
+    /// `ahead` has `PAIRS` pairs of streams.
     #[allow(clippy::too_many_arguments)] // one caller has them all
     #[inline(always)]
     pub fn squares<const PAIRS: usize>(
@@ -162,7 +160,7 @@ impl Tiles {
                 let (done, rest) = sums.split_at_mut(square);
                 let (done, c) = (done.last(), &mut rest[0]);
                 let (mut parts, mut line) = ((0..SQUARE).step_by(rows), next[0].cast::<i8>());
-                lines.a = ahead.a.wrapping_add(square * ahead.a_stride);
+                lines.a = ahead.of_square(square);
                 macro_rules! beside {
                     () => {
                         if let Some(done) = done
