@@ -58,6 +58,11 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
     UNPACKED + TASK_STRIPS / 2 * groups * 4 * SIDE * SIDE
 }
 
+/// Whether weights are tiles already, and so few rows that they are read once, all of k at once.
+fn is_few(dtype: Dtype, rows: usize) -> bool {
+    dtype == Dtype::Bf16 && rows <= SIDE
+}
+
 /// Whether prompt rows are multiplied here if the processor has AMX.
 pub(super) fn takes(dtype: Dtype) -> bool {
     dtype != Dtype::F32
@@ -67,7 +72,7 @@ pub(super) fn takes(dtype: Dtype) -> bool {
 pub(super) enum Destination<'a> {
     /// Into rows of float32.
     Rows(Target<'a>),
-    /// Into tiles for the next product, which has `cols` columns.
+    /// Into tiles for the next product, which has `cols` columns: of SwiGLU without adapters.
     Panels {
         out: &'a mut TilePanels,
         cols: usize,
@@ -89,14 +94,18 @@ pub(super) fn product(
         scratch,
     } = workers;
     debug_assert_eq!(panels.cols, weights.cols);
+    if let Destination::Panels { .. } = into {
+        debug_assert!(ending.finish == Finish::SwiGlu && ending.low.is_none());
+    }
     let cols = match &into {
         Destination::Rows(target) => target.columns.len(),
         Destination::Panels { cols, .. } => *cols,
     };
     let strips = cols.div_ceil(LANES);
     let second = (ending.finish == Finish::SwiGlu).then(|| weights.parts[1].first);
-    // With few rows, all strips of a task are prefetched at the same time.
-    let most = match panels.groups() <= FEW_GROUPS {
+    // With few rows, all strips of a task are prefetched at the same time, except in `Task::few`,
+    // which prefetches for itself.
+    let most = match panels.groups() <= FEW_GROUPS && !is_few(weights.dtype, panels.rows) {
         true => 2 * Prefetch::PAIRS,
         false => TASK_STRIPS,
     };
@@ -289,10 +298,12 @@ impl<E: AsTiles> Task<'_, E> {
         let strips = block(weights, at, then);
         if wide > 1 {
             let pair = weights.len() * if weights.second.is_some() { 1 } else { 2 };
-            return Prefetch::new(strips, pair * size_of::<E::Bits>(), wide, steps);
+            let left = weights.total().div_ceil(2) - at;
+            let together = wide.min(left.next_power_of_two());
+            return Prefetch::new(strips, pair * size_of::<E::Bits>(), together, steps);
         }
-        // The fewer steps there are, the more pieces of both strips, of which each step fetches a
-        // line.
+        // With fewer steps, each has to fetch more. So both strips are cut into pieces, and a step
+        // fetches lines of all pieces.
         let pieces = BAND.div_ceil(groups.len()).next_power_of_two();
         let pieces = pieces.min(Prefetch::PAIRS);
         let len = strips[0].len().div_ceil(pieces);
@@ -385,7 +396,7 @@ impl<E: AsTiles> Task<'_, E> {
     }
 }
 
-/// [`Tiles::squares`], compiled once for all formats of weights.
+/// [`Tiles::squares`], not compiled again for each format of weights.
 struct Squares<'s, B> {
     tiles: &'s Tiles,
     a: &'s [[Half; 2]],

@@ -1,5 +1,5 @@
-//! What becomes of the sums of tiles ([`super::product_amx`]): rows of float32, or tiles for the next
-//! product.
+//! What becomes of the sums of tiles ([`super::product_amx`]): rows of float32, or tiles for the
+//! next product.
 
 use super::amx::{Beside, SIDE, Sums, TILE, TILE_K};
 use super::exp::silu;
@@ -25,7 +25,8 @@ pub(super) struct Write<'a> {
 pub(super) enum Out<'a> {
     /// Row `i` into row `to[i]`.
     Rows { out: Rect<'a, f32>, to: &'a [u32] },
-    /// Of SwiGLU without adapters. `[group][tiles]`, in the layout of [`super::panels_amx::TilePanels`].
+    /// Of SwiGLU without adapters. `[group][tiles]`, in the layout of
+    /// [`super::panels_amx::TilePanels`].
     Panels(Rect<'a, u16>),
 }
 
@@ -113,7 +114,7 @@ impl<S: Simd> WritePair<'_, '_, S> {
                         Some(low) => low.of_row(to),
                         None => None,
                     };
-                    // What the adapter of the row adds.
+                    // A sum, with what the row's adapter adds.
                     macro_rules! complete {
                         ($half:expr) => {
                             match &low {
@@ -123,15 +124,14 @@ impl<S: Simd> WritePair<'_, '_, S> {
                         };
                     }
                     if finish == Finish::SwiGlu {
-                        let y = s.mul(silu(s, complete!(0)), complete!(1));
-                        s.store_partial(y, &mut out[pair * LANES..]);
+                        finish.write(s, &mut out[pair * LANES..], complete!(0), complete!(1));
                         continue;
                     }
                     let out = &mut out[2 * pair * LANES..];
-                    let (out, beside) = out.split_at_mut(out.len().min(LANES));
+                    let (out, right) = out.split_at_mut(out.len().min(LANES));
                     finish.put(s, out, complete!(0));
-                    if !beside.is_empty() {
-                        finish.put(s, beside, complete!(1));
+                    if !right.is_empty() {
+                        finish.put(s, right, complete!(1));
                     }
                 }
             }

@@ -109,14 +109,14 @@ impl Prefetch {
         self.went(&lines);
     }
 
-    /// Pairs of streams.
+    /// How many pairs of streams there are.
     pub fn pairs(&self) -> usize {
         self.pairs
     }
 
-    /// The same with a number of pairs that is known when it is compiled, in variables that stay in
-    /// registers: instructions beside the products cost as well. Loops over both numbers, with a
-    /// pointer for each stream, took 8 % of a product.
+    /// Its lines, for a number of pairs that is known when it is compiled, in variables that stay in
+    /// registers. Instructions beside the products cost, too: with a loop over the streams, and a
+    /// pointer for each, a product took 8 % longer.
     #[inline(always)]
     pub(super) fn lines<const PAIRS: usize>(&self) -> Lines<PAIRS> {
         Lines {
