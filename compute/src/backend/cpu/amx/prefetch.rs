@@ -114,9 +114,9 @@ impl Prefetch {
         self.pairs
     }
 
-    /// Its lines, for a number of pairs that is known when it is compiled, in variables that stay in
-    /// registers. Instructions beside the products cost, too: with a loop over the streams, and a
-    /// pointer for each, a product took 8 % longer.
+    /// Its lines, for a number of pairs that is known when it is compiled, in variables that stay
+    /// in registers. Instructions beside the products cost, too: with a loop over the streams, and
+    /// a pointer for each, a product took 8 % longer.
     #[inline(always)]
     pub(super) fn lines<const PAIRS: usize>(&self) -> Lines<PAIRS> {
         Lines {

@@ -102,10 +102,10 @@ impl Tiles {
     /// `c += a b` after it. `a` has `stride` pairs of tiles for each square, of which as many count
     /// as `b` has. `beside` gets all squares before the last one, and the one before `from`.
     ///
-    /// The tile unit shall never wait. For three of the four tiles that are multiplied, two products
-    /// lie between the last use of one and the first use of the next in its register, so that it is
-    /// loaded meanwhile. At the end of a square, each tile of sums is stored as soon as its last
-    /// product is done, and the next one is loaded in its place, while the other three are
+    /// The tile unit shall never wait. For three of the four tiles that are multiplied, two
+    /// products lie between the last use of one and the first use of the next in its register, so
+    /// that it is loaded meanwhile. At the end of a square, each tile of sums is stored as soon as
+    /// its last product is done, and the next one is loaded in its place, while the other three are
     /// computed; the next sums were prefetched (all of them if there are 16 steps). With A and sums
     /// in L2 and B in L1, a square of 16 tiles of k took 1090 to 1180 cycles, of which products are
     /// 1024; with all stores before all loads, 1135 to 1218; in the order that there was before,
