@@ -149,13 +149,13 @@ fn greedy_answers_as_stored_are_those_of_llama_cpp_and_transformers() {
         }
     }
     assert!(compared >= 150, "only {compared} tokens were compared");
-    // 0.094 and 0.015 with activations in 16 bits. Tiles have bfloat16, which was not measured.
+    // 0.094 and 0.015 with activations in 16 bits, 0.183 and 0.033 with those of tiles in bfloat16.
     // When Q4_1 was kept as int8 these were 0.42 and 0.079, and with the scales of one of the 210
     // matrices a tenth too great 0.54 and 0.108; and no answer was another one before its first
     // near tie.
     let name = model.info().device_name.map(|c| c as u8);
-    let (farthest, mean) = match name.starts_with(b"amx") {
-        true => (0.5, 0.095),
+    let (farthest, mean) = match name.windows(3).any(|part| part == b"AMX") {
+        true => (0.3, 0.05),
         false => (0.2, 0.03),
     };
     assert_gaps(&model, &cases, farthest, mean);
