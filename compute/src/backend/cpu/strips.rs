@@ -177,12 +177,49 @@ impl<'a, W: Weights> Strips<'a, W> {
         };
         &self.bits[strip * self.len..][..self.len]
     }
+}
 
-    /// Block `block` of [`super::rows::K_BLOCK`] columns of a strip; shorter at the end of the
-    /// strip, empty beyond it.
+/// The lines that lie ahead of a piece of WIDE strips. Kernels that multiply the piece with many
+/// rows prefetch them a few at a time: between them, and not while they unpack the piece. A core
+/// has no more than about sixteen lines on their way at once, so that many prefetches in a row wait
+/// for memory, and then the products that follow leave memory idle. 32 rows of int8 took 1.2 times
+/// as long, as long as reading and multiplying together
+/// (benches/record/2026-11-29-many-rows-without-tiles.txt).
+pub(super) struct Coming<'a, T, const WIDE: usize> {
+    piece: [&'a [T]; WIDE],
+    ahead: Lookahead,
+    /// Where in the piece the next line begins.
+    at: usize,
+    /// How many lines of each strip are prefetched at a time.
+    each: usize,
+}
+
+impl<'a, T, const WIDE: usize> Coming<'a, T, WIDE> {
+    /// Numbers of a line.
+    const LINE: usize = 64 / size_of::<T>();
+
+    /// All of it in `times` times.
     #[inline(always)]
-    pub fn block(strip: &'a [W::Bits], block: usize) -> &'a [W::Bits] {
-        &strip[strip.len().min(block * W::BLOCK)..strip.len().min((block + 1) * W::BLOCK)]
+    pub fn new(piece: [&'a [T]; WIDE], ahead: Lookahead, times: usize) -> Self {
+        Self {
+            piece,
+            ahead,
+            at: 0,
+            each: piece[0].len().div_ceil(Self::LINE).div_ceil(times),
+        }
+    }
+
+    /// Prefetches the next lines, if there are any left.
+    #[inline(always)]
+    pub fn prefetch<S: Simd>(&mut self, s: S) {
+        for _ in 0..self.each {
+            for strip in self.piece {
+                if let Some(line) = strip.get(self.at) {
+                    s.prefetch_far(line, self.ahead);
+                }
+            }
+            self.at += Self::LINE;
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use super::super::element::Weights;
 use super::super::simd::{LANES, Lookahead, Simd};
 use super::super::words::{MAX_SIDE, Words};
 
-/// Groups of k that are decoded together: 8 KiB of two strips, as pairs.
-pub const K_GROUPS: usize = 4;
+/// Most groups of k that are decoded together: 8 KiB of two strips as bytes, 16 as pairs.
+pub const K_GROUPS: usize = 8;
 /// Most strips side by side of many rows.
 pub const MAX_WIDE: usize = 2;
 /// Numbers of scratch that decoded strips take: codes have half the size; scales, and minima.

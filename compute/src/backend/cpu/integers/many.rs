@@ -10,13 +10,17 @@
 
 use super::super::blocks::Blocks;
 use super::super::detect::Tier;
-use super::super::simd::{Kernel, LANES, Lookahead, Simd};
-use super::super::strips::TASK_STRIPS;
+use super::super::simd::{Kernel, LANES, Simd};
+use super::super::strips::{Coming, TASK_STRIPS};
 use super::super::words::{MAX_SIDE, Task};
 use super::integer::{DECODED, Decoded, Groups, Integers, K_GROUPS};
 
 /// Rows that pass over a block of k before the next block: their activations and sums stay in L2.
 const BAND: usize = 576;
+/// Up to so many panels of rows take half of [`K_GROUPS`] at a time. More panels are faster with
+/// all, because they load and store their sums less often (512 rows: 5 %). Fewer are slower with
+/// all, because each has more lines to prefetch at once (32 rows: 3 %).
+const FEW_PANELS: usize = 8;
 
 /// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
 pub fn scratch_len(max_rows: usize) -> usize {
@@ -89,19 +93,29 @@ impl<A: Integers> Many<'_, A> {
             sums.as_flattened_mut()
                 .as_flattened_mut()
                 .fill([0.0; LANES]);
-            for group in (0..groups).step_by(K_GROUPS) {
-                let n = K_GROUPS.min(groups - group);
-                let bytes = K_GROUPS * size_of::<u16>() * block / A::Q::GROUPS;
-                let ahead = weights.ahead(bytes, group + K_GROUPS >= groups, false);
+            let each = match count > FEW_PANELS {
+                true => K_GROUPS,
+                false => K_GROUPS / 2,
+            };
+            for group in (0..groups).step_by(each) {
+                let n = each.min(groups - group);
+                let words = block / A::Q::GROUPS;
+                // The first groups of a block need its end, too, where scales are. So what comes
+                // next is at least a block away.
+                let far = each.max(A::Q::GROUPS);
+                let ahead = weights.ahead(far * words * 2, group + far >= groups, false);
                 for (strips, sums) in strips.iter().zip(sums.chunks_exact_mut(count)) {
                     let groups = group..group + n;
                     match planed {
                         true if A::Q::HAS_PLANED => {
-                            decode::<A::Planed, S, WIDE>(s, strips, groups, ahead, &mut decoded);
+                            decode::<A::Planed, S, WIDE>(s, strips, groups, &mut decoded);
                         }
-                        _ => decode::<A, S, WIDE>(s, strips, groups, ahead, &mut decoded),
+                        _ => decode::<A, S, WIDE>(s, strips, groups, &mut decoded),
                     }
+                    let piece = strips.map(|strip| &strip[group * words..(group + n) * words]);
+                    let mut coming = Coming::new(piece, ahead, count);
                     for (panel, sums) in (first..).zip(sums) {
+                        coming.prefetch(s);
                         let x = Groups {
                             x,
                             panel,
@@ -126,13 +140,12 @@ impl<A: Integers> Many<'_, A> {
     }
 }
 
-/// Decodes `groups` of some strips. What lies `ahead` of them is prefetched.
+/// Decodes `groups` of some strips.
 #[inline(always)]
 fn decode<A: Integers, S: Simd, const WIDE: usize>(
     s: S,
     strips: &[&[u16]; WIDE],
     groups: std::ops::Range<usize>,
-    ahead: Lookahead,
     to: &mut Decoded<'_, WIDE>,
 ) {
     let codes = A::codes(s);
@@ -146,7 +159,6 @@ fn decode<A: Integers, S: Simd, const WIDE: usize>(
             let block = &A::Q::blocks(strips[b])[block];
             for j in 0..A::Q::LINES {
                 let line = A::Q::line(block, g * A::Q::LINES + j);
-                A::Q::prefetch_line(s, line, ahead);
                 let decoded = A::decode(s, codes, line);
                 for (line, to) in decoded.into_iter().zip(&mut lines[j * each..][..each]) {
                     s.store_i16(line, &mut to[b]);
@@ -155,7 +167,6 @@ fn decode<A: Integers, S: Simd, const WIDE: usize>(
             let common = A::Q::common(s, block);
             for (span, scales) in scales.iter_mut().enumerate() {
                 let span = g * A::Q::SPANS + span;
-                A::Q::prefetch_scale(s, block, span, ahead);
                 let [scale, minimum] = A::Q::factors(s, A::Q::scale(s, block, common, span));
                 s.store(scale, &mut scales[b]);
                 if A::Q::MINIMA {

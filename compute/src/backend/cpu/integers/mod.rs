@@ -38,7 +38,7 @@ use bytes::InBytes;
 use pairs::InPairs;
 
 /// Most rows that count as few, in any format.
-const MAX_FEW: usize = 28;
+const MAX_FEW: usize = 3 * MAX_SIDE;
 
 /// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
 pub(super) fn scratch_len(max_rows: usize) -> usize {
@@ -46,13 +46,12 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
 }
 
 /// Most rows that count as few, as int8 or as int16. To unpack weights for every eight rows costs
-/// less than to write what was unpacked and to read it again; by how much depends on the format.
-/// From 32 rows on, full panels of eight are no slower when they are decoded once.
+/// less than to write what was unpacked and to read it again; how much less depends on the format.
+/// (Measured on an Emerald Rapids: benches/record/2026-11-29-many-rows-without-tiles.txt.)
 fn few(quant: Quant, bytes: bool) -> usize {
     match quant {
-        Quant::Int8 | Quant::K8 if bytes => MAX_FEW,
-        Quant::Int8 | Quant::K8 => 3 * MAX_SIDE,
-        _ if bytes => 2 * MAX_SIDE,
+        Quant::Int8 | Quant::K8 if bytes => 2 * MAX_SIDE,
+        Quant::Int8 | Quant::K8 => MAX_FEW,
         _ => MAX_SIDE + MAX_SIDE / 2,
     }
 }
