@@ -1,33 +1,40 @@
 // Prefill on compute capability 9.0: products with quantised weights by TMA and wgmma.
 // gemm_hopper.h does the same for floats. Part of gpu.h.
 //
-// The idea is Machete's (vLLM). The product is transposed, so that the weights are operand A, which
-// wgmma can take from registers. The weights are decoded in registers; none passes through shared
-// memory. A warp has eight pairs of weight rows. A lane loads the same pieces of them as in few.h,
-// up to two lines ahead. Each of two warpgroups has 32 pairs. Both multiply the same ROWS
-// activation rows, which a third warpgroup copies.
+// The idea is from Machete (vLLM). The product is transposed, so that the weights are operand A,
+// which wgmma can take from registers. A warp therefore loads and decodes weights in registers, and
+// no weight passes through shared memory. A warp has eight pairs of weight rows. A lane loads the
+// same pieces of a line as in few.h, up to two lines ahead. Each of two warpgroups has 32 pairs of
+// weight rows. Both warpgroups multiply their weights by the same ROWS activation rows, which a
+// third warpgroup copies.
 //
-// Decoding the 64 x 16 weights of one product takes about 14 instructions of each thread. With 256
-// activation rows, it happens while the tensor cores are busy with the previous product, for 128
-// cycles, and with that of the other warpgroup, for as many more. A product with 128 rows is over
-// too soon for that, so there the weights of four products are decoded at a time, while the four
-// before are multiplied (benches/gpu_loop.py: a warpgroup alone then has the tensor cores busy for
-// 92 % of the time with int8; with one product at a time, for 52 %).
+// Decoding the 64 x 16 weights of one product takes about 14 instructions of each thread. This time
+// can be hidden while the tensor cores multiply:
+//
+//   256 activation rows  The tensor cores need 128 cycles for the previous product of this
+//                        warpgroup, and 128 more for a product of the other warpgroup. One product
+//                        is decoded during that time.
+//   128 activation rows  One product ends too soon for that. Therefore the weights of four products
+//                        are decoded while the previous four products are multiplied. Measured with
+//                        benches/gpu_loop.py for int8: one warpgroup alone then keeps the tensor
+//                        cores busy for 92 % of the time. With one product at a time, it does so
+//                        for 52 %.
 //
 // Two blocks that are neighbours in blockIdx.x may have the same activations and neighbouring runs
-// of weights (`across`). If they are a cluster, each copies half of the activations into the shared
-// memory of both. So a stage is free when the warps of both blocks have read it.
+// of weights (`across`). If these two blocks are a cluster, each copies half of the activations
+// into the shared memory of both. So a stage is free only when the warps of both blocks have read
+// it.
 //
-// A lane has four adjacent columns of each sixteen, but in a fragment of wgmma it has two adjacent
+// A lane loads four adjacent columns of each sixteen, but a fragment of wgmma has two adjacent
 // columns and two others. Therefore the activations lie in permuted order (quant.h). Each output is
-// one sum, which takes the columns in permuted order; its weights are code times scale, rounded to
+// one sum over the columns in permuted order. The weights in it are code times scale, rounded to
 // f16. gemm.h adds in another order. Therefore a device uses these kernels either for all rows of a
-// prompt or for none, and the weights alone decide which.
+// prompt or for none, and the weights alone decide this.
 template <class Q, uint32_t ROWS> struct HopperCodes {
     static constexpr uint32_t K = 64, STAGES = 4, STAGE_BYTES = ROWS * K * 2;
     static constexpr uint32_t SLABS = Q::STEPS * 2; // slabs of sixteen columns in a line
-    // Slabs that are decoded before the first of them is multiplied. With 256 rows, there are no
-    // registers for more than one.
+    // The number of slabs that are decoded before the first of them is multiplied. With 256 rows,
+    // registers suffice for one slab only.
     static constexpr uint32_t AT_ONCE = ROWS == 256 ? 1 : 4;
     // Lines that are loaded together: with 128 rows, 256 columns of each weight row.
     static constexpr uint32_t GROUP = ROWS == 256 ? 1 : Q::LINES;
@@ -43,11 +50,12 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         return across ? blockIdx.y * 2 + blockIdx.x % 2 : blockIdx.y;
     }
 
-    // Multiplies ROWS rows of x, from row x_row + ROWS * blockIdx.x on (blockIdx.x / 2 with
-    // `across`), by the block's pairs of rows of w: 32 pairs for each of `groups` warpgroups
-    // (`groups` as in gemm_hopper.h). `pairs` is as in few.h, of which rows(n, j) alone is called;
-    // `out` is as in gemm_hopper.h, where a has the sums of one pair and b those of the next, and
-    // column(c) is called for twice the pair's number.
+    // Multiplies ROWS rows of x by the block's pairs of rows of w. The rows of x begin at x_row +
+    // ROWS * blockIdx.x (at x_row + ROWS * (blockIdx.x / 2) with `across`). The block has 32 pairs
+    // of weight rows for each of `groups` warpgroups (`groups` is as in gemm_hopper.h). `pairs` is
+    // as in few.h, but only its rows(n, j) is called. `out` is as in gemm_hopper.h, with two
+    // differences: a has both sums of one pair of weight rows and b has both sums of the next pair,
+    // and column(c) is called with twice the pair's number.
     template <class Pairs, class Out> DEVICE_MEMBER static void run(unsigned char *shared,
         const TensorMap &x, uint32_t x_row, const void *w, uint32_t w_stride, uint32_t groups,
         uint32_t across, uint32_t k, const Pairs &pairs, const Out &out) {
@@ -94,9 +102,10 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         pairs.rows(rows, j);
         const unsigned char *const from[2] = {
             row_of<Q>(w, w_stride, rows[0]), row_of<Q>(w, w_stride, rows[1])};
-        // Lines come in groups, which two places have in turn. (Copying one to the other instead
-        // would wait for its load.) A warp that waits for one of its loads waits for all, so the
-        // next group is asked for when the first weights of this one are there.
+        // Lines are loaded in groups, alternately to the two places of `ahead`. (Copying one place
+        // to the other instead would wait for the load.) A warp that waits for one of its loads
+        // waits for all of them. So the next group is asked for only when the first weights of this
+        // group have arrived.
         QuantisedLine<Q> ahead[2][GROUP];
         const auto load = [&](QuantisedLine<Q>(&to)[GROUP], uint32_t group) {
             UNROLL
@@ -142,8 +151,8 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
 #ifdef PLANT_CODES_FREED_EARLY
                         if (i % 4 == 0) stage_read_by_cluster(empty + step % STAGES, true);
 #else
-                        // Also of a block by itself: a branch would make ptxas wait for each
-                        // product.
+                        // A block outside of a cluster calls this function too: a branch would make
+                        // ptxas wait for each product.
                         if (i % 4 == 0)
                             stage_read_by_cluster(empty + (step - 1) % STAGES, step > 0);
 #endif
@@ -154,9 +163,9 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
         wgmma_finish(sums);
         if (paired) stage_read_by_cluster(empty + (lines * (SLABS / 4) - 1) % STAGES, true);
         // When no warp reads the last stages any more, all sums go to shared memory, where a warp
-        // finds all columns of some rows (gemm_hopper.h says why). A row has the sums of 64 pairs,
-        // with `groups` 1 of 32; a lane has two neighbouring pairs. Groups of four pairs are
-        // swizzled: four rows that store at the same time use all banks.
+        // finds all columns of some rows (gemm_hopper.h says why). A row has the sums of 64 pairs
+        // (of 32 pairs if `groups` is 1), and a lane takes two neighbouring pairs. Groups of four
+        // pairs are swizzled, so that four rows that store at the same time use all banks.
 #ifndef PLANT_NO_BARRIER_CODES
         named_sync(1, (int)groups * 128);
 #endif
@@ -173,8 +182,8 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
 #endif
         const uint32_t lane = t % 32, pair = lane * 2 % (groups * 32);
         const auto column = out.column(pair * 2);
-        // The warps have eight rows at a time (with 32 pairs in a row, four warps have them). Every
-        // eighth row is swizzled alike.
+        // The warps of the block take eight rows at a time. (Where a row has 32 pairs, there are
+        // four warps, and each takes two rows.) Rows r and r + 8 are swizzled alike.
         constexpr uint32_t TOGETHER = 4;
         const uint32_t row = t / (groups * 16);
         const unsigned char *own = place_of(row, pair);
@@ -231,7 +240,8 @@ template <class Q, uint32_t ROWS> struct HopperCodes {
             }
         }
 #ifndef PLANT_NO_WAIT_CLUSTER
-        // A block lives until its partner has read all that it has copied, and has said so.
+        // A block must live until its partner has read all copies that this block made, and has
+        // said so.
         for (uint32_t step = steps; PAIRED && step < steps + STAGES; step++)
             barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
 #endif

@@ -1,34 +1,40 @@
 // Prefill on compute capability 9.0: the products of gemm.h, for f16 and bf16 weights. Part of
 // gpu.h.
 //
-// The design follows pranjalssh/fast.cu. One thread of the third warpgroup keeps four stages of
-// copies going; each of the other two warpgroups multiplies 64 rows by 256 columns. There is also a
-// half tile, which has 128 columns; two of its blocks fit on a multiprocessor. It is used where the
-// large tile would leave multiprocessors idle. Its traffic from L2 is a third larger. For few rows
-// there are two tiles for one warpgroup: a half tile and a quarter tile of 64 columns (which ffn_up
-// has not, since its runs, below, would be half of a box).
+// The design follows pranjalssh/fast.cu: one thread, in a warp or warpgroup of its own, keeps
+// copies of the next stages in flight, and the other warpgroups multiply 64 activation rows each.
+// There are these tiles (activation rows x weight rows):
 //
-// Of the tiles for one warpgroup, a block has a multiprocessor for itself, and 8 or 12 stages. Such
-// a product waits for its weights: with 3 and 6 stages, a prompt of 128 tokens in bf16 took 1.16
-// times as long on an H100. (With these, to prefetch weights into L2, 4 to 16 stages ahead, made it
-// 1.13 to 1.3 times as slow. Generated rows became slower, too, when blocks prefetched 0.1 to 0.4
-// MB of weights each before the launch before had ended.)
+//   large    128 x 256, two warpgroups, four stages.
+//   half     128 x 128, two warpgroups, three stages. Two blocks fit on a multiprocessor. The host
+//            takes this tile where the large one would leave multiprocessors idle. It reads a third
+//            more from L2 than the large tile.
+//   single   64 x 128: the half tile for one warpgroup (`groups` is 1), eight stages; for few rows.
+//   quarter  64 x 64, one warpgroup, twelve stages; for few rows. ffn_up has no quarter tile,
+//            because each of its two runs of weight rows (see below) would be half of a box.
+//
+// A block of a single or quarter tile has a multiprocessor for itself. It has so many stages
+// because its product waits for weights: with 3 (single) and 6 (quarter) stages, a prompt of 128
+// tokens in bf16 took 1.16 times as long on an H100. Prefetching weights into L2 did not help. With
+// 3 and 6 stages, such a prompt took 1.13 to 1.3 times as long when blocks prefetched 4 to 16
+// stages ahead. Generated rows became slower, too, when each block prefetched 0.1 to 0.4 MB of
+// weights before the previous launch had ended.
 //
 // Two blocks that are neighbours in blockIdx.x have the same weights. If they are a cluster, each
-// copies one run of them into the shared memory of both, which takes a third of the large tile's
-// traffic from L2 (a quarter of the others', of the half tile for one warpgroup a third). So a
-// stage is free when the warps of both blocks have read it. Both runs of a quarter tile are one
-// box, which the two blocks copy in turn.
+// of the two copies one run of the weight rows into the shared memory of both. This removes a third
+// of the traffic from L2 for large and single tiles, and a quarter for half and quarter tiles. It
+// also means that a stage is free only when the warps of both blocks have read it. In a quarter
+// tile, both runs together are one box, which the two blocks copy in turn.
 //
 // Each output is one sum over k in ascending order, as in gemm.h. Whether wgmma rounds like
-// mma.sync is undocumented. Therefore the type of the weights alone decides which of the two a
-// device uses, never the number of rows. Whether all widths of wgmma round alike is undocumented
-// too, but the number of rows does decide between the tiles. We assume that they round alike;
-// `tests/gpu/parity.py tiles` checks it on hardware.
+// mma.sync is undocumented. Therefore the type of the weights alone decides which of the two
+// instructions a device uses, and the number of rows never does. Whether all widths of wgmma round
+// alike is undocumented too, but there the number of rows does decide, because it selects the tile.
+// We assume that all widths round alike; `tests/gpu/parity.py tiles` checks it on hardware.
 //
 // A block takes two runs of HALF weight rows. Each run may begin at any row; in ffn_up, one run is
-// of gate and the other of up. At the end of a run, a box may contain rows that do not belong to
-// it, or no rows at all. Their outputs are computed and dropped.
+// rows of gate and the other is rows of up. A run may end inside a box. The rows of the box behind
+// that end belong to something else or do not exist. Their outputs are computed and dropped.
 template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
     static constexpr uint32_t M = GROUPS * 64, N = COLUMNS, K = 64, HALF = N / 2,
                               STAGES = N == 256  ? 4
@@ -42,13 +48,14 @@ template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
     // For the large tile, the warpgroup that copies gives most of its registers to the other two.
     // The half tile does not need this, so one warp copies there instead of a warpgroup.
     static constexpr uint32_t COPIER_REGISTERS = 40, REGISTERS = 232;
-    // Bytes from one row of sums to the next. The 32 more than the sums have let eight rows that
-    // store pairs at the same time use all banks, and hold what the epilogue knows of the row.
+    // Bytes from one row of sums to the next: the sums and 32 bytes more. Because of these 32
+    // bytes, eight rows that store pairs at the same time use all banks. They also hold what the
+    // epilogue knows about the row (its Row).
     static constexpr uint32_t PITCH = N * 4 + 32;
-    // Rows whose inputs are loaded (find) before the first result is stored (put); pairs of columns
-    // of a row that a thread has, of each run.
+    // TOGETHER: rows whose inputs are loaded (find) before the first result is stored (put). EACH:
+    // pairs of columns that a thread has in a row of each run.
     static constexpr uint32_t TOGETHER = 4, EACH = HALF < 64 ? 1 : HALF / 64;
-    // Lanes that have a row, and rows that a warp has at a time.
+    // LANES: lanes that share a row. SIDE: rows that a warp handles side by side.
     static constexpr uint32_t LANES = HALF < 64 ? HALF / 2 : 32, SIDE = 32 / LANES;
     static_assert(M * PITCH <= STAGES * STAGE_BYTES, "sums take the place of stages");
     static_assert((COPIER_REGISTERS + 2 * REGISTERS) * 128 <= 65536, "of a multiprocessor");
@@ -59,22 +66,25 @@ template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
                                     : GPU_HOPPER_HALF_SHARED),
         "params.h");
 
-    // Multiplies m rows of x, from row `x_row` on, of which a block has M. The epilogue `out` of
-    // gemm.h is an object with four methods:
-    //   column(c)     what columns c and c + 1 of either run are to every row
-    //   row(i)        what row i of the launch is to every column; it may not exist
-    //   find(row, column)             loads what both need together
-    //   put(row, column, found, a, b) stores the results of a pair of sums of each run
-    // and a fifth, which one warp calls while the others multiply, with the block's rows and
-    // columns:
+    // Multiplies m rows of x, from row `x_row` on; a block multiplies M of them. The epilogue, which
+    // is a function in gemm.h, is an object `out` here. It has four methods:
+    //   column(c)     computes what columns c and c + 1 of either run need for every row
+    //   row(i)        computes what row i of the launch, which may not exist, needs for every
+    //                 column
+    //   find(row, column)             loads what depends on both row and column
+    //   put(row, column, found, a, b) stores the results of two pairs of sums: a is of the first
+    //                                 run, b is of the second
+    // One warp calls a fifth method, with the block's rows and columns, while the other warps
+    // multiply:
     //   expect(first, rows, columns)  asks for what find will load
     // Loads are separate from stores for the reason that few.h gives.
     template <class Out> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,
         uint32_t x_row, const TensorMap &w, uint32_t m, uint32_t k, uint32_t first, uint32_t second,
         const Out &out) {
         const uint32_t t = threadIdx.x, m0 = blockIdx.x * M, steps = (k + K - 1) / K;
-        // A warpgroup without rows does not take part. A block without any, which makes the number
-        // of blocks even, multiplies as one with few: its partner needs its copies.
+        // A warpgroup without rows does not take part. A block without rows exists only to make the
+        // number of blocks even. Its first warpgroup multiplies as if it had rows, because the
+        // partner block needs this block's copies.
         const auto workers_of = [=](uint32_t from) { return from + 64 < m ? GROUPS : 1; };
         const uint32_t workers = workers_of(m0);
         const bool paired = cluster_blocks() > 1;
@@ -129,8 +139,8 @@ template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
                 wgmma(sums, operand(stage + worker * ROWS_BYTES + i * 32),
                     operand(stage + X_BYTES + i * 32), T());
             wgmma_commit();
-            // This step's products stay in flight. Those of the step before have read their stage,
-            // so it is free.
+            // This step's products stay in flight. The products of the previous step have finished
+            // reading their stage, so that stage is free.
             wgmma_wait<1>();
 #ifdef PLANT_FREED_EARLY
             stage_read(empty + step % STAGES);
@@ -144,10 +154,10 @@ template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
         wgmma_finish(sums);
         if (paired) stage_read_by_cluster(empty + (steps - 1) % STAGES, true);
         // When no warp reads the last stages any more, each warp stores its sixteen rows of sums in
-        // shared memory, where a lane finds a few columns of all of these rows. So what belongs to
-        // columns is computed once, what belongs to a row is the same for the whole warp, and the
-        // lanes' loads and stores are neighbours. With sums in registers, the epilogue would be N
-        // copies of its code.
+        // shared memory. Each lane then takes a few columns of all sixteen rows. So what depends on
+        // the column is computed once, what depends on the row is the same for the whole warp, and
+        // the lanes load and store neighbouring addresses. With the sums left in registers, the
+        // epilogue would be N copies of its code.
 #ifndef PLANT_NO_BARRIER_ENDS
         named_sync(1, (int)workers * 128);
 #endif
@@ -228,8 +238,8 @@ template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
             for (uint32_t row = 0; row < M; row += GPU_BOX_ROWS)
                 copy_box(stage + row * K * 2, x, step * K, x_row + row, full + step % STAGES);
         };
-        // In the first round all stages are empty. Their weights are copied while the launch before
-        // this one, which makes the activations, still runs.
+        // In the first round all stages are empty. Their weights are copied while the previous
+        // launch, which computes the activations, still runs.
         const uint32_t round = smaller(steps, STAGES);
 #ifdef PLANT_COPIED_EARLY
         for (uint32_t step = 0; step < round; step++) copy_w(step), copy_x(step);
@@ -248,16 +258,17 @@ template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
             copy_w(step), copy_x(step);
         }
 #ifndef PLANT_NO_WAIT_CLUSTER
-        // A block lives until its partner has read all that it has copied, and has said so.
+        // A block must live until its partner has read all copies that this block made, and has
+        // said so.
         for (uint32_t step = steps; PAIRED && step < steps + STAGES; step++)
             barrier_wait(empty + step % STAGES, (step / STAGES & 1) ^ 1);
 #endif
     }
 };
 
-// A product by tiles of `COLUMNS` columns, of which a block of `groups` warpgroups has one.
-// `groups` is 2; with the half tile it may be 1, where 2 would give too few blocks, and with the
-// quarter tile it is.
+// A product by tiles of `COLUMNS` columns. A block of `groups` warpgroups has one tile. `groups` is
+// 2, with two exceptions: with the half tile it may be 1, where 2 would give too few blocks, and
+// with the quarter tile it is always 1.
 template <class T, uint32_t COLUMNS> struct HopperGemm {
     static constexpr uint32_t N = COLUMNS, HALF = N / 2;
 
