@@ -1,23 +1,25 @@
 // Decode: multiplies weights by up to GPU_BATCH_ROWS activation rows, which are already rounded, on
 // tensor cores. Part of gpu.h.
 //
-// Every block reads all activation rows, and that is much: for each column of K, 32 activation rows
-// are 64 bytes, while 128 weight rows of 4-bit codes are 72 bytes with their scales. Therefore a
-// block has many weight rows, and a small matrix gets enough blocks by split-K. Each warp
-// multiplies sixteen of the block's weight rows over the whole of the block's K. Weights go from
-// memory to registers as in few.h, or through a ring. Activations come through shared memory, where
-// all eight warps read them.
+// Every block reads all activation rows, and that is much memory traffic: for each column of K, 32
+// activation rows are 64 bytes, while 128 weight rows of 4-bit codes are 72 bytes with their
+// scales. Therefore a block has many weight rows, and a small matrix gets enough blocks by split-K.
+// Each warp multiplies sixteen of the block's weight rows over the whole of the block's K. Weights
+// go from memory to registers as in few.h, or through a ring. Activations come through shared
+// memory, where all eight warps read them.
 //
 // Batch invariance: this code adds in the same order as few.h. There, each of eight warps sums
-// every eighth line (a class of lines). Here one warp computes these eight sums one after another
-// and joins them in the same order. So neither NT nor the number of blocks that share a K changes
-// the bits. With many rows, registers do not suffice for two such sums, so finished sums wait in
-// shared memory until they are joined.
+// every eighth line (a class of lines). Here one warp computes the sums of the eight classes one
+// after another and joins them in the same order. So neither NT nor the number of blocks that share
+// a K changes the bits. With many rows, registers do not suffice for the sums of two classes, so
+// finished sums wait in shared memory until they are joined.
 //
-// A kernel has more than 64 KB of machine code, because it has the loop over K and what comes
-// behind it for three numbers of rows. A launch runs through the code of one.
+// A kernel has more than 64 KB of machine code, because it contains the loop over K and the code
+// behind it three times: for R = 16, 32 and 64 activation rows (params.h). A launch runs one of the
+// three.
 
-// The number of blocks that share a K, and the memory in which they exchange sums (params.h).
+// n: the number of blocks that share a K. scratch: the memory in which they exchange sums
+// (params.h).
 struct Split {
     void *scratch;
     uint32_t n;
@@ -28,9 +30,9 @@ template <class W, int NT> struct Batch {
     using L = Line<W>;
     using T = typename L::T;
     static constexpr uint32_t ROWS = 8 * NT, NONE = ~0u;
-    // A stage holds the activations of one line of weights; for 4-bit codes, of half a line.
-    // RING: whether weights come through shared memory, too (few.h says why); with 64 rows there is
-    // no room. A slot of the ring has a line of weights, which is asked for together with the
+    // A stage holds the activations of one line of weights; for 4-bit codes, of half a line. RING:
+    // whether weights come through shared memory, too (few.h says why); with 64 rows there is no
+    // room. A slot of the ring holds a line of weights. The line is asked for together with the
     // activations of its first part.
     static constexpr bool RING = L::RING && NT < 8;
     static constexpr uint32_t STEPS = L::STEPS < 4 ? L::STEPS : 4, PARTS = L::STEPS / STEPS,
@@ -39,12 +41,14 @@ template <class W, int NT> struct Batch {
                                                                  : 4,
                               SLOTS = RING ? (STAGES + PARTS - 2) / PARTS + 1 : 0,
                               RING_BYTES = SLOTS * L::SLOT;
-    // Lines in flight. With 32 sums a thread (NT = 8), two lines of codes would spill registers; of
-    // k8, whose sums are scaled twice as often, with 16 sums too.
+    // DEPTH: lines in flight. Two lines of codes would spill registers where a thread has 32 sums
+    // (NT = 8). With k8, whose sums are scaled twice as often, they would spill with 16 sums (NT =
+    // 4) too.
     static constexpr uint32_t DEPTH = QUANTISED<W> && (NT == 8 || (NT == 4 && L::SIXTEENS)) ? 1 : 2;
-    // Whether each step of a line asks whether it lies within K. Rows of 16-bit numbers may end
-    // with a part of a line. Quantised rows end with whole lines, all of whose steps can be
-    // multiplied: theirs ask only where registers are short.
+    // BREAKS: whether each step of a line asks whether it lies within K. Rows of 16-bit numbers
+    // need this, because they may end with a part of a line. Quantised rows end with whole lines,
+    // and all steps of a whole line can be multiplied. Quantised formats ask only where registers
+    // are short.
     static constexpr bool BREAKS = !L::SCALED || L::SIXTEENS || NT >= 4;
     static constexpr uint32_t PITCH = STEPS * 64, STAGE_BYTES = ROWS * PITCH,
                               LEVEL_BYTES = NT * 4096;
@@ -105,8 +109,9 @@ template <class W, int NT> struct Batch {
         pairs.rows(rows, j);
         const unsigned char *const from[2] = {
             row_of<W>(w, w_stride, rows[0]), row_of<W>(w, w_stride, rows[1])};
-        // Without a ring: of two lines, one is asked for behind the first step of the other. In
-        // front of that, the wait for the other would be a wait for both.
+        // Without a ring, two lines are in flight. After the first step of one line is multiplied,
+        // the other line is asked for. Asking for it earlier would turn the wait for the one line
+        // into a wait for both.
         L ahead[DEPTH];
         uint32_t to_load = start;
         auto load = [&](L &to) {
@@ -179,7 +184,7 @@ template <class W, int NT> struct Batch {
                 UNROLL
                 for (uint32_t s = 0; s < STEPS; s++) {
                     const uint32_t step = part * STEPS + s;
-                    // Quantised rows end with whole lines, and what lies beyond K has the scale
+                    // Quantised rows end with whole lines, and columns beyond K have the scale
                     // zero. But where registers are short, the steps of a line must not mingle.
                     if (BREAKS && line * L::STEPS + step >= steps) break;
                     uint32_t a[2][4];
@@ -194,8 +199,9 @@ template <class W, int NT> struct Batch {
             }
         };
         // Runs after the last line of a class. The sums of two classes are joined to a quarter, and
-        // the quarters are added up. Of these two levels of waiting sums, four blocks that share a
-        // K need only the first, and eight blocks need none.
+        // the four quarters are added up. So a block that has all of K keeps two levels of waiting
+        // sums. If four blocks share a K, a block keeps only the first level; if eight blocks share
+        // it, a block keeps none.
         unsigned char *const even = ring + RING_BYTES, *const total = even + LEVEL_BYTES;
         auto finish = [&](uint32_t sum_of) {
             if (split.n < 8 && sum_of % 2 == 0) save(even, sums);
@@ -221,7 +227,8 @@ template <class W, int NT> struct Batch {
                 line = next(line);
             }
         }
-        for (uint32_t of = larger(begin, lines); of < end; of++) finish(of); // those without lines
+        // Classes without lines end too.
+        for (uint32_t of = larger(begin, lines); of < end; of++) finish(of);
         cp_wait<0>();
 
         if (split.n > 1) {

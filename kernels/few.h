@@ -22,22 +22,23 @@
 // (attention, ffn_up). One row alone is a product with n = 8 as well: a separate dot product would
 // round differently. The seven idle columns cost nothing where memory is the limit.
 
-// Lines of floats and of 8-bit codes in a ring (below). A fourth made a step of one row 0.6 (int8)
-// to 0.8 % (bf16) shorter on an H100. Machine code for other architectures has three, because four
-// do not fit where a multiprocessor has 100 KB; and so has the emulator.
+// The number of lines in a ring (see `few`) for floats and 8-bit codes. A fourth line made a step
+// of one row 0.6 (int8) to 0.8 % (bf16) shorter on an H100. Machine code for other architectures
+// has three lines, because four do not fit where a multiprocessor has 100 KB of shared memory. The
+// emulator has three lines too.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 constexpr uint32_t FEW_SLOTS = GPU_FEW_SLOTS_90;
 #else
 constexpr uint32_t FEW_SLOTS = GPU_FEW_SLOTS;
 #endif
 
-// What a thread of a block of 256 has of a row of `width` numbers: of SPAN columns from `first` on,
-// four neighbouring ones of each 1024. Columns beyond the width are zero, whatever the padding
-// holds.
+// One thread's part of a row of `width` numbers, in a block of 256 threads. It covers SPAN columns
+// from `first` on; of each 1024 columns the thread has four neighbouring ones. Columns beyond the
+// width are zero, whatever the padding holds.
 //
-// No load depends on a condition, so all of them are in flight together. In a loop that asked
-// before each whether there is one, each waited for the one before it, and norms took 9 us on an
-// H100. N: the number of loads, 4 where there are registers for their numbers.
+// No load depends on a condition, so all loads are in flight together. An earlier loop asked before
+// each load whether the column exists. There each load waited for the previous one, and norms took
+// 9 us on an H100. N is the number of loads: 4 where registers suffice for the loaded numbers.
 template <uint32_t N> struct RowPart {
     static constexpr uint32_t LOADS = N, SPAN = N * 1024;
     float v[LOADS][4];
@@ -69,7 +70,8 @@ template <uint32_t N> struct RowPart {
         for (uint32_t e = 0; e < 4; e++) square = fmaf(v[i][e], v[i][e], square);
     }
 };
-// This warp's share of the sum of squares of a row of `width`, of which this thread has `part`.
+// This warp's share of the sum of squares of a row of `width` numbers. `part` is this thread's part
+// of the row's first columns.
 template <uint32_t N> DEVICE float squares_of(RowPart<N> part, const float *x, uint32_t width) {
     float square = 0;
     part.add_squares(square);
@@ -109,11 +111,11 @@ template <class W> struct FloatLine {
             if (s < steps)
                 pieces[i][s] = load_stream(rows[i] + line * 128 + s * 64 + threadIdx.x % 4 * 16);
     }
-    // Whether lines come through shared memory, and the bytes that a line of all weight rows of a
-    // block takes there. A thread copies its own pieces.
+    // RING: whether lines come through shared memory. SLOT: the bytes that a line of all weight
+    // rows of a block takes there. A thread copies only those pieces that it multiplies itself.
     static constexpr bool RING = true;
     static constexpr uint32_t SLOT = GPU_SLOT, SLOTS = FEW_SLOTS;
-    // Begins to copy a line to a slot; steps beyond the end of K are not copied.
+    // Begins to copy a line to a slot. Steps beyond the end of K are not copied.
     DEVICE_MEMBER static void ask(unsigned char *slot, const unsigned char *const (&rows)[2],
         uint32_t line, uint32_t steps, uint32_t) {
         UNROLL
@@ -139,8 +141,8 @@ template <class W> struct FloatLine {
 template <class Q> struct QuantisedLine {
     using T = f16;
     static constexpr uint32_t STEPS = Q::STEPS, START = 4, GAP = 16;
-    // APART: whether the steps of a line must not mingle, because planes or zero points leave few
-    // registers.
+    // APART: whether the compiler must not mingle the steps of a line. Formats with planes or zero
+    // points need this, because they leave few registers.
     static constexpr bool SCALED = true, SIXTEENS = Q::SIXTEENS, MINIMA = Q::MINIMA,
                           APART = Q::PLANE > 0 || sizeof(typename Q::LineScales) > 24;
     Words4 pieces[2][2]; // [row][half of 32 columns]
@@ -161,9 +163,10 @@ template <class Q> struct QuantisedLine {
             Q::load_scales(scales[i], rows[i] + codes, line, blocks);
         }
     }
-    // As in FloatLine. The scales of a weight row are there once, for the four lanes that have it,
-    // two of which copy them. So the warp meets between the wait for a line and `take`, and between
-    // `take` and the next `ask` for the slot.
+    // As in FloatLine. The scales of a weight row are in the slot only once, although four lanes
+    // use them. Of the four lanes of a pair of weight rows, one copies the scales of the first row
+    // and one copies the scales of the second. So the warp must synchronise between the wait for a
+    // line and `take`, and again between `take` and the next `ask` for the slot.
     static constexpr bool RING = Q::SCALE_BYTES > 0;
     static constexpr uint32_t SLOT = GPU_SLOT + 128 * Q::SCALE_BYTES,
                               SLOTS = STEPS == 8 ? (uint32_t)GPU_FEW_SLOTS : FEW_SLOTS;
@@ -214,7 +217,7 @@ template <class Q> struct QuantisedLine {
                 sums[e] = fmaf(Q::scale_of(scales[e / 2], step), part[e], sums[e]);
         }
     }
-    // sums[e] -= the minimum of a step times the sum of the activations, in x[e].
+    // sums[e] -= the minimum of a step times x[e], the sum of the activations.
     DEVICE_MEMBER void subtract(float (&sums)[4], const float (&x)[4], uint32_t step) const {
         UNROLL
         for (uint32_t e = 0; e < 4; e++)
@@ -235,7 +238,8 @@ template <class L> DEVICE void multiply_step(
     float (&sums)[4], const L &weights, const uint32_t (&a)[2][4], uint32_t step, const Words4 &b) {
     using T = typename L::T;
     if constexpr (L::MINIMA) {
-        // Each row of this operand is ones, so each row of the product is the sums of activations.
+        // All numbers of this operand A are 1, so each row of the product holds the sums of the
+        // activations.
         const uint32_t ones[4] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
         float x[4] = {};
         mma(x, ones, b.w[0], b.w[1], T());
@@ -259,10 +263,10 @@ DEVICE Words4 words_of(const float (&v)[4]) {
     return Words4{{as_bits(v[0]), as_bits(v[1]), as_bits(v[2]), as_bits(v[3])}};
 }
 
-// The activation rows of a block as operand B: rounded, in shared memory, in the order in which
-// lanes read them. A step of a row is 64 bytes, sixteen for each t = lane % 4. The steps of a line
-// follow one another. Of odd rows, each two steps are swapped, so that the rows that are read at
-// the same time lie in different banks.
+// The activation rows of a block as operand B. They lie in shared memory, rounded, in the order in
+// which lanes read them. A step of a row is 64 bytes: sixteen bytes for each t = lane % 4. The
+// steps of a line follow one another. In odd rows, each two neighbouring steps are swapped, so that
+// rows that are read at the same time lie in different banks.
 template <class L> struct StagedRows {
     using T = typename L::T;
     unsigned char *staged;
@@ -275,7 +279,7 @@ template <class L> struct StagedRows {
                        half = L::GAP == 4 ? four % 2 : four / 4;
         return staged + ((line * n + r) * L::STEPS + (step ^ (r & 1))) * 64 + t * 16 + half * 8;
     }
-    // The end of the columns that lines have; those from k on are zero.
+    // The end of the columns of all lines. Columns from k up to this end are zero.
     DEVICE_MEMBER uint32_t end() const {
         return (k + L::STEPS * 32 - 1) / (L::STEPS * 32) * (L::STEPS * 32);
     }
@@ -283,7 +287,7 @@ template <class L> struct StagedRows {
     // Rounds rows of float32, with a norm. `x_of(r)` is row r. `shares`: GPU_FEW_NORMS bytes.
     template <class Row>
     DEVICE_MEMBER void round(float *shares, const Row &x_of, const float *norm, float eps) const {
-        // Without a ring, weights on their way take registers.
+        // Without a ring, loads of weights that are in flight take registers.
         using Part = RowPart<L::RING ? 4 : 2>;
         float *const scales = shares + 64;
         Part g, x;
@@ -342,7 +346,8 @@ template <class L> struct StagedRows {
             }
         }
     }
-    // The lane's columns of a step of a line, in row g = lane / 4, or in the last row.
+    // The lane's columns of a step of a line, in row g = lane / 4; in the last row if row g does
+    // not exist.
     DEVICE_MEMBER Words4 get(uint32_t line, uint32_t step) const {
         const uint32_t g = threadIdx.x % 32 / 4, r = g < n ? g : n - 1;
         const unsigned char *const at =
@@ -354,39 +359,42 @@ template <class L> struct StagedRows {
 // The products of few.h, batch.h and codes_hopper.h take an object `pairs`. It says which pairs of
 // weight rows to multiply and what to do with their sums. One thread gets both sums of a pair. Its
 // methods are:
-//   rows(n, j)           sets n to the two rows of w that are pair j of the block; for a pair that
-//                        does not exist, to any rows that do
-//   column(j)            what pair j is to every row
-//   row(i)               what row i of the launch is to every pair; it may not exist
-//   find(row, column)    loads what both need together
+//   rows(n, j)           sets n to the two rows of w that are pair j of the block; if pair j does
+//                        not exist, to any existing rows
+//   column(j)            computes what pair j needs for every row
+//   row(i)               computes what row i of the launch, which may not exist, needs for every
+//                        pair
+//   find(row, column)    loads what depends on both row and pair
 //   put(row, column, found, a, b)  takes the pair's two sums and stores the results
 // A thread calls find for all its pairs before it calls put for the first one. The compiler moves
 // no load ahead of a store, so if the calls alternated, each pair would wait for memory in turn.
 
-// A block of eight warps multiplies tiles of eight pairs of weight rows by the activation rows from
-// row `first_row` of the launch on: tiles blockIdx.x, blockIdx.x + gridDim.x, .. of the matrix,
-// which has `n_pairs` pairs. `pairs_of(first)` returns the pairs of a tile; `first` is its first
-// one. The sums take 4096 bytes of shared memory for each tile of the block, up to GPU_FEW_TILES.
+// A block of eight warps multiplies tiles of eight pairs of weight rows by activation rows. The
+// matrix has `n_pairs` pairs; the block takes its tiles blockIdx.x, blockIdx.x + gridDim.x, and so
+// on. The activation rows begin at row `first_row` of the launch. `pairs_of(first)` returns the
+// pairs of the tile whose first pair is `first`. The sums take 4096 bytes of shared memory for each
+// tile of the block, up to GPU_FEW_TILES.
 //
-// The block reads its tiles as one stream: while a line is multiplied, the next ones are on their
-// way, also those of the next tile. Each warp leaves its sums of up to GPU_FEW_TILES tiles. Then
-// each warp joins those of one tile. `ring`: for formats that have one, L::SLOTS lines; behind it
-// lie the sums.
+// The block reads its tiles as one stream: while a line is multiplied, the next lines are in
+// flight, also when they belong to the next tile. Each warp leaves its sums of up to GPU_FEW_TILES
+// tiles in shared memory. Then each warp joins the eight warps' sums of one tile. `ring` is shared
+// memory for L::SLOTS lines, for formats that have a ring, followed by the sums.
 //
-// Lines on their way are copies to a ring in shared memory, because a warp waits for a copy by its
-// place in the order of copies. A load to registers is waited for by a counter (of which a warp has
-// six), and nvcc gave all loads of this loop the same one: a warp that waited for a line waited for
-// those behind it, too. On an H100 the ring made a step of one row of 8B 1.18 (bf16) to 1.27 times
-// (int8) as fast. The K types have no ring; they ask for two lines at once and wait for both.
+// Lines in flight are copies to a ring in shared memory, because a warp waits for a copy by its
+// place in the order of copies. For a load to registers, it waits by a counter. A warp has six such
+// counters, and nvcc gave all loads of this loop the same one. So a warp that waited for a line
+// also waited for the lines behind it. On an H100, the ring made a step of one row of an 8B model
+// 1.18 (bf16) to 1.27 (int8) times as fast. The K types have no ring; a warp asks for two lines at
+// once and waits for both.
 template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *ring,
     const uint32_t *table, const void *w, uint32_t stride, const StagedRows<Line<W>> &x,
     const Prepare &prepare, uint32_t first_row, uint32_t n_pairs, const PairsOf &pairs_of) {
     using L = Line<W>;
-    // SLOTS: of the ring. AT_ONCE: lines that a warp has in registers.
+    // SLOTS: lines in the ring. AT_ONCE: lines that a warp has in registers.
     constexpr bool RING = L::RING;
     constexpr uint32_t SLOTS = RING ? L::SLOTS : 1, AT_ONCE = RING ? 1 : 2;
     unsigned char *const sums_of = ring + (RING ? SLOTS * L::SLOT : 0);
-    // (In gpu.h: which compute capability is short of registers here.)
+    // gpu.h says which compute capability is short of registers here.
     const auto lane = [] { return thread_again_if_short() % 32; };
     const auto warp = [] { return thread_again_if_short() / 32; };
     const uint32_t steps = (x.k + 31) / 32, lines = (steps + L::STEPS - 1) / L::STEPS,
@@ -435,11 +443,12 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
             else
                 load(ahead[d]);
         }
-        // What the sums of the warp's tile will be joined with is asked for before they are
-        // computed, where there are registers for it: its rows while the last launch ends, the rest
-        // behind `prepare`. (In front of `prepare`, where a warp had to wait for its rows, bf16
-        // took 1.5 % longer than with all of this behind the loop. As it is, bf16 takes 0.5 % and
-        // int4 2.7 % less than with all of it behind the loop, on an H100.)
+        // The epilogue needs numbers from memory besides the sums of the warp's tile. Where
+        // registers suffice, they are asked for before the sums are computed: the tile's rows while
+        // the previous launch still runs, and the rest after `prepare`. On an H100, this takes bf16
+        // 0.5 % and int4 2.7 % less time than asking for everything behind the loop. Asking for the
+        // rest before `prepare` failed: a warp then had to wait for its rows there, and bf16 took
+        // 1.5 % longer than with everything behind the loop.
         const auto finished = [&] { return first + warp() * gridDim.x; };
         const auto pairs = [&] { return pairs_of(finished() * 8); };
         decltype(pairs().column(0u)) column;
@@ -464,7 +473,7 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
 #endif
         }
         if (RING) find_what_both_need();
-        // The layout of sums_of is [tile][warp][lane], four sums each.
+        // The layout of sums_of is [tile][warp][lane], with four sums for each lane.
         uint32_t place = 0;
         float sums[4] = {};
         auto end_of_tile = [&] {
@@ -493,8 +502,9 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
                 if (tile >= end) break;
                 UNROLL
                 for (uint32_t step = 0; step < L::STEPS; step++) {
-                    // Quantised rows end with whole lines, and what lies beyond K has the scale
-                    // zero; they ask only where steps must not mingle.
+                    // Only rows of floats can end inside a line. Quantised rows end with whole
+                    // lines, and columns beyond K have the scale zero. They take this branch only
+                    // where the steps of a line must not mingle (APART).
                     if (L::APART && line * L::STEPS + step >= steps) break;
                     uint32_t a[2][4];
                     ahead[d].fragments(a, step, table);
@@ -507,8 +517,8 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
                 }
             }
             if constexpr (RING) {
-                // The products have brought the warp together, but nothing says that they order
-                // what its lanes have read before what they copy now.
+                // The mma instructions have brought the warp together. But nothing guarantees that
+                // they order the lanes' reads of the slot before the copies into it that follow.
                 warp_sync();
                 ask(slot);
                 slot = slot + 1 == SLOTS ? 0 : slot + 1;
@@ -539,7 +549,7 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
         }
         if (first + GPU_FEW_TILES * gridDim.x >= tiles) return;
 #ifndef PLANT_NO_BARRIER_TURN
-        block_sync(); // The next tiles' sums go where these were.
+        block_sync(); // The sums of the next tiles overwrite these.
 #endif
     }
 }
@@ -550,19 +560,19 @@ DEVICE uint32_t few_of(uint32_t n_rows) {
     return smaller(n_rows - blockIdx.y * GPU_FEW_ROWS, GPU_FEW_ROWS);
 }
 
-// The part of a product that one block computes, for rows in float32, to which norm and rounding
-// are applied here. `rows`: those of the launch.
+// One block's part of a product of rows in float32. Norm and rounding are applied here. `rows` is
+// the launch's list of the numbers of its rows.
 template <class W, class PairsOf> DEVICE void few_rows(unsigned char *shared, const void *w,
     uint32_t w_stride, const void *x, uint32_t stride, const float *norm, const int32_t *rows,
     uint32_t n_rows, uint32_t k, float eps, uint32_t n_pairs, const PairsOf &pairs_of) {
     const uint32_t first = blockIdx.y * GPU_FEW_ROWS;
     const StagedRows<Line<W>> staged{shared + GPU_TABLE_BYTES + GPU_FEW_NORMS, few_of(n_rows), k};
     prefetch_row(norm, k, threadIdx.x);
-    // No launch of a step writes the numbers of rows. A lone row is found before the previous
-    // launch has ended.
+    // No launch of a step writes `rows`, so a block may read it before the previous launch has
+    // ended. A lone row is found in that time.
     const int32_t first_id = rows[first];
     auto prepare = [&] {
-        // For padding it is row 0; the results of padding are dropped.
+        // For padding, row 0 is read; the results of padding are dropped.
         auto row = [&](uint32_t r) {
             const int32_t id = r == 0 ? first_id : rows[first + r];
             return (const float *)x + (size_t)(id < 0 ? 0 : id) * stride;

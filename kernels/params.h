@@ -34,9 +34,9 @@
 // GPU_IQ4, GPU_UINT4): a row holds its codes and then its scales, as quant.h says, for K padded to
 // GPU_BLOCK_K. w_stride is counted in units of 16 bytes and is a multiple of 4. The scales of
 // padding are zero. A prefill product with quantised weights takes f16 activations, and its shared
-// memory is 66048 bytes instead of 49152. The entries below leave the types that only files have
-// out (k4, k5, k6, k8, iq4 and uint4): these have the kernels of int4 and int8, but none for
-// compute capability 9.0 alone.
+// memory is 66048 bytes instead of 49152. The entries below do not name the types that only files
+// have (k4, k5, k6, k8, iq4 and uint4). These types have the same kernels as int4 and int8, except
+// that they have no kernels for compute capability 9.0 alone.
 //
 // Products of decode rows:
 //   - f32 weights: a block takes up to 8 rows and computes in float32.
@@ -54,21 +54,31 @@
 //     and the last one to finish adds them up. `scratch` has GPU_SPLIT_BELOW counters, and then
 //     512 * R bytes for each block. The counters must be ZERO before the first launch; each launch
 //     leaves them at zero.
-//     OP_TYPE        grid.x any number up to ceil(pairs / 8): blocks share the tiles of eight
-//                    pairs; grid.y ceil(n_rows / 8); shared GPU_TABLE_BYTES + staged + 4096 * tiles
-//                    of a block, at most GPU_FEW_TILES; where it applies the norm, GPU_FEW_NORMS
-//                    more. staged: of each of a block's rows 2 bytes for each column, rounded up to
-//                    64 columns for f16 and bf16, 128 for int8, k8 and fp8, 256 for all others.
-//                    Types that do not come from files alone have a ring in addition: GPU_FEW_SLOTS
-//                    slots (on compute capability 9.0 GPU_FEW_SLOTS_90, but for int4 and nf4) of
-//                    GPU_SLOT and 128 * (int8 and nf4 8, int4 16, fp8 4) bytes each
-//     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits),
-//                    shared GPU_TABLE_BYTES + R / 8 *
-//                    (stages + GPU_BATCH_LEVEL * (splits 1: 2, 4: 1, 8: 0)). stages: without a
-//                    ring and for R = 64, GPU_BATCH_SHARED_CODES (R < 64) or GPU_BATCH_SHARED.
-//                    Otherwise 3 stages (int8 and fp8 with R = 32: 2) of 1024 bytes for floats and
-//                    2048 for codes; and slots as above in addition, as many as stages (int4, nf4:
-//                    2)
+//     Some types have a ring of slots in shared memory, through which lines of weights come: f16,
+//     bf16, int8, int4, nf4 and fp8. A slot is GPU_SLOT bytes and 128 times the bytes of the scales
+//     that a weight row has in a line: 0 for f16 and bf16, 8 for int8 and nf4, 16 for int4, 4 for
+//     fp8.
+//     OP_TYPE        grid.x any number up to ceil(pairs / 8), because blocks share the tiles of
+//                    eight pairs; grid.y ceil(n_rows / 8). Shared memory is the sum of:
+//                      - GPU_TABLE_BYTES
+//                      - GPU_FEW_NORMS, where the kernel applies the norm
+//                      - for each activation row of a block, 2 bytes for each column. The number of
+//                        columns is rounded up to a multiple of 64 for f16 and bf16, of 128 for
+//                        int8, k8 and fp8, and of 256 for all other types
+//                      - 4096 for each tile of a block, for at most GPU_FEW_TILES tiles
+//                      - for types with a ring, GPU_FEW_SLOTS slots. On compute capability 9.0,
+//                        f16, bf16, int8 and fp8 have GPU_FEW_SLOTS_90
+//     OP_batch_TYPE  grid (ceil(n_rows / R), ceil(pairs of the matrix / GPU_BATCH_PAIRS), splits).
+//                    Shared memory is the sum of:
+//                      - GPU_TABLE_BYTES
+//                      - R / 8 * GPU_BATCH_LEVEL * levels, for the sums that wait. levels is 2, 1
+//                        or 0 where splits is 1, 4 or 8
+//                      - R / 8 * stages, for the activations. For types with a ring and R < 64,
+//                        stages is 3 * 1024 (f16, bf16), 2 * 2048 (int8 and fp8 with R = 32) or
+//                        3 * 2048 (otherwise). For quantised types without a ring and R < 64, it is
+//                        GPU_BATCH_SHARED_CODES. For all types with R = 64, it is GPU_BATCH_SHARED
+//                      - for types with a ring and R < 64, the slots of the ring: 2 for int4 and
+//                        nf4, and for int8 and fp8 with R = 32; otherwise 3
 //
 // KV cache of one layer: K and V are separate, each [page][kv_head][16][head_stride]. head_stride
 // is head_dim rounded up to 16; a vector's columns from head_dim on are written as zeros. Position
@@ -79,11 +89,11 @@
 // quant.h): [page][kv_head] { [16][head_stride] codes, [16] scales }.
 //
 // Some launches may start before the previous launch has ended
-// (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; see wait_for_last in gpu.h): prepare,
-// qkv, append, attend, matmul_add, ffn_up and logits, also as OP_batch, change, sample_max,
-// sample_draw, and adapt_in, adapt_out and adapt_up, also for prompts; and OP_hopper and
-// attend_hopper. No other kernel calls wait_for_last, so no other kernel may be launched in this
-// way.
+// (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; see wait_for_last in gpu.h). These are
+// the launches of prepare, qkv, append, attend, matmul_add, ffn_up, logits and their OP_batch
+// kernels; change, sample_max and sample_draw; adapt_in, adapt_out and adapt_up, also for prompts;
+// and OP_hopper and attend_hopper. No other kernel calls wait_for_last, so no other kernel may be
+// launched in this way.
 //
 // More than 49152 bytes of shared memory must be asked for (cuFuncSetAttribute,
 // MAX_DYNAMIC_SHARED_SIZE_BYTES). A kernel is not launched for no rows. Every number that a grid
@@ -110,9 +120,9 @@ enum {
     GPU_K5 = 8,
     GPU_K6 = 9,
     GPU_K8 = 10,
-    // The type of activations for quantised weights: f16 in which finite numbers stay finite. Those
-    // beyond the range of f16 become +-65504; infinities and NaN stay what they are, so that what
-    // has failed in float32 is still seen to have failed.
+    // The type of activations for quantised weights: f16 in which finite numbers stay finite.
+    // Numbers beyond the range of f16 become +-65504. Infinities and NaN stay what they are, so
+    // that what has failed in float32 is still seen to have failed.
     GPU_F16_FINITE = 11,
     GPU_IQ4 = 12,
     GPU_UINT4 = 13,
@@ -121,18 +131,18 @@ enum {
     GPU_CHUNK = 256,          // keys of one split in decode attention
     GPU_ATTEND_HEADS = 8,     // most query heads in a block of attend_*
     GPU_ATTEND_SLOTS = 98304, // most shared memory for keys and values in a block of attend_TYPE
-    GPU_ATTEND_OTHER = 2048,  // its shared memory for the scales of 8-bit caches
-    GPU_ATTEND_256 = 76800,   // its shared memory where head_stride is above 128
+    GPU_ATTEND_OTHER = 2048,  // more shared memory of attend_TYPE: scales of 8-bit caches
+    GPU_ATTEND_256 = 76800,   // all shared memory of attend_TYPE if head_stride is above 128
     GPU_MAX_HEAD_DIM = 256,
     GPU_TILE_MMA = 64,     // rows of an AttendTile: attend_prefill_{f16,bf16,int8,fp8}_*
     GPU_TILE_FMA = 4,      // rows of an AttendTile: attend_prefill_fma_*
     GPU_TILE_HOPPER = 128, // rows of an AttendTile: attend_hopper_*
 
-    GPU_DRAW = -1, // of SampleRow.given, as the next one
+    GPU_DRAW = -1, // of SampleRow.given, as is GPU_NO_ROW
     GPU_NO_ROW = -2,
     GPU_NONE_LEFT = -2,          // of SampleOut.token
     GPU_MAX_TOP = 128,           // most alternatives that sample finds
-    GPU_SLICE = 4032,            // ids of a slice, which a block of sample_max or sample_draw has
+    GPU_SLICE = 4032,            // ids of a slice: a block of sample_max or sample_draw has one
     GPU_SAMPLE_SLICE = 5152,     // bytes of a SampleSlice
     GPU_MOST_SLICES = 2048,      // most slices of a row
     GPU_BUCKETS = 256,           // parts of the range of logits in which sample_draw sums masses
@@ -141,16 +151,16 @@ enum {
     GPU_BLOCK_K = 256,              // columns in a block of quantised weights
     GPU_TABLE_BYTES = 512,          // shared memory for the tables in which codes are looked up
     GPU_FEW_ROWS = 8,               // most rows of a product that applies norm and rounding itself
-    GPU_FEW_TILES = 8,              // tiles of its block whose sums wait to be joined
-    GPU_FEW_NORMS = 512,            // its shared memory for norms
-    GPU_FEW_SLOTS = 3,              // lines of weights in its ring
-    GPU_FEW_SLOTS_90 = 4,           // the same for 9.0, but for int4 and nf4
+    GPU_FEW_TILES = 8,              // tiles of a block of OP_TYPE whose sums wait to be joined
+    GPU_FEW_NORMS = 512,            // shared memory of OP_TYPE for norms
+    GPU_FEW_SLOTS = 3,              // lines of weights in the ring of OP_TYPE
+    GPU_FEW_SLOTS_90 = 4,           // the same on 9.0, except for int4 and nf4
     GPU_SLOT = 16384,               // a line of 128 weight rows in a ring, without scales
     GPU_BATCH_ROWS = 64,            // most activation rows in a block of OP_batch_TYPE
     GPU_BATCH_PAIRS = 64,           // pairs of weight rows in a block of OP_batch_TYPE
-    GPU_BATCH_SHARED = 4096,        // its stages without a ring, for every 8 activation rows
-    GPU_BATCH_SHARED_CODES = 8192,  // the same for K types, if R < 64
-    GPU_BATCH_LEVEL = 4096,         // one level of waiting sums, for every 8 activation rows
+    GPU_BATCH_SHARED = 4096,        // stages of OP_batch_TYPE without a ring, for every 8 rows
+    GPU_BATCH_SHARED_CODES = 8192,  // the same for quantised types if R < 64
+    GPU_BATCH_LEVEL = 4096,         // one level of sums that wait, for every 8 activation rows
     GPU_SPLIT_BELOW = 96,           // a product with fewer blocks is split along K
     GPU_MAX_RANK = 256,             // the largest rank of an adapter
     GPU_THIN = 768,          // numbers that adapt_in leaves for a row: GPU_MAX_RANK of each part
@@ -184,9 +194,9 @@ typedef struct {
 #define GPU_NO_HISTORY 0xffffffffu
 
 // ---- embed_{f32,f16,bf16,int8,int4}: x[i] = table[tokens[i] - first] for rows 0..n_rows; a
-// negative token is padding. Of several ranks, each has `n` rows of the vocabulary from `first` on;
-// for all other tokens it writes zeros. grid (n_rows), block 128, shared 0. The kernel's type is
-// the table's.
+// negative token is padding. Where there are several ranks, each rank has `n` rows of the
+// vocabulary, from `first` on; it writes zeros for all other tokens. grid (n_rows), block 128,
+// shared 0. The kernel's type is the type of the table.
 typedef struct {
     float *x;              // [n_rows, x_stride] out
     const void *table;     // [n, w_stride]
@@ -195,9 +205,9 @@ typedef struct {
     uint32_t first, n;
 } EmbedParams;
 
-// ---- reduce: of several ranks, x = the sum of all parts in the order of the ranks; with `adds`, x
-// += that sum. Then it sets this rank's own part to zero, because the products that make the next
-// one add to it. n is a multiple of 4. grid (ceil(n / 1024)), block 256, shared 0.
+// ---- reduce, for several ranks: x = the sum of all parts in the order of the ranks; with `adds`,
+// x += that sum. Then it sets this rank's own part to zero, because the products that compute the
+// next part add to it. n is a multiple of 4. grid (ceil(n / 1024)), block 256, shared 0.
 typedef struct {
     float *x;           // [n] in and out
     const float *parts; // [ranks, n]
@@ -206,28 +216,28 @@ typedef struct {
     uint32_t ranks, adds;
 } ReduceParams;
 
-// ---- reduce_peers: the same where a kernel can read the memory of the other ranks' devices, in
-// one launch. Each rank's launch tells all ranks that its part is there, waits until they have told
-// it the same, and reads their parts. It sets `next`, the part that this rank's products add to
-// after this one, to zero. So that nobody's part changes while others read it, a part is used again
-// at the earliest after a launch with another one. All ranks launch the same, each on a device of
-// its own. grid (GPU_PEER_BLOCKS), whatever n is, because each block counts the launches. block
-// 256, shared 0.
+// ---- reduce_peers: the same in one launch, where a kernel can read the memory of the other ranks'
+// devices. Each rank's launch tells all ranks that its part is there, waits until all ranks have
+// told it the same, and reads their parts. It sets `next` to zero: this rank's next products add to
+// that part. No part may change while others read it. Therefore a part is used again at the
+// earliest after a launch with another part. All ranks launch the same, each on a device of its
+// own. grid (GPU_PEER_BLOCKS), whatever n is, because each block counts the launches. block 256,
+// shared 0.
 #define GPU_PEERS       8
 #define GPU_PEER_BLOCKS 64
 typedef struct {
     float *x;                      // [n] in and out
     const float *parts[GPU_PEERS]; // of each rank: [n]
-    uint32_t *turns[GPU_PEERS]; // of each rank: [GPU_PEERS], the launches that each has told it of
+    uint32_t *turns[GPU_PEERS]; // of each rank: [GPU_PEERS], how many launches each one told it of
     uint32_t *turn;             // [GPU_PEER_BLOCKS] of this rank: launches so far
     float *next;                // [n] out
-    const uint32_t *given_up;   // in the host's memory; not 0: nobody is waited for
+    const uint32_t *given_up;   // in the host's memory; if not 0, nobody is waited for
     uint64_t n;                 // a multiple of 4
     uint32_t rank, ranks, adds, zero;
 } ReducePeersParams;
 
-// ---- gather: of several ranks, out[i, firsts[r] + j] = shares[r, i, j]: the columns of each rank
-// side by side. grid (ceil(share_stride / 1024), n_rows, ranks), block 256, shared 0.
+// ---- gather, for several ranks: out[i, firsts[r] + j] = shares[r, i, j]. This puts the columns of
+// all ranks side by side. grid (ceil(share_stride / 1024), n_rows, ranks), block 256, shared 0.
 typedef struct {
     float *out;             // [n_rows, out_stride] out
     const float *shares;    // [ranks, n_rows, share_stride]
@@ -237,7 +247,7 @@ typedef struct {
 
 // ---- prepare_{f32,f16,bf16}: prepares the activations for a product of many rows: out[i] =
 // round(rms_norm(x[rows[i]]) * norm). Columns width..pad32(width) and padding rows become zero.
-// grid (n_rows), block 256, shared 32. The kernel's type is that of the product's weights.
+// grid (n_rows), block 256, shared 32. The kernel's type is the type of the product's weights.
 typedef struct {
     void *out;           // [n_rows, out_stride], out_stride >= pad32(width)
     const float *x;      // [max_rows, x_stride]
@@ -246,7 +256,7 @@ typedef struct {
     uint32_t n_rows, width, x_stride, out_stride;
     float eps;
     uint32_t permuted; // whether columns are written in permuted order
-    uint32_t out_type; // that of the kernel, or GPU_F16_FINITE for prepare_f16
+    uint32_t out_type; // the kernel's type, or GPU_F16_FINITE for prepare_f16
     uint32_t zero;
 } PrepareParams;
 
@@ -266,7 +276,7 @@ typedef struct {
 // f32: grid (ceil(n / 64), ceil(n_rows / 64)), block 256, shared 20480.
 // Other types: grid (ceil(n / 128), ceil(n_rows / 128)), block 256, shared 49152 (quantised
 // weights: 66048).
-// The kernel's type is that of the weights.
+// The kernel's type is the type of the weights.
 typedef struct {
     float *q;      // [max_rows, q_stride] out, by rows[i]
     void *k_pages; // this layer's pages; with an 8-bit cache, `fresh` of AppendParams
@@ -332,10 +342,10 @@ typedef struct {
 
 // ---- append_{f32,f16,bf16,int8,fp8} (rows of both kinds, after qkv): writes K and V of rows 0 ..
 // n_rows to their slots; in 8-bit caches, as codes with scales. grid (2 * n_kv_heads, n_rows),
-// block 32, shared 0. With cos, after qkv with `raw`: applies the norms of heads, if there are any,
-// and RoPE, in either order, to K first, and to q in its place. grid (2 * n_kv_heads + n_heads,
-// n_rows).
-// The kernel's type is that of the KV cache.
+// block 32, shared 0. With `cos`, which it has after qkv with `raw`, it first applies the norms of
+// heads, if there are any, and RoPE, in either order. It does so to K on the way to the cache, and
+// to q in place. The grid is then (2 * n_kv_heads + n_heads, n_rows). The kernel's type is the type
+// of the KV cache.
 typedef struct {
     void *k_pages; // this layer's pages
     void *v_pages;
@@ -353,16 +363,16 @@ typedef struct {
     uint32_t rope_first; // whether RoPE comes before the norms
 } AppendParams;
 
-// ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Of the blocks for one
-// row, KV head and set of GPU_ATTEND_HEADS query heads, the last one to finish combines the splits.
-// grid (n_kv_heads * ceil(group / GPU_ATTEND_HEADS), max_splits, n_rows).
+// ---- attend_{f32,f16,bf16,int8,fp8} (Decode): split-K paged attention. Several blocks compute one
+// row, KV head and set of GPU_ATTEND_HEADS query heads. The last of these blocks to finish combines
+// the splits. grid (n_kv_heads * ceil(group / GPU_ATTEND_HEADS), max_splits, n_rows).
 //   attend_f32   block 128, shared 4128 + 96 * head_stride
-//   attend_TYPE  block 256, on tensor cores (attend_tensor.h). Shared, where head_stride is at most
-//                128: 512 * head_stride, rounded up to 64 or 128, * bytes of a number, but at most
-//                GPU_ATTEND_SLOTS; and GPU_ATTEND_OTHER. Above 128: GPU_ATTEND_256
+//   attend_TYPE  block 256, on tensor cores (attend_tensor.h). Shared memory, if head_stride is at
+//                most 128: min(512 * B * bytes of a number, GPU_ATTEND_SLOTS) + GPU_ATTEND_OTHER,
+//                where B is head_stride rounded up to 64 or 128. Otherwise GPU_ATTEND_256
 // max_splits is at least ceil((largest position + 1) / 256); splits beyond the end of a row's
 // sequence and before its window do nothing. No key before the window is read; this holds for all
-// attention. The kernel's type is that of the KV cache.
+// attention. The kernel's type is the type of the KV cache.
 typedef struct {
     void *y;        // [max_rows, y_stride] of y_type out, by rows[i]
     const float *q; // [max_rows, q_stride], by rows[i]
@@ -399,8 +409,8 @@ typedef struct {
 //
 // ---- attend_prefill_fma_{f32,f16,bf16,int8,fp8}: the same in float32 throughout, for any head_dim
 // up to 256. It is used for float32 weights, for float32 caches, and where head_dim is above 128.
-// grid (n_heads, n_tiles), block 128, shared 4128 + 96 * head_stride.
-// The types of both kernels are that of the KV cache.
+// grid (n_heads, n_tiles), block 128, shared 4128 + 96 * head_stride. The types of both kernels are
+// the type of the KV cache.
 typedef struct {
     void *y;        // [max_rows, y_stride] of y_type out, by rows[first + j]
     const float *q; // [max_rows, q_stride]
@@ -422,8 +432,8 @@ typedef struct {
 // same types, but with tiles of GPU_TILE_HOPPER rows. The suffix is B, the smallest that is >=
 // head_stride. grid (n_heads, n_tiles), block 384, shared 1280 * B + 128.
 typedef struct {
-    // The maps of the whole cache with all its layers. A row is the vector of one head: head_stride
-    // numbers.
+    // The maps of the whole cache with all its layers. A row of a map is the vector of one head:
+    // head_stride numbers.
     TensorMap k;
     TensorMap v;
     AttendPrefillParams p; // k_pages and v_pages are read for rows with infinite values only
@@ -439,7 +449,7 @@ typedef struct {
 // ---- matmul_add_batch_{f16,bf16,int8,int4,nf4,fp8} (Decode): the same.
 //
 // ---- matmul_add_prefill_{f32,f16,bf16,int8,int4,nf4,fp8}: the same; y is rounded. It is launched
-// like qkv_prefill, with this n. The kernel's type is that of the weights.
+// like qkv_prefill, with this n. The kernel's type is the type of the weights.
 //
 // ---- matmul_add_hopper_{f16,bf16,int8,int4,nf4,fp8}: the same; takes MatmulAddHopperParams. It is
 // launched like qkv_hopper, with this n.
@@ -477,7 +487,7 @@ typedef struct {
 // f32: grid (ceil(ffn_dim / 32), ceil(n_rows / 64)), block 256, shared 20480.
 // Other types: grid (ceil(ffn_dim / 64), ceil(n_rows / 128)), block 256, shared 49152 (quantised
 // weights: 66048).
-// The kernel's type is that of the weights.
+// The kernel's type is the type of the weights.
 //
 // ---- ffn_up_hopper_{f16,bf16}: takes FfnUpHopperParams. grid (ceil(n_rows / 128), ceil(ffn_dim /
 // 128)); otherwise it is launched like qkv_hopper.
@@ -506,25 +516,25 @@ typedef struct {
 
 // ---- ffn_up_epilogue_{f16,bf16}: the epilogue of ffn_up_prefill alone, after a library (cuBLASLt)
 // has computed the sums. Takes FfnUpParams. x points to the sums: float32, [n_rows, x_stride],
-// columns gate | up. norm and w are not read. The kernel's type is that of h. grid (ceil(ffn_dim /
-// 1024), n_rows), block 256, shared 0.
+// columns gate | up. norm and w are not read. The kernel's type is the type of h. grid
+// (ceil(ffn_dim / 1024), n_rows), block 256, shared 0.
 
 // What an adapter adds to one part of a matrix: B (scale * A x). The numbers have the kernel's
-// type: f32 beside weights in float32, otherwise bf16. The memory at a and b is not written while
+// type: f32 if the weights are float32, otherwise bf16. The memory at a and b is not written while
 // an adapter is in use.
 typedef struct {
     const void *a; // [rank, pad32(columns of the matrix)], with zeros in the padding
     const void *b; // [rows of the part, rank]
-    // A multiple of 8, at most GPU_MAX_RANK, beyond the adapter's own rank with zeros; 0: nothing
-    // is added to the part
+    // A multiple of 8, at most GPU_MAX_RANK. Beyond the adapter's own rank, a and b hold zeros. 0:
+    // nothing is added to the part
     uint32_t rank;
     float scale;
 } AdapterPart;
 
-// ---- adapt_in_{f32,bf16} (Decode): scale * A x for each row with an adapter, and each part of a
-// matrix. With `norm`, x is the residual stream, and A is multiplied with its normed rows; no row
-// is rounded. Rows and all lists of these kernels are counted from the launch's first row on. Rows
-// that do not exist have no adapter. grid (n_parts * rank / 4, n_rows), block 256, shared
+// ---- adapt_in_{f32,bf16} (Decode): scale * A x, for each row that has an adapter and for each
+// part of a matrix. With `norm`, x is the residual stream, and A is multiplied by its normed rows;
+// no row is rounded. The adapter kernels count rows and all lists from the launch's first row on.
+// Rows that do not exist have no adapter. grid (n_parts * rank / 4, n_rows), block 256, shared
 // GPU_ADAPT_SHARED.
 //
 // ---- adapt_in_prefill_{f32,bf16}: the same. grid.y ceil(n_rows / GPU_ADAPT_ROWS).
@@ -549,7 +559,7 @@ typedef struct {
 // ---- adapt_out_prefill_{f32,bf16}: the same. grid.y ceil(n_rows / GPU_ADAPT_ROWS).
 typedef struct {
     float *y;     // [n_rows, y_stride] in and out: the columns of the first part
-    float *other; // [n_rows, other_stride] in and out: those of all other parts
+    float *other; // [n_rows, other_stride] in and out: the columns of all other parts
     const float *thin;
     const AdapterPart *const *adapters; // [n_rows]
     uint32_t n_rows, n, y_stride, other_stride;
@@ -558,10 +568,10 @@ typedef struct {
     float factor;           // MatmulAddParams.scale, or 1
 } AdaptOutParams;
 
-// ---- adapt_up_{f32,bf16} (Decode): what follows the products of gate and up in a step with
-// adapters, for rows without one too: h = silu(gate) * up, where each is its sum, which has its
-// bias already, plus what the row's adapter adds. grid (ceil(ffn_dim / 256), n_rows), block 256,
-// shared 0.
+// ---- adapt_up_{f32,bf16} (Decode): runs after the products of gate and up in a step with
+// adapters, also for rows without an adapter. h = silu(gate) * up. gate and up are each the sum of
+// the product, which already includes the bias, and of what the row's adapter adds. grid
+// (ceil(ffn_dim / 256), n_rows), block 256, shared 0.
 //
 // ---- adapt_up_prefill_{f32,bf16}: the same. grid.y ceil(n_rows / GPU_ADAPT_ROWS).
 typedef struct {
@@ -574,7 +584,7 @@ typedef struct {
     uint32_t h_type;   // as in FfnUpParams
     uint32_t permuted; // whether the columns of h are written in permuted order
     uint32_t first_part;
-    uint32_t fast; // of prompts: whether silu is the fast one, as where the weights are not float32
+    uint32_t fast; // prompts: whether silu is the fast one, as it is if weights are not float32
 } AdaptUpParams;
 
 // ---- silu_add: out[i] = h[i] + silu(t[i]), and then t[i] = 0, for rows 0 .. n_rows. Columns
@@ -588,7 +598,7 @@ typedef struct {
 
 // ---- logits_{f32,f16,bf16,int8,int4} (rows of both kinds): out[i] = w rms_norm(x[rows[i]]).
 // grid.x at most ceil(vocab_size / 16), block 256; f32: grid (ceil(vocab_size / 16), ceil(n_rows /
-// 8)), shared 0. The kernel's type is that of the weights.
+// 8)), shared 0. The kernel's type is the type of the weights.
 //
 // ---- logits_batch_{f16,bf16,int8,int4}: the same; x is the output of prepare (row i of the launch
 // lies at i * x_stride). A negative rows[i] is padding; otherwise its value does not matter.
@@ -633,7 +643,7 @@ typedef struct {
 } SampleEdit;
 
 // ---- change: changed[i] = the logits of row i after penalty, edits and mask, for the rows that
-// have edits or a mask. Other rows, and ids from n_tokens on, are not written. grid
+// have edits or a mask. Other rows are not written, nor are ids from n_tokens on. grid
 // (ceil(vocab_size / GPU_SLICE), n_rows), block 512, shared 0.
 typedef struct {
     float *changed;            // [n_rows, stride]
@@ -642,43 +652,44 @@ typedef struct {
     const uint32_t *histories; // [.., history_stride]
     const SampleEdit *edits;
     const uint32_t *masks; // [.., mask_stride]: bit id % 32 of word id / 32 for a possible token
-    // [n_rows]: becomes more than 0 for the rows written that have a finite raw logit among the ids
-    // below n_tokens; zero before, and again behind sample_max and sample_draw
+    // [n_rows]: becomes more than 0 for each written row that has a finite raw logit among the ids
+    // below n_tokens. It is zero before the launch, and zero again after sample_max and sample_draw
     uint32_t *possible;
     uint32_t n_rows, vocab_size, stride, history_stride, mask_stride, zero;
 } ChangeParams;
 
 // The answer for a row. After it come n_top pairs (id, bits of the raw logit), best first.
 typedef struct {
-    // the drawn or given token; -1: no logit is finite; GPU_NONE_LEFT: but what changes the row has
-    // left no token
+    // the drawn or given token; -1: no logit is finite; GPU_NONE_LEFT: logits are finite, but what
+    // changes the row has left no token
     int32_t token;
     float logit; // the token's raw logit; this and the fields below are written only if scored
     float max;   // largest raw logit
     uint32_t low, high; // the sum of the masses of all raw logits at temperature 1
 } SampleOut;
 
-// What the blocks of a slice leave for the row's other blocks: sample_max the first four numbers,
-// sample_draw the others. Scratch.
+// Scratch: what the blocks of one slice leave for the row's other blocks. sample_max writes the
+// first four numbers, sample_draw the others.
 typedef struct {
-    // The best token that may be drawn, after all that changes it; ~0 where there is none. Ranks
-    // are in descending order of logits, as choice.rs has them.
+    // The best token that may be drawn, after everything that changes logits; ~0 if no token may be
+    // drawn. Ranks are in descending order of logits, as in choice.rs.
     uint32_t rank, id;
     float max;          // the largest raw logit
-    float sum;          // of the finite logits of the tokens that may be drawn, roughly
+    float sum;          // roughly the sum of the finite logits of the tokens that may be drawn
     uint32_t low, high; // the sum of the masses of raw logits at temperature 1
     uint32_t zeros[2];
-    // By bucket: the sums of masses, and of those that min-p keeps, as the sums of what mass_parts
-    // of choice.rs makes of them (low, high); and the number of tokens that have a share.
+    // For each bucket: the sum of all masses, the sum of the masses that min-p keeps, and the
+    // number of tokens that have a share. A sum of masses is two words: the sums of the low and of
+    // the high parts that mass_parts of choice.rs makes of each mass.
     uint32_t masses[2 * GPU_BUCKETS], kept[2 * GPU_BUCKETS], counts[GPU_BUCKETS];
 } SampleSlice;
 
 // ---- sample_max, then sample_draw: pick tokens from the logits of wanted rows. The host's sampler
-// picks the same ones. sample_max finds the largest logits, which is all that rows without a
-// temperature need, unless they are scored; sample_draw does the other rows and need not be
-// launched where there are none. The last block of a row to finish joins what the blocks of its
-// slices have left. vocab_size is at most GPU_MOST_SLICES * GPU_SLICE. grid (ceil(vocab_size /
-// GPU_SLICE), n_rows), block 512, shared GPU_SAMPLE_MAX_SHARED, GPU_SAMPLE_DRAW_SHARED.
+// picks the same ones. sample_max finds the largest logits; a row without a temperature needs
+// nothing else, unless it is scored. sample_draw handles the other rows and need not be launched if
+// there are none. The last block of a row to finish joins what the blocks of the row's slices have
+// left. vocab_size is at most GPU_MOST_SLICES * GPU_SLICE. grid (ceil(vocab_size / GPU_SLICE),
+// n_rows), block 512, shared GPU_SAMPLE_MAX_SHARED, GPU_SAMPLE_DRAW_SHARED.
 typedef struct {
     uint32_t *out;         // [n_rows, out_stride]: SampleOut, then its pairs
     const float *logits;   // [n_rows, stride]; readable to pad32(vocab_size)

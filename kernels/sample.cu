@@ -1,10 +1,11 @@
 // From logits to a token: penalty, temperature, top-k, top-p, min-p, draw; log probabilities and
 // alternatives.
 //
-// A row is cut into slices of GPU_SLICE ids, with a block for each. `sample_max` finds the largest
-// logit. Masses are relative to it, so they take a launch of their own: the blocks of `sample_draw`
-// sum them in buckets of the distance to the largest logit, and leave the sums. The last block of a
-// row to finish goes on alone, with these sums, and hardly needs the logits again.
+// A row is cut into slices of GPU_SLICE ids, with one block for each slice. `sample_max` finds the
+// largest logit. Masses are relative to this logit, so they take a launch of their own: the blocks
+// of `sample_draw` sort the masses into buckets by the distance to the largest logit, and leave the
+// sum of each bucket. The last block of a row to finish goes on alone with these sums. It hardly
+// needs the logits again.
 //
 // Candidates are ordered by rank (descending logit); equal logits are ordered by ascending id.
 // Top-k and top-p ask the same question: at which rank does a running sum of weights exceed a
@@ -13,20 +14,20 @@
 // question by ascending id instead of rank. There, sums name the slice, and `find_in` finds the id
 // in it.
 //
-// Sums of integers do not depend on their order, so neither buckets nor slices can be seen in a
-// result. choice.h has what these kernels are made of.
+// Sums of integers do not depend on their order. So a result does not depend on buckets and slices.
+// choice.h has the functions from which these kernels are built.
 //
-// sample_draw has 150 KB of machine code: a pass over logits, four of a thread at a time, is a copy
-// of its code in each place that needs one, with what is done with a logit there. A block runs
-// through those that its request asks for, most of them once. It has 107 registers, so that one
-// block runs on a multiprocessor. With 64 it would spill 40 bytes, and two blocks would gain
-// little: the schedulers issue in 4,280 of a block's 8,200 cycles.
+// sample_draw has 150 KB of machine code. Each place that passes over the logits has its own copy
+// of the loop, in which a thread takes four logits at a time, with the code that handles a logit
+// there. A block runs only the loops that its request needs, most of them once. The kernel has 107
+// registers, so that one block runs on a multiprocessor. With 64 registers it would spill 40 bytes,
+// and two blocks would gain little: the schedulers issue in 4,280 of a block's 8,200 cycles.
 #include "gpu.h"
 
 using namespace choice;
 
-// What a block of sample_draw sums of its slice. The sums stay within 32 bits, because a slice has
-// less than 4096 ids.
+// The sums that a block of sample_draw makes of its slice. They stay within 32 bits, because a
+// slice has less than 4096 ids.
 struct Histogram {
     uint32_t high[GPU_BUCKETS], low[GPU_BUCKETS];
     uint32_t kept_high[GPU_BUCKETS], kept_low[GPU_BUCKETS];
@@ -46,7 +47,7 @@ DEVICE bool is_last_of_row(const SampleParams &p, uint32_t *flag) {
     return is_last_block(p.counters + blockIdx.y, gridDim.x, flag);
 }
 
-// The row's token is known. One thread does this.
+// Writes the row's token, which is known now. One thread calls this.
 DEVICE void finish(const SampleParams &p, const SampleRow &c, int32_t token) {
     SampleOut *out = (SampleOut *)(p.out + (size_t)blockIdx.y * p.out_stride);
     out->token = token;
@@ -68,13 +69,13 @@ DEVICE void finish(const SampleParams &p, const SampleRow &c, int32_t token) {
                                                                                     << token % 32;
 }
 
-// The best of two tokens as {rank, id}, of which the smaller one is better.
+// The better one of two tokens, each as {rank, id}: the smaller number.
 DEVICE uint64_t better(uint64_t a, uint64_t b) { return a < b ? a : b; }
 DEVICE uint64_t warp_best(uint64_t v) {
     for (int m = 1; m < 32; m *= 2) v = better(v, shuffle_long(v, m));
     return v;
 }
-// The token of {rank, id}; -1 if there is none that is possible.
+// The token of {rank, id}; -1 if no token is possible.
 DEVICE int32_t token_of(uint64_t best) {
     return (uint32_t)(best >> 32) < rank_of(-INFINITY_F) ? (int32_t)(uint32_t)best : -1;
 }
@@ -82,7 +83,7 @@ DEVICE int32_t token_of(uint64_t best) {
 DEVICE Row raw_row(const SampleParams &p) {
     return {p.logits + (size_t)blockIdx.y * p.stride, nullptr, 1, p.vocab_size};
 }
-// What a token is drawn from.
+// The logits that a token is drawn from.
 DEVICE Row drawn_row(const SampleParams &p, const SampleRow &c) {
     const size_t at = (size_t)blockIdx.y * p.stride;
     if (is_changed(c)) return {p.changed + at, nullptr, 1, c.n_tokens};
@@ -121,7 +122,7 @@ KERNEL(sample_max) {
         if (v > top) top = v, id_of_top = id; // a thread's ids ascend
         if (v > -INFINITY_F) sum += v;
     });
-    // What is reported is of the raw logits.
+    // The host is told the largest raw logit.
     if (changed) max = -INFINITY_F;
     if (changed && c.scored)
         each_raw<2>(raw_row(p), first, past, t, THREADS,
@@ -158,13 +159,13 @@ KERNEL(sample_max) {
     if (lane == 0) finish(p, c, token_of(best));
 }
 
-// What sample_max has found of a row.
+// What sample_max has found out about a row.
 struct Facts {
     uint64_t best;
     float max; // the largest raw logit
     float sum;
 };
-// Each warp reads them for itself, all in the same order.
+// Each warp reads the slices for itself. All warps read in the same order.
 DEVICE Facts facts_of(const SampleSlice *slices) {
     Facts f = {~0ull, -INFINITY_F, 0};
     for (uint32_t i = threadIdx.x % 32; i < gridDim.x; i += 32) {
@@ -180,11 +181,12 @@ DEVICE Facts facts_of(const SampleSlice *slices) {
 struct Buckets {
     float max, halvings, steps;
 
-    // Most logits lie within twice the distance of their mean from the largest one, or so far away
-    // that they have no share. A coarser or finer cut would give the same tokens.
+    // Most logits lie within a certain distance of the largest one, namely twice the distance of
+    // the mean, or so far away that they have no share. A coarser or finer cut would give the same
+    // tokens.
     DEVICE_MEMBER Buckets(const SampleRow &c, const Facts &f)
         : max(value_of((uint32_t)(f.best >> 32))), halvings(c.halvings) {
-        // If a row is changed, few may be left to have a mean.
+        // In a changed row, few tokens may be left, too few for their mean to say much.
         const float range =
             is_changed(c) ? 40.0f : 2 * (max - f.sum / (float)c.n_tokens) * halvings;
         steps = GPU_BUCKETS / fmaxf(fminf(range, 40.0f), 1e-6f);
@@ -250,8 +252,8 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row, const Bucket
             sum += load_fenced(&slices[i].counts[t - GPU_BUCKETS]);
         }
     (t < GPU_BUCKETS ? &s->masses[t] : &s->counts[t - GPU_BUCKETS])[0] = sum_of(sum);
-    // The bucket of the last candidate; its rank; and among the ids of that rank the last one that
-    // is kept. All tokens of better buckets are kept.
+    // bucket: the bucket of the last candidate. worst: its rank. last: the last id that is kept
+    // among the ids of that rank. All tokens of better buckets are kept.
     uint32_t bucket = GPU_BUCKETS, worst = ANY, last = ANY;
     const auto in = [&](uint32_t, float v) { return buckets.of(v) == bucket; };
     const auto has = [&](uint32_t i) {
@@ -259,7 +261,7 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row, const Bucket
         return w.w[0] | w.w[1] | load_fenced(&slices[i].counts[bucket]);
     };
     const Members<decltype(in)> members = {s, row, in};
-    // First top-k, then top-p, of the tokens that top-k keeps.
+    // First top-k, then top-p among the tokens that top-k keeps.
     UNROLL_BY(1)
     for (int by_mass = 0; by_mass < 2; by_mass++) {
         if (by_mass ? c.top_p == ANY : c.top_k == 0) continue;
@@ -268,7 +270,7 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row, const Bucket
         };
         Sum *const sums = by_mass ? s->masses : s->counts;
         if (bucket < GPU_BUCKETS) {
-            // Of the bucket's tokens, those that top-k keeps.
+            // Counts only those tokens of the bucket that top-k keeps.
             if (t == 0) sums[bucket] = Sum{0, 0};
 #ifndef PLANT_NO_BARRIER_KEPT
             block_sync();
@@ -284,8 +286,8 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row, const Bucket
         const Picked found = s->picked;
         if (found.at != bucket) {
             bucket = found.at;
-            // The values of the bucket, and some more: far beyond what rounding does to them. The
-            // last bucket has no end.
+            // The range of the bucket's values, made wider by far more than rounding moves them.
+            // The last bucket has no lower end.
             const float step = 1 / (buckets.steps * buckets.halvings),
                         slack = fabsf(max) * 1e-6f + 1e-30f;
             const float least = max - (float)(bucket + 1) * step * 1.00001f - slack,
@@ -306,7 +308,7 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row, const Bucket
         const uint64_t m = mass(scale, v, max);
         return m >= least ? m : 0;
     };
-    // The masses that are kept of each slice.
+    // The mass of the kept tokens of each slice.
     for (uint32_t i = t / 32; i < n_slices; i += N_WARPS) {
         const uint32_t *from = least > 1 ? slices[i].kept : slices[i].masses;
         sum = 0;
@@ -342,9 +344,9 @@ DEVICE void alternatives(
     const auto best_of = [&](uint32_t i) {
         return rank_of(as_float(load_fenced16(&slices[i]).w[2]));
     };
-    // If there are at least n slices, the n best tokens are at least as good as the n-th of the
-    // best tokens of slices. With fewer slices nothing is known, and a list of all tokens would
-    // overflow unless the row is short.
+    // If there are at least n slices, take the best token of each slice: the n-th best of these
+    // tokens bounds the n best tokens of the row from below. With fewer slices there is no such
+    // bound, and a list of all tokens would overflow unless the row is short.
     if (t == 0) s->chosen = ANY;
     for (uint32_t i = t; i < n_slices; i += THREADS) s->bins[i] = Sum{i, best_of(i)};
 #ifndef PLANT_NO_BARRIER_BOUND
