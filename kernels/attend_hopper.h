@@ -1,5 +1,5 @@
 // Prefill attention on compute capability 9.0, for f16 and bf16 caches. attend_prefill.cu does the
-// same for all others. Part of gpu.h.
+// same for all other caches and devices. Part of gpu.h.
 //
 // The algorithm is FlashAttention-3 (Shah et al. 2024, algorithm 2), without the ping-pong of its
 // warpgroups. Two warps, one for K and one for V, keep two stages of copies going. Each of two
@@ -7,14 +7,15 @@
 // of one tile of keys into weights, its tensor cores add up the values of the tile before.
 //
 // Keys come in tiles of 128 at absolute positions. A page comes in boxes of 64 columns; columns
-// beyond those of the head are zero. As in attend_prefill.cu, a row's result depends on its own
-// keys alone. But the two kernels give different bits, because the tiles there have 64 keys.
-// Therefore only head_dim and the type of the cache decide which of the two a device uses. Queries
+// from head_stride on are zero. As in attend_prefill.cu, a row's result depends on its own keys
+// alone. But the two kernels give different bits, because the tiles there have 64 keys. Therefore
+// only head_dim and the type of the cache decide which of the two kernels a device uses. Queries
 // are float32 and their rows lie anywhere in the buffer, so threads load them instead of TMA.
 //
-// A kernel for heads of 128 has 118 KB of machine code, one for 64 has 84. The products and what
-// lies between them are 44 and 34 of these. The rest stores the sums: each pair of a thread's
-// registers, in each type that outputs may have. A block runs through the code of one type, once.
+// A kernel has 118 KB of machine code for heads of 128 numbers, and 84 KB for heads of 64. The
+// products and the code between them are 44 KB and 34 KB. The rest stores the sums: there is code
+// for each pair of a thread's registers in each type that outputs may have. A block runs the code
+// of one type, once.
 //
 // A warpgroup could have rows of several heads that share keys. This would help only where many
 // short prompts meet, and there most of the time goes to the matrix products.
@@ -263,8 +264,7 @@ template <class T, uint32_t B> struct HopperAttention {
     DEVICE_MEMBER static void weigh(float (&s)[KEYS / 2], float (&max)[2], float (&sum)[2],
         float (&fade)[2], uint32_t key, uint32_t position, uint32_t own, uint32_t column,
         float scale, uint32_t window) {
-        // The causal mask is only needed where the first row of the warp does not see all of these
-        // keys.
+        // The causal mask is only needed where the first row of the warp does not see all 128 keys.
         if (key + KEYS - 1 > position + own / 16 * 16) {
             const int32_t sees = (int32_t)(position + own) - (int32_t)(key + column);
 #ifdef PLANT_MASK

@@ -105,7 +105,8 @@ template <class C, class T, uint32_t B> DEVICE void attend_prefill(const AttendP
     float o[B / 8][4] = {}, max[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {0, 0};
     const float scale = p.scale * 1.44269504f; // 1 / ln 2: exp2 computes the weights
     const uint32_t first_row = tile.position + warp * 16;
-    // The first key that the warp's first row sees, and those of this lane's rows.
+    // seen: the first key that the warp's first row sees. from: the first keys that this lane's two
+    // rows see.
     const uint32_t seen = first_key(first_row + 1, p.window),
                    from[2] = {first_key(first_row + g + 1, p.window),
                        first_key(first_row + g + 9, p.window)};

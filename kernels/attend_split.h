@@ -53,7 +53,8 @@ struct Block {
     template <uint32_t N>
     DEVICE_MEMBER void put(uint32_t h, uint32_t d, const float (&o)[N], float sum) const {
         // sum is at least 1, because the largest weight of a split is 1. If no score is a number,
-        // it may be 0 and its inverse infinite; the result is NaN then, as that of a division is.
+        // sum may be 0 and its inverse infinite. The result is NaN then, as the result of a
+        // division would be.
         const float inverse = 1 / sum;
         float v[N];
         UNROLL

@@ -34,20 +34,21 @@ template <> struct TensorType<bf16> {
 // zero bytes, which are finite numbers in every type, and nothing comes of them.
 //
 // The warp has its own part of shared memory, with SLOTS tiles. A tile has 16 keys or values (a
-// page) and up to 128 columns. All slots are filled at the beginning (the last one when the queries
-// that lie there have been read), in the order in which tiles are needed: those of the keys, then
-// those of the values. A slot takes the next tile when its own has been used.
+// page) and up to 128 columns. All slots are filled at the beginning, in the order in which tiles
+// are needed: first the tiles of the keys, then the tiles of the values. (The last slot is filled
+// when the queries that lie there have been read.) A slot takes the next tile when its own tile has
+// been used.
 template <class C, uint32_t B> struct Chunk {
     using T = typename TensorType<C>::type;
     static constexpr uint32_t PAGES = WARP_KEYS / GPU_PAGE, COLUMNS = B < 128 ? B : 128,
                               HALVES = B / COLUMNS, STEPS = COLUMNS / 16;
-    // PIECES: of 16 bytes, in a row of a tile. TILE: bytes.
+    // PIECES: pieces of 16 bytes in a row of a tile. TILE: bytes of a tile.
     static constexpr uint32_t PIECES = COLUMNS * sizeof(C) / 16, TILE = GPU_PAGE * PIECES * 16,
                               TILES = 2 * PAGES * HALVES;
     static constexpr uint32_t MOST = B == 256 ? 8192 : GPU_ATTEND_SLOTS / ATTEND_WARPS,
                               SLOTS = TILES * TILE < MOST ? TILES : MOST / TILE;
-    // Of the results of a head that warps leave for each other: B sums of weighted values, the
-    // largest score, the sum of the weights, what the values are to be multiplied with, a zero.
+    // RESULT: the numbers that a warp leaves for the other warps for each head: B sums of weighted
+    // values, the largest score, the sum of the weights, the factor for the values, and a zero.
     static constexpr uint32_t RESULT = B + 4, RESULTS = HEADS * RESULT * 4;
     // Bytes of a warp's tiles, and later of its results.
     static constexpr uint32_t WARP =
@@ -77,7 +78,8 @@ template <class C, uint32_t B> struct Chunk {
     DEVICE_MEMBER static uint32_t offset_of(uint32_t row, uint32_t piece) {
         return PIECES == 4 ? swizzle64(row, piece) : row * PIECES * 16 + ((piece ^ (row & 7)) << 4);
     }
-    // The offset of another piece of the row; `at` is that of piece 0 or 1, and `further` is even.
+    // The offset of another piece of the row. `at` is the offset of piece 0 or 1, and `further` is
+    // even.
     DEVICE_MEMBER static uint32_t further_piece(uint32_t at, uint32_t further) {
         return (at ^ further % 8 << 4) + further / 8 * 128;
     }
@@ -92,7 +94,7 @@ template <class C, uint32_t B> struct Chunk {
     DEVICE_MEMBER void load_query(uint32_t (&q)[4], uint32_t step) const {
         ldmatrix(q, shared + further_piece(query_at(lane % 16, lane / 16), 2 * step));
     }
-    // The scales of the warp's keys, then those of its values.
+    // The scales of the warp's keys, then the scales of its values.
     DEVICE_MEMBER float *units() const {
         return (float *)(shared + ATTEND_WARPS * WARP) + warp * 2 * WARP_KEYS;
     }
@@ -266,7 +268,7 @@ template <class C, uint32_t B> struct Chunk {
         if (SCALED<C>) exponent = as_bits(group_max(most, 4)) >> 23;
         exponent = exponent < 27 ? 27 : exponent > 227 ? 227 : exponent;
         const float factor = as_float((266 - exponent) << 23);
-        // Operands B of each page: those of the upper parts, then those of the lower.
+        // Operands B of each page: first the upper parts of the weights, then the lower parts.
         uint32_t weights[PAGES][4];
         UNROLL
         for (uint32_t n = 0; n < WARP_KEYS / 8; n++) {

@@ -5,13 +5,13 @@
 // ascending order, whatever the other rows are. This gives batch invariance.
 //
 // The weight rows of a tile are also the columns of its outputs. They come in blocks of 2 * HALF:
-// HALF rows from one range of the matrix, then HALF rows from another. So the thread that has an
-// output column c of the first range also has column c + HALF, of the second range. In a plain
-// product the second range follows the first. In ffn_up, one range is rows of gate and the other
-// the same rows of up, so one thread has both factors of an output.
+// HALF rows from one range of the matrix, then HALF rows from another. So the thread that has
+// output column c, from the first range, also has column c + HALF, from the second range. In a
+// plain product the second range follows the first. In ffn_up, one range is rows of gate and the
+// other range is the same rows of up, so one thread has both factors of an output.
 //
 // The epilogue is the function out(i, c, a, b). i is the row of the launch; a has the sums of tile
-// columns c and c + 1, and b has those of c + HALF and c + HALF + 1.
+// columns c and c + 1, and b has the sums of tile columns c + HALF and c + HALF + 1.
 
 struct Pair {
     float x, y;

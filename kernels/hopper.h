@@ -5,7 +5,7 @@
 // A warpgroup is 128 threads that begin at a multiple of 128; all of them call the functions of a
 // warpgroup together. Copies and products access shared memory through a path of their own (the
 // async proxy). Where threads store to shared memory and copies or products then access the same
-// memory, async_fence must stand in between. A kernel that uses any of these instructions stands
+// memory, async_fence must stand in between. A kernel that uses any instruction of this file stands
 // inside #ifdef HOPPER, because it exists for sm_90a only.
 
 struct AsyncBarrier {

@@ -76,12 +76,13 @@ template <class C> DEVICE void attend_exactly(const Keys<C> &keys, const float *
     }
 }
 
-// Tensor cores multiply every weight of a tile by every value, also those of keys that a row does
-// not see: its weight is zero there, but 0 * infinity is NaN. So where the weights of a row are
-// numbers and its result is NaN, a value is not finite, and only the row's own keys can say what
-// the result is. The two functions below compute such a row once more, by attend_exactly.
-// Where every value is finite this costs a comparison for each output. The row then rounds like one
-// of the float32 mode: its last bits may depend on the infinity that it does not see.
+// Tensor cores multiply every weight of a tile by every value, also by values of keys that a row
+// does not see. The weight of such a key is zero, but 0 * infinity is NaN. So where the weights of
+// a row are numbers and its result is NaN, some value is not finite, and only the row's own keys
+// can say what the result is. The two functions below compute such a row once more, by
+// attend_exactly. Where every value is finite, this costs a comparison for each output. A row that
+// is computed once more rounds like a row of the float32 mode. So its last bits may depend on an
+// infinity that it does not see.
 
 // Computes row j of a tile for query head blockIdx.x; a whole warp calls it. Each lane has eight
 // columns.

@@ -53,14 +53,14 @@ DEVICE Columns columns_of(const MatmulAddParams &p, uint32_t n) {
     if (p.bias && c.exist > 1) c.bias[1] = load_const_float(p.bias + n + 1);
     return c;
 }
-// The number in x at which a row begins; NONE where there is no row. (A pointer would forget, on
-// its way through shared memory, that it is one to global memory.)
+// The index in x at which a row begins; NONE if there is no row. (A pointer would lose, on its way
+// through shared memory, the knowledge that it points to global memory.)
 typedef uint64_t Row;
 const Row NONE = ~0ull;
 DEVICE Row row_of(const MatmulAddParams &p, int32_t row) {
     return row < 0 ? NONE : (uint64_t)row * p.x_stride;
 }
-// The previous values of these columns of a row.
+// The previous values of columns c of a row.
 DEVICE Words2 find_pair(const MatmulAddParams &p, Row row, const Columns &c) {
     // After an odd last column comes padding.
     return row != NONE && c.exist > 0 ? load_fresh8(p.x + (row + c.n)) : Words2{};

@@ -17,28 +17,31 @@
 //     8 bits  word j of the piece, in byte e: int8 and k8 code + 128, e4m3 as it is
 //     4 bits  word j / 2, in nibbles 0 4 1 5 (j even) or 2 6 3 7 (j odd)
 //
-// uint4 has two f16 for each group in place of the scale, one behind the other: the scale, and the
-// zero point z, which is subtracted from the code (compute/src/quant/uint4.rs). So a word has both,
-// the scale in its lower half.
+// In place of the scale, uint4 has two f16 for each group, one behind the other: the scale, and the
+// zero point z, which is subtracted from the code (compute/src/quant/uint4.rs). So one word holds
+// both, with the scale in its lower half.
 //
-// The codes of nf4 and iq4 index tables of sixteen numbers. Those of nf4 (nf4.rs) are floats; those
-// of iq4 (iq4.rs) are integers of eight bits, which f16 has exactly.
+// The codes of nf4 and iq4 index tables of sixteen numbers. The table of nf4 (nf4.rs) has floats.
+// The table of iq4 (iq4.rs) has integers of eight bits, which f16 can represent exactly.
 //
 // The K types of GGUF files (compute/src/quant/k.rs) have scales of two levels instead. After the
-// codes come, for each block, sixteen bytes: of k4 and k5 a scale and a minimum for each 32 columns
-// in turn, of k6 and k8 a scale + 128 for each 16. After those of all blocks comes what they are
-// multiplied with, in f16: of k4 and k5 two for each block, of k6 and k8 one.
+// codes come the small scales: sixteen bytes for each block. In k4 and k5, these are a scale and a
+// minimum for each 32 columns in turn. In k6 and k8, they are a scale + 128 for each 16 columns.
+// After the small scales of all blocks come the f16 numbers by which the small scales are
+// multiplied: two for each block of k4 and k5 (one for scales, one for minima), and one for each
+// block of k6 and k8.
 //
 // The lower four bits of the codes of k5 and k6 lie as codes of 4 bits do. Behind them, before the
-// scales, are the planes with the PLANE = 1 or 2 bits above: for each block PLANE words for each
-// piece, in the order of pieces 0, 4, 1, 5, 2, 6, 3, 7, so that a lane of a decode product loads
-// those of its two pieces at once. A word of k5 serves all eight steps of a line; of k6, the first
-// word serves steps 0 .. 3 and the second the others. The bits of step i of a word are, from bit 2
-// * PLANE * i on, those of columns e = 0 and 2, and 16 bits higher those of e = 1 and 3.
+// scales, are the planes, which hold the PLANE = 1 or 2 upper bits of each code. For each block, a
+// plane has PLANE words for each piece. The pieces come in the order 0, 4, 1, 5, 2, 6, 3, 7, so
+// that a lane of a decode product loads the words of its two pieces at once. One word of k5 serves
+// all eight steps of a line. In k6, the first word serves steps 0 .. 3 and the second word serves
+// the others. In a word, the bits of its step i begin at bit 2 * PLANE * i. From there on lie the
+// bits of columns e = 0 and 2; the bits of columns e = 1 and 3 lie 16 bits higher.
 //
 // The codes of two neighbouring columns are thus 16 bits apart, and one mask gives a pair of 16-bit
-// numbers for tensor cores. The same pieces also serve as operand A of mma.m16n8k16: a thread may
-// have any four columns there, as long as operand B has the same four.
+// numbers for tensor cores. The same pieces also serve as operand A of mma.m16n8k16: there, a
+// thread may have any four columns, as long as it has the same four in operand B.
 //
 // Codes become numbers without rounding. To make a float, a code is put into the mantissa of 2^23,
 // and one subtraction removes 2^23 again. The i-th nibble of a word is put into 2^(23 - 4i), so
@@ -46,8 +49,9 @@
 // 32 codes and then scales the sum once. Prefill rounds code times scale to f16.
 
 struct Quantised {
-    // Whether each sixteen columns have a scale of their own; whether groups have minima, which are
-    // subtracted (k4, k5, and uint4, whose minima are scale times zero point).
+    // SIXTEENS: whether each sixteen columns have a scale of their own. MINIMA: whether groups have
+    // minima, which are subtracted (k4, k5 and uint4; the minimum of uint4 is scale times zero
+    // point).
     static constexpr bool SIXTEENS = false, MINIMA = false;
     // Bits of a code that lie in a plane.
     static constexpr uint32_t PLANE = 0;
@@ -313,14 +317,14 @@ template <class Codes> struct Sixteens : Codes {
 // Codes of 4 + BITS bits. `Base` has the lower four, the code of zero, and the scales.
 template <class Base, uint32_t BITS> struct Planed : Base {
     static constexpr uint32_t PLANE = BITS;
-    // Steps that a word of a plane serves; the bits of a pair of columns.
+    // EACH: steps that a word of a plane serves. PAIR: the mask of the bits of a pair of columns.
     static constexpr uint32_t EACH = 8 / BITS, PAIR = ((1u << BITS) - 1) * 0x10001;
     struct Scale : Base::Scale {
         uint32_t plane, at;
     };
 
-    // Loads what this lane needs of a line: for both its pieces. `planes` is where those of the row
-    // begin.
+    // Loads the words of the planes that this lane needs for its two pieces of a line. `planes` is
+    // where the planes of the row begin.
     DEVICE_MEMBER static void load_planes(
         uint32_t (&to)[2][BITS], const unsigned char *planes, uint32_t line) {
         if constexpr (BITS == 1) {
@@ -576,8 +580,8 @@ struct CachedF8 {
     uint8_t bits;
 };
 template <class T> constexpr bool SCALED = sizeof(T) == 1;
-// Two codes of a word as f16, exactly: those of bytes i and i + 1 (i is 0 or 2), or those of bytes
-// i and i + 2 (i is 0 or 1).
+// Two codes of a word as f16, exactly. neighbours_of takes bytes i and i + 1 (i is 0 or 2);
+// alternate_of takes bytes i and i + 2 (i is 0 or 1).
 DEVICE uint32_t neighbours_of(uint32_t x, int i, Cached8) {
     return fma_pair(bytes_as_pair(x, i), 0x3c003c00, 0xe480e480);
 }

@@ -8,8 +8,8 @@
 // take turns (params.h).
 #include "gpu.h"
 
-// Adds numbers i .. i + 3 of all parts, which `part` loads, to those of x, or puts their sum there;
-// and sets those of `cleared` to zero.
+// Sums numbers i .. i + 3 of all parts; `part` loads them. With `adds`, adds the sums to the same
+// numbers of x, otherwise stores the sums there. Sets numbers i .. i + 3 of `cleared` to zero.
 template <class Part> DEVICE void add_parts(
     float *x, float *cleared, uint64_t i, uint32_t ranks, uint32_t adds, const Part &part) {
     const auto load = [&](uint32_t rank) {
@@ -51,15 +51,15 @@ DEVICE void add_gathered(const ReduceParams &p) {
 // away.
 #define LOOKS 256
 
-// Tells the ranks that this launch has begun, so that what this rank computed before it can be
-// read, and waits for theirs. Each block does so, and waits for any block of the others, not for a
-// certain
-// one: the devices run blocks in orders of their own, and perhaps not all of them at the same time.
+// Tells the other ranks that this launch has begun, so that they may read what this rank computed
+// before it. Then waits until all other ranks have told the same. Each block does so. It waits for
+// any block of each other rank, not for a certain one: the devices run blocks in orders of their
+// own, and perhaps not all blocks at the same time.
 DEVICE void meet(const ReducePeersParams &p, uint32_t turn) {
     const uint32_t rank = threadIdx.x;
     if (rank < p.ranks) store_released(p.turns[rank] + p.rank, turn);
-    // No thread may wait before the others of its warp have told their ranks, which might wait for
-    // that.
+    // No thread may wait before the other threads of its warp have told their ranks: those ranks
+    // might be waiting for it.
     warp_sync();
 #ifndef PLANT_NO_WAIT_PEERS
     const uint32_t *told = p.turns[p.rank] + rank;
@@ -82,13 +82,14 @@ DEVICE void add_peers(const ReducePeersParams &p) {
         meet(p, turn);
     else
         block_sync();
-    // All threads of the block have read it.
+    // All threads of the block have read p.turn by now.
     if (threadIdx.x == 0) p.turn[blockIdx.x] = turn;
     for (uint64_t i = first + threadIdx.x * 4; i < p.n; i += (uint64_t)gridDim.x * blockDim.x * 4)
         add_parts(p.x, p.next, i, p.ranks, p.adds,
             [&](uint32_t rank) { return load_fenced16(p.parts[rank] + i); });
 }
 
-// No wait_for_last: they are not launched before the previous launch has ended.
+// There is no wait_for_last, because these kernels are not launched before the previous launch has
+// ended.
 KERNEL(reduce) { add_gathered(p); }
 KERNEL(reduce_peers) { add_peers(p); }

@@ -18,8 +18,8 @@
 namespace emu {
 
 void async_init(const void *barrier, uint32_t count, int line);
-// `barrier` lies in the memory of the running block; that of block `rank` of the cluster at the
-// same place is meant, here and below.
+// Here and below, `barrier` lies in the memory of the running block. The functions mean the barrier
+// at the same place in the memory of block `rank` of the cluster.
 void async_arrive(const void *barrier, uint32_t bytes, unsigned rank, int line);
 void async_wait(const void *barrier, uint32_t parity, int line);
 void async_fence(int line);

@@ -47,8 +47,8 @@ const Map &map_of(const TensorMap &map, int line) {
 }
 uint32_t bytes_of(const Map &m) { return m.box_columns * m.box_rows * 2; }
 
-// The barrier of a block of the cluster at this place in its shared memory. `p` is the place in
-// that of the running block.
+// The barrier of block k of the cluster that lies at the same place in its shared memory as `p`
+// does in the shared memory of the running block.
 Phases &barrier_at(Block &k, const void *p, int line) {
     auto found = k.barriers.find(shared_address(p));
     if (found == k.barriers.end()) fail(line, "a barrier that nobody has made");

@@ -1,10 +1,9 @@
 // The internal interface of the emulator, for the files beside this one: threads, warps, blocks.
 //
-// fibers.cpp switches between threads. warp.cpp has the operations of several threads together;
-// hopper_clusters.cpp, hopper_copies.cpp and hopper_products.cpp have those of compute capability
-// 9.0. memory.cpp has
-// device memory, and hides from a dependent launch what it may not see yet. launch.cpp runs a
-// kernel.
+// fibers.cpp switches between threads. warp.cpp has the operations that several threads do
+// together; hopper_clusters.cpp, hopper_copies.cpp and hopper_products.cpp have the operations of
+// compute capability 9.0. memory.cpp has device memory, and hides from a dependent launch what it
+// may not see yet. launch.cpp runs a kernel.
 //
 // All of this is built without -fsanitize=thread even when the kernels are built with it. EMU_TSAN
 // then makes it announce its fibers and barriers to TSan. The emulator stands for hardware, so TSan
@@ -179,7 +178,7 @@ struct Machine {
     ~Machine() {
         for (Fiber &f : fibers) {
 #ifdef EMU_ASAN
-            // The next owner of these addresses may write to all of them.
+            // Whoever gets this memory next may write to all of it.
             __asan_unpoison_memory_region(f.stack, STACK);
 #endif
             munmap(f.stack, STACK);

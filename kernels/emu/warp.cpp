@@ -54,8 +54,8 @@ template <int BIT> Floats partners(Floats v) {
 }
 
 // A butterfly over the bits of `mask`, from the highest: for each bit, every lane combines its
-// value with that of the lane whose number differs in this bit. `f` commutes, so all lanes of a
-// group get the same bits.
+// value with the value of the lane whose number differs in this bit. `f` commutes, so all lanes of
+// a group get the same bits.
 template <class F> void butterfly(float (&lanes)[32], unsigned mask, F f) {
     Floats low, high;
     memcpy(&low, lanes, sizeof low);

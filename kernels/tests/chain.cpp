@@ -1,6 +1,6 @@
 // A decode step, with an adapter in its second layer, in which each launch may start before the
 // previous one has ended. Until a kernel waits, it cannot see what earlier launches wrote
-// (emu_strict). The results must be the same as those of ordinary launches.
+// (emu_strict). The results must be the same as with ordinary launches.
 //
 // Blocks count one another wherever they can: two chunks of keys in both layers, products that
 // share a K, and three slices of logits, of which tokens are chosen twice. A block of the product

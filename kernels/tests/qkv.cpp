@@ -176,7 +176,7 @@ struct Qkv {
         if (rope_first) normalise();
         std::vector<double> padding, got = row_of(all, row, &padding);
         // The error of the cache. For int8 it is half a step of the vector's scale. For fp8 it is
-        // half a step at the number's own magnitude, or at that of the smallest numbers.
+        // half a step at the number's own magnitude, or half a step of the smallest numbers.
         std::vector<double> steps(n, 0);
         for (uint32_t i = q_dim; scaled(kv_type) && i < n; i++) {
             for (uint32_t d = 0; d < heads.dim; d++)

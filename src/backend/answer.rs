@@ -20,13 +20,13 @@ pub struct Pick {
     pub total: u64,
     /// The alternatives, as a range in the list of [`Answer::Picks`].
     pub top: Range<usize>,
-    /// `Some(i)`: nothing was chosen, and the row's logits are row `i` of those of
+    /// `Some(i)`: nothing was chosen, and the row's logits are row `i` of the logits of
     /// [`Answer::Picks`]. Such rows are numbered in their order.
     pub logits: Option<u32>,
 }
 
 impl Pick {
-    /// Of a row that the host chooses from.
+    /// The pick of a row whose token the host chooses.
     pub fn left_to_host(logits: u32) -> Pick {
         Pick {
             logits: Some(logits),

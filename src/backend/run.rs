@@ -57,7 +57,8 @@ pub trait Run: Send {
     /// Guesses tokens from rows of the last step, which has been collected: head `head` guesses the
     /// token `head + 2` positions behind a row's own. `step` has a row of decode for each guess.
     /// Its [`Step::tokens`] are the numbers of the rows in the last step, all of its rows are
-    /// wanted, and its slots and pages are not used. The answer is as that of [`Run::collect`].
+    /// wanted, and its slots and pages are not used. The answer is like the answer of
+    /// [`Run::collect`].
     ///
     /// # Errors
     /// [`crate::Error::Internal`] if there is no such head.

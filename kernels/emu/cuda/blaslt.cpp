@@ -1,6 +1,6 @@
 // A stand-in for libcublasLt: the functions that src/backend/gpu/cuda/blaslt.rs looks up. It is in
 // the same library file as the stand-in driver because it works in that driver's streams. Products
-// are plain loops. Calls that differ from those of blaslt.rs are refused. With EMU_CUDA_H and
+// are plain loops. Calls that differ from the calls in blaslt.rs are refused. With EMU_CUDA_H and
 // EMU_BLASLT_H, NVIDIA's headers check signatures and numbers. nvcc comes without cublasLt.h; torch
 // has it.
 #include "state.h"

@@ -103,8 +103,8 @@ struct Settings {
     // 0: work runs when it is waited for; otherwise some work runs earlier, at random
     uint64_t seed = 0;
     // fail=NAME:N:CODE: from now on, the Nth call of function NAME returns CODE. NAME "*" counts
-    // the calls of all functions but those that only ask whether something is done: there are as
-    // many of these as there is time for. "work" counts the pieces of work that run.
+    // the calls of all functions, except functions that only ask whether something is done: the
+    // number of such calls depends on time. "work" counts the pieces of work that run.
     std::string fail, failed; // `failed`: the function that has failed in this way
     uint64_t fail_in = 0;
     unsigned fail_code = 0;

@@ -1,5 +1,5 @@
-//! The answers of steps on their way to the host. There are at most two: that of a step which has
-//! ended, and that of the step which follows it and may run while the first answer is read.
+//! The answers of steps on their way to the host. There are at most two: the answer of a step that
+//! has ended, and the answer of the next step, which may run while the first answer is read.
 
 use super::device::Device;
 use super::memory::{Landing, Memory};

@@ -192,8 +192,7 @@ pub unsafe trait Device: Send + Sync + 'static {
 
     /// Launches a kernel whose only argument is a struct with these bytes.
     ///
-    /// # Safety
-    /// The bytes are a value of the kernel's parameter struct, and its addresses are those of live
+    /// # Safety The bytes are a value of the kernel's parameter struct. Its addresses point to live
     /// memory of the sizes that the kernel expects.
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()>;
 
@@ -272,8 +271,7 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// ([`Device::watch`]). Returns the name of what moves the numbers. The device leaves the group
     /// when it is dropped, if it has not before.
     ///
-    /// # Errors
-    /// [`Error::Unsupported`], [`Error::Device`], or that of the watch.
+    /// # Errors [`Error::Unsupported`], [`Error::Device`], or the error of the watch.
     fn join(&self, _id: &GroupId, _rank: usize, _ranks: usize) -> Result<String> {
         Err(Error::Unsupported(NO_GROUP.into()))
     }

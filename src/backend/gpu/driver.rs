@@ -1,7 +1,7 @@
 //! The NVIDIA driver: the functions of libcuda that this library calls. They are looked up when the
 //! driver is opened. (U)
 //!
-//! Types, constants and signatures are those of cudarc's bindings, which are generated from cuda.h;
+//! Types, constants and signatures come from cudarc's bindings, which are generated from cuda.h;
 //! the compiler compares the table below with them. What stays ours is how functions are called,
 //! for three reasons. A result is a number here: in the bindings it is a Rust enum, and a number
 //! that the enum does not list would be undefined behaviour. A missing function is a [`Reason`];
@@ -59,7 +59,8 @@ macro_rules! functions {
         impl Driver {
             fn look_up(library: &str, handle: *mut c_void) -> Result<Driver, Reason> {
                 let symbol = |name| symbol(library, handle, name);
-                // SAFETY: the functions of these names, with the signatures that cuda.h gives them.
+                // SAFETY: the functions have these names, and the signatures that cuda.h gives
+                // them.
                 unsafe {
                     Ok(Driver {
                         library: library.into(),

@@ -3,9 +3,9 @@
 //! Where the devices can, they exchange by themselves, in their streams ([`Device::join`]): then an
 //! exchange waits for nothing on the host, and is recorded with the other launches of a step. Sums
 //! of few rows go from device to device without anybody's help, where they can ([`super::peers`]).
-//! Otherwise numbers go through the memory of the host, over the same [`Wire`] as those of ranks on
-//! the CPU. Then each exchange waits for the device and for the other ranks, so launches are not
-//! recorded, and no step runs ahead of another. Either way the devices add the partial sums
+//! Otherwise numbers go through the memory of the host, over the same [`Wire`] as the numbers of
+//! ranks on the CPU. Then each exchange waits for the device and for the other ranks, so launches
+//! are not recorded, and no step runs ahead of another. Either way the devices add the partial sums
 //! (`kernels/reduce.cu`), in the order of the ranks.
 //!
 //! Every rank has all logits afterwards. In one process every rank chooses all tokens; all of them
@@ -325,7 +325,8 @@ impl<D: Device> GpuExchange<D> {
         x.memory.gather_slices(slice, self.rank, self.ranks)
     }
 
-    /// Logits of this rank's tokens, and then those of all, rank by rank.
+    /// Computes the logits of this rank's tokens, and then gathers the logits of all ranks, rank by
+    /// rank.
     fn gather_logits(
         &mut self,
         gpu: &Gpu<D>,
@@ -388,8 +389,8 @@ enum Of {
     Share,
 }
 
-/// A failure of an exchange is kept with those of the device: the operations after it do nothing,
-/// and [`crate::backend::Steps::answer`] returns it.
+/// A failure of an exchange is kept like a failure of the device: the operations after it do
+/// nothing, and [`crate::backend::Steps::answer`] returns it.
 impl<D: Device> Exchange<Gpu<D>> for GpuExchange<D> {
     /// A rank gives zeros for tokens that are not its own, so the sum is exact.
     fn embed(&mut self, gpu: &mut Gpu<D>, x: &mut GpuBuf<D>, table: &GpuMat<D>) {

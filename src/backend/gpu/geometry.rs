@@ -30,7 +30,7 @@ pub(super) fn prepares(dtype: Dtype, n_rows: u32, k: u32, room: &Room) -> bool {
     n_rows > most || room.fits(few_shared(dtype, k, n_rows, true, GPU_FEW_TILES, room)) == 0
 }
 
-/// The bytes of an activation row in shared memory: of all the columns that whole lines have.
+/// The bytes of an activation row in shared memory. The row is extended to whole lines.
 fn row_bytes(dtype: Dtype, k: u32) -> u32 {
     let line = match dtype.quant() {
         None => 64,
@@ -67,14 +67,15 @@ fn few_shared(dtype: Dtype, k: u32, n_rows: u32, rounds: bool, tiles: u32, room:
 }
 
 /// The grid of a decode product of a few rows on tensor cores. `rounds`: whether the kernel applies
-/// norm and rounding to the rows itself. All blocks share the tiles, and all of them run at the
-/// same time. Formats without a ring have fewer bytes on their way and so have two blocks on a
+/// norm and rounding to the rows itself. All blocks share the tiles, and all blocks run at the same
+/// time. Formats without a ring have fewer bytes in flight in a block, so they have two blocks on a
 /// multiprocessor, where two fit.
 ///
-/// The others have one, and ask for so much shared memory that two do not fit. Without that (and
-/// with rings of three lines), an H100 took 1.17 times as long for a step of one row of int4 and
-/// 1.07 for bf16, and longer than if no launch started early: presumably because early blocks go
-/// where the launch before leaves room, two to one multiprocessor and none to another.
+/// Formats with a ring have one block on a multiprocessor, and ask for so much shared memory that
+/// two do not fit. Without that (and with rings of three lines), a step of one row took 1.17 times
+/// as long for int4 and 1.07 times for bf16 on an H100, and longer than if no launch started early.
+/// Presumably early blocks go where the previous launch leaves room: two to one multiprocessor and
+/// none to another.
 pub(super) fn few(
     dtype: Dtype,
     [pairs, k, n_rows]: [u32; 3],
@@ -140,7 +141,7 @@ impl Batch {
 
     pub fn grid(&self, dtype: Dtype) -> Grid {
         let slot = slot_bytes(dtype).filter(|_| self.rows < GPU_BATCH_ROWS);
-        // Bytes for every eight rows, and of slots.
+        // Bytes of stages for every eight rows, and bytes of all slots.
         let (of_eight, ring) = match (slot, dtype) {
             (None, _) if dtype.is_float() || self.rows == GPU_BATCH_ROWS => (GPU_BATCH_SHARED, 0),
             (None, _) => (GPU_BATCH_SHARED_CODES, 0),
@@ -169,9 +170,10 @@ impl Batch {
     }
 }
 
-/// Bytes of the counters and the sums of blocks that share a K. They suffice for steps of up to
-/// `most_rows` rows, padding included, and for any head of at most `vocab_size` rows: that of a
-/// rank has a share of them, and K may be shared where the whole head has blocks enough.
+/// Bytes of the counters and of the sums of blocks that share a K. They suffice for steps of up to
+/// `most_rows` rows, padding included, and for any head of at most `vocab_size` rows. Smaller heads
+/// matter because the head of a rank has only a share of the rows. It may need to share K where the
+/// whole head has blocks enough.
 pub(super) fn scratch_bytes(shape: &Shape, most_rows: usize) -> u64 {
     let pairs = |rows: usize| u32::try_from(rows.div_ceil(2)).unwrap_or(u32::MAX);
     let layers = [

@@ -89,7 +89,7 @@ impl Family {
     }
 }
 
-/// The index of the kernel whose name consists of these parts.
+/// The index of the kernel whose name consists of the parts `before`, `middle` and `after`.
 const fn position(before: &str, middle: &str, after: &str) -> Option<u16> {
     let parts = [before.as_bytes(), middle.as_bytes(), after.as_bytes()];
     let length = parts[0].len() + parts[1].len() + parts[2].len();

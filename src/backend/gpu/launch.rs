@@ -108,9 +108,9 @@ fn run_as<D: Device>(
 
 /// Repeats recorded launches.
 pub(super) fn replay<D: Device>(device: &D, graph: &D::Graph) -> Result<()> {
-    // SAFETY: the launches were recorded from functions below, so their addresses are those of the
-    // backend's own memory and of the runner's weights, cache and buffers. All of these live as
-    // long as steps are run (`Backend::record`'s contract).
+    // SAFETY: the launches were recorded from functions below. So their addresses point to the
+    // backend's own memory and to the runner's weights, cache and buffers. All of this memory lives
+    // as long as steps are run (`Backend::record`'s contract).
     unsafe { device.replay(graph) }
 }
 
@@ -120,8 +120,8 @@ pub(super) fn product<D: Device>(
     product: &Product,
 ) -> std::result::Result<(), Option<String>> {
     // SAFETY: as for `run_as`. `library.rs` makes products of the parameters that our own kernels
-    // would get; their addresses are those of live memory of these sizes. It has compared the size
-    // of its buffer with that of the sums.
+    // would get; their addresses point to live memory of the sizes in the parameters. It has
+    // compared the size of its buffer with the size of the sums.
     unsafe { d.product(product) }
 }
 

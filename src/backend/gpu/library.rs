@@ -44,10 +44,10 @@ fn group(n: usize) -> usize {
 }
 
 impl<D: Device> Gpu<D> {
-    /// Gives the device's library up if it would never be used with weights of these dtypes, or if
-    /// it needs more than `room`, the bytes that the model's plan leaves free. The library is
-    /// optional, so it must not take memory that the model needs. Returns the reason if the user
-    /// should hear of it.
+    /// Gives the device's library up if it would never be used with weights of the dtypes in
+    /// `weights`, or if it needs more than `room`, the bytes that the model's plan leaves free. The
+    /// library is optional, so it must not take memory that the model needs. Returns the reason if
+    /// the user should hear of it.
     pub fn give_up_library(
         device: &D,
         shape: &Shape,

@@ -33,10 +33,9 @@ impl<D: Device> Memory<D> {
         Ok(memory)
     }
 
-    /// Frees it, as dropping it does, and says whether that worked.
+    /// Frees the memory, as dropping it does, and says whether that worked.
     ///
-    /// # Errors
-    /// That of [`Device::free`]: the memory is left behind.
+    /// # Errors The error of [`Device::free`]: the memory is left behind.
     pub fn free(mut self) -> Result<()> {
         self.give_back()
     }
@@ -77,7 +76,8 @@ impl<D: Device> Memory<D> {
     }
 
     /// Gives the first `n` floats of `from` to all of the `ranks` devices of the group, and takes
-    /// those of all of them, in their order. `from` is memory of the same device.
+    /// the floats that all devices give, in the order of the devices. `from` is memory of the same
+    /// device.
     pub fn all_gather(&self, from: &Memory<D>, n: usize, ranks: usize) -> Result<()> {
         self.check_exchange(from, n, n.saturating_mul(ranks))?;
         // SAFETY: both lengths were just compared.
@@ -93,8 +93,8 @@ impl<D: Device> Memory<D> {
         unsafe { self.device.all_to_all(self.at, from.at, n) }
     }
 
-    /// Of `ranks` slices of `n` floats each, this rank has its own; it gives it to all, and takes
-    /// those of the others.
+    /// This memory has `ranks` slices of `n` floats each, of which this rank has filled its own.
+    /// Gives this slice to all ranks, and takes the slices of the others.
     pub fn gather_slices(&self, n: usize, rank: usize, ranks: usize) -> Result<()> {
         self.check_exchange(self, n.saturating_mul(rank + 1), n.saturating_mul(ranks))?;
         let own = self.at + (4 * n * rank) as u64;

@@ -258,7 +258,8 @@ impl<D: Device> GpuKv<D> {
         self.n_pages * self.page
     }
 
-    /// The halves of these pages, in order: for each page its number with K, and its number with V.
+    /// The two halves of each page of `pages`, in order: the page's number with K, and the page's
+    /// number with V.
     fn halves<'a>(&'a self, pages: &'a [u32]) -> impl Iterator<Item = (usize, &'a Memory<D>)> {
         let halves = |&page| [(page as usize, &self.k), (page as usize, &self.v)];
         pages.iter().flat_map(halves)

@@ -1,7 +1,7 @@
-//! Sums of the ranks of a process whose devices read each other's memory
-//! (`reduce_peers` of `kernels/reduce.cu`): each rank's kernel reads the parts of all ranks where
-//! they are. The additions are those of [`super::exchange`], in the same order. A sum takes one
-//! launch and waits for no library, so it is faster where there is little to move: with few rows.
+//! Sums of the ranks of a process whose devices read each other's memory (`reduce_peers` of
+//! `kernels/reduce.cu`): each rank's kernel reads the parts of all ranks where they are. The
+//! additions are the same as in [`super::exchange`], in the same order. A sum takes one launch and
+//! waits for no library, so it is faster where there is little to move: with few rows.
 
 use super::device::Device;
 use super::memory::Memory;
@@ -11,19 +11,20 @@ use crate::backend::Limits;
 use crate::{Error, Result};
 use std::sync::{Arc, Mutex};
 
-/// Bytes of a part. With half a megabyte on four H100, such sums take 10 microseconds, those of
-/// NCCL 17 to 21 (vLLM's pull request 24532); where they take equally long was not measured.
+/// Bytes of a part. With half a megabyte on four H100, a sum by such a kernel takes 10
+/// microseconds, and a sum by NCCL takes 17 to 21 (vLLM's pull request 24532). The size at which
+/// both take equally long was not measured.
 const MOST: usize = 1 << 20;
 
-/// Parts that take turns: that of the embedding, and two for the sums of the layers. Every step
-/// begins with the first, so its launches are the same as those of the step before.
+/// Parts that take turns: one for the embedding, and two for the sums of the layers. Every step
+/// begins with the first part, so its launches are the same as the launches of the previous step.
 const PARTS: usize = 3;
 
 const WHAT: &str = "what ranks exchange";
 
 /// What one rank lets the others reach.
 struct Shown<D: Device> {
-    /// `[rows, dim]` each. Products add to those of the layers, which are zeros before.
+    /// `[rows, dim]` each. Products add to the parts of the layers, which are zeros before.
     parts: [GpuBuf<D>; PARTS],
     /// What the others have told it.
     turns: Memory<D>,
@@ -35,7 +36,7 @@ pub struct Neighbours<D: Device> {
 }
 
 impl<D: Device> Neighbours<D> {
-    /// Lets all of these devices reach each other; `Err` is the reason why not.
+    /// Lets all devices reach each other's memory; `Err` is the reason why not.
     pub fn of(devices: &[Arc<D>]) -> std::result::Result<Self, String> {
         if devices.len() > GPU_PEERS as usize {
             return Err(format!("there are more than {GPU_PEERS} of them"));
@@ -66,7 +67,8 @@ impl<D: Device> Neighbours<D> {
 pub struct Peers<D: Device> {
     device: Arc<D>,
     rank: usize,
-    /// Of all ranks. Nobody's is freed before everybody has left, since others may still read it.
+    /// What each rank shows. It is not freed before all ranks have left, since others may still
+    /// read it.
     all: Vec<Arc<Shown<D>>>,
     /// The number of this rank's launches, for each block.
     turn: Memory<D>,
@@ -80,8 +82,7 @@ pub struct Peers<D: Device> {
 impl<D: Device> Peers<D> {
     /// All ranks call this at the same time. `agree` waits until all of them have called it.
     ///
-    /// # Errors
-    /// [`Error::DeviceMemory`], and those of `agree`.
+    /// # Errors [`Error::DeviceMemory`], and the errors of `agree`.
     pub fn new(
         device: &Arc<D>,
         neighbours: &Neighbours<D>,

@@ -89,8 +89,8 @@ pub(super) fn scales(quant: Quant, cols: usize, stored: &[u16]) -> Result<Vec<u8
         out.extend(stored.iter().flat_map(|s| s.to_le_bytes()));
         return Ok(out);
     };
-    // The small integers of all blocks of a row come first. Those of k6 and k8 have a sign, so 128
-    // is added, as it is to codes of k8.
+    // The small integers of all blocks of a row come first. In k6 and k8 these integers have a
+    // sign, so 128 is added to them, as it is added to the codes of k8.
     let flip = if quant.group() == 16 { 0x80 } else { 0 };
     for row in stored.chunks_exact(quant.scales(cols)) {
         let blocks = row.chunks_exact(words_of_block);
@@ -137,9 +137,10 @@ fn line_of_nibbles(stored: &[u8; LINE]) -> [u8; LINE] {
     out
 }
 
-/// The plane of a block of codes with `bits` bits each: words of each piece in turn, pieces in an
-/// order in which those of a lane are neighbours. The columns of a piece are four of every step of
-/// 32; the first and third, and the second and fourth, share a half of a word.
+/// The plane of a block of codes. It has `bits` bits of each code. It holds the words of each piece
+/// in turn; pieces lie in such an order that the words of a lane are neighbours. A piece has four
+/// columns of every step of 32 columns. The bits of the first and third column share one half of a
+/// word; the bits of the second and fourth column share the other half.
 fn words_of_plane(bits: usize, stored: &[u8]) -> impl Iterator<Item = u8> {
     let each = 8 / bits;
     let word = move |piece: usize, first: usize| {

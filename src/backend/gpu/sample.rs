@@ -62,9 +62,11 @@ pub(super) struct Chooser<D: Device> {
     counters: Memory<D>,
     /// `[max_wanted, out_len]`.
     pub out: Memory<D>,
-    /// `[max_wanted, pad32(vocab_size)]`: the logits of rows with edits or a mask, after these.
+    /// `[max_wanted, pad32(vocab_size)]`: for rows with edits or a mask, the logits after edits and
+    /// mask.
     changed: Memory<D>,
-    /// `[max_wanted]`: of these rows, whether a token was possible before; zero between launches.
+    /// `[max_wanted]`: for rows with edits or a mask, whether a token was possible before these
+    /// changes; zero between launches.
     possible: Memory<D>,
     /// `[max_wanted, MAX_EDITS]`, without gaps.
     edits: Memory<D>,

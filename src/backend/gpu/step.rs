@@ -58,12 +58,12 @@ struct Lengths {
 }
 
 impl Lengths {
-    /// Those of `step`, with tiles of `tile` prefill rows.
+    /// The lengths of `step`, with tiles of `tile` prefill rows.
     fn of(step: &Step, limits: &Limits, tile: usize) -> Result<Lengths> {
         let (n_rows, n_wanted) = (step.tokens.len(), step.wanted.len());
         within("rows", n_rows, limits.max_rows)?;
         within("pages", step.pages.len(), limits.n_pages)?;
-        // The sampler writes the tokens of wanted rows over those of the step's rows.
+        // The sampler writes the tokens of wanted rows over the tokens of the step's rows.
         within("wanted rows", n_wanted, limits.max_wanted.min(n_rows))?;
         let (mut n_decode, mut prefill, mut tiles) = (0, 0, 0);
         for span in &step.spans {
@@ -164,8 +164,8 @@ pub(super) fn bytes(limits: &Limits) -> usize {
 }
 
 /// Writes the arrays of `step` to `host`, in tiles of `tile` prefill rows. All numbers up to the
-/// end of the layout are then those of this step, whatever `host` had before: rows of padding are
-/// at position 0. Returns the last position of the longest sequence that decodes.
+/// end of the layout are then set for this step, whatever `host` had before: rows of padding are at
+/// position 0. Returns the last position of the longest sequence that decodes.
 fn fill(host: &mut [u32], step: &Step, of: Lengths, at: &Layout, tile: usize) -> usize {
     let (n_rows, n_wanted) = (step.tokens.len(), step.wanted.len());
     host[..at.len].fill(0);

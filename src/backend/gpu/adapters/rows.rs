@@ -158,15 +158,15 @@ impl<D: Device> Gpu<D> {
 }
 
 impl<D: Device> Adapted<'_, D> {
-    /// What the kernels leave for the rows from row `skip` of these on.
+    /// What the kernels leave for these rows, from their row `skip` on.
     fn thin(&self, skip: usize) -> u64 {
         self.room.thin.at() + (4 * (self.first + skip) * GPU_THIN as usize) as u64
     }
 
-    /// Gate and up of these rows. `input(first, rows)` is the input of a product of some of them,
-    /// from row `first` of these on. The products are those that `ops::ffn_up` would do; but they
-    /// are launched as q | k | v before norms and RoPE, which leaves sums in float32 and takes all
-    /// types and all numbers of rows.
+    /// Computes gate and up of these rows. `input(first, rows)` is the input of a product of some
+    /// of these rows, of which the first has number `first` among them. The products are the same
+    /// that `ops::ffn_up` would do. But they are launched like q | k | v before norms and RoPE:
+    /// that kernel leaves sums in float32, and takes all types and all numbers of rows.
     pub fn up(
         &self,
         up: &FfnUpParams,

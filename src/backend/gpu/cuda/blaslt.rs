@@ -89,7 +89,7 @@ macro_rules! functions {
                     let symbol = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
                     if symbol.is_null() { Err(format!("it has no {name}")) } else { Ok(symbol) }
                 };
-                // SAFETY: the functions of these names, with the signatures that cublasLt.h gives
+                // SAFETY: the functions have these names, and the signatures that cublasLt.h gives
                 // them.
                 unsafe {
                     Ok(Library {
@@ -234,8 +234,7 @@ impl BlasLt {
 
     /// Launches the product in `stream`. The context must be current.
     ///
-    /// # Safety
-    /// That of [`crate::backend::gpu::device::Device::product`].
+    /// # Safety The same as for [`crate::backend::gpu::device::Device::product`].
     pub unsafe fn run(&mut self, p: &Product, stream: CUstream) -> Said {
         let kind = type_of(p.dtype).ok_or_else(|| format!("weights of {}", p.dtype))?;
         let plan = self.plan(p, kind)?;

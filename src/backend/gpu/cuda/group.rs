@@ -80,7 +80,8 @@ impl Group {
             .map_err(|failed| Error::Peer(failed.text))
     }
 
-    /// Gives `n` floats to all ranks, and puts those of all ranks to `to`, in their order.
+    /// Gives the `n` floats at `from` to all ranks, and writes the floats of all ranks to `to`, in
+    /// the order of the ranks.
     ///
     /// # Safety
     /// The context is current, and both lie in live memory of the stream's device.

@@ -1,9 +1,9 @@
 //! NCCL, which moves numbers between the GPUs of several ranks. The library is opened at run time,
 //! never linked. (U)
 //!
-//! It only moves: its own sums would depend on the length of a message and on how the GPUs are
-//! connected. Types and signatures are those of cudarc's bindings, but results are read as numbers,
-//! and a missing function is an error and no panic.
+//! It only moves numbers: its own sums would depend on the length of a message and on how the GPUs
+//! are connected. Types and signatures come from cudarc's bindings. But results are read as
+//! numbers, and a missing function is an error and no panic.
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "the library's names")]
 
@@ -46,7 +46,8 @@ macro_rules! functions {
                     let symbol = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
                     if symbol.is_null() { Err(format!("it has no {name}")) } else { Ok(symbol) }
                 };
-                // SAFETY: the functions of these names, with the signatures that nccl.h gives them.
+                // SAFETY: the functions have these names, and the signatures that nccl.h gives
+                // them.
                 unsafe {
                     Ok(Nccl {
                         version: 0,
@@ -129,7 +130,7 @@ impl Nccl {
         }
     }
 
-    /// Opens this file, with each of these flags until one succeeds.
+    /// Opens this file with one of `flags` after the other, until one succeeds.
     pub fn of(file: &str, flags: &[c_int]) -> Result<Nccl, String> {
         let named = |why: String| format!("{file}: {why}");
         let name = CString::new(file).unwrap_or_default();
