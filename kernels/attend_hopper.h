@@ -7,10 +7,10 @@
 // of one tile of keys into weights, its tensor cores add up the values of the tile before.
 //
 // Keys come in tiles of 128 at absolute positions. A page comes in boxes of 64 columns; columns
-// from head_stride on are zero. As in attend_prefill.cu, a row's result depends on its own keys
-// alone. But the two kernels give different bits, because the tiles there have 64 keys. Therefore
-// only head_dim and the type of the cache decide which of the two kernels a device uses. Queries
-// are float32 and their rows lie anywhere in the buffer, so threads load them instead of TMA.
+// from head_dim on are zero. As in attend_prefill.cu, a row's result depends on its own keys alone.
+// But the two kernels give different bits, because the tiles there have 64 keys. Therefore only
+// head_dim and the type of the cache decide which of the two kernels a device uses. Queries are
+// float32 and their rows lie anywhere in the buffer, so threads load them instead of TMA.
 //
 // A kernel has 118 KB of machine code for heads of 128 numbers, and 84 KB for heads of 64. The
 // products and the code between them are 44 KB and 34 KB. The rest stores the sums: there is code

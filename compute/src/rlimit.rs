@@ -39,7 +39,7 @@ impl Rlimit {
     }
 }
 
-/// Those of memory that are set.
+/// The limits of memory that are set.
 pub fn memory() -> Option<[Option<Rlimit>; 2]> {
     // SAFETY: no pointers.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;

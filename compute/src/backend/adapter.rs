@@ -121,8 +121,8 @@ pub struct Adapter {
     pub matrices: Vec<[Option<LowRank>; MAX_PARTS]>,
     /// What a [`Carrier`] has put in the place of the matrices. Only its backend knows the type.
     pub on_device: Option<Box<dyn Any + Send + Sync>>,
-    /// What the other ranks of the model have of it; the matrices are then those of the first.
-    /// Only what runs the ranks knows the type.
+    /// What the other ranks of the model have of the adapter; `matrices` is then the share of the
+    /// first rank. Only what runs the ranks knows the type.
     pub on_ranks: Option<Box<dyn Any + Send + Sync>>,
 }
 

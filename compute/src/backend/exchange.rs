@@ -2,8 +2,8 @@
 //!
 //! Each rank holds a share of every matrix and of the KV cache and runs [`super::forward()`] by
 //! itself (tensor parallelism: Shoeybi et al. 2019, Megatron-LM; fairscale in Meta's code). It has
-//! whole heads, and columns of `wo` and `w2`, so that its products of these two are partial sums;
-//! and it has some rows of the embedding and of the head. What a rank lacks comes through
+//! whole heads, and some columns of `wo` and `w2`, so its products with `wo` and `w2` are partial
+//! sums. And it has some rows of the embedding and of the head. What a rank lacks comes through
 //! [`Exchange`]. With one rank there is none.
 //!
 //! Partial sums are float32 and are added here, in the order of the ranks, never by a library that

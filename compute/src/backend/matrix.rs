@@ -157,6 +157,6 @@ pub struct QuantBlock<'a> {
 pub enum QuantData<'a> {
     /// [`Quant::code_bytes`] bytes for each row.
     Codes(&'a [u8]),
-    /// [`Quant::scales`] words for each row: f16 bits, or those of [`crate::quant::k`].
+    /// [`Quant::scales`] words for each row: f16 bits, or the words of [`crate::quant::k`].
     Scales(&'a [u16]),
 }

@@ -340,7 +340,7 @@ pub trait Backend: Sized + Send {
         norm: Option<&Self::Buf>,
         head: &Self::Mat,
     );
-    /// Runs operations of the loaded step that are never recorded: those of Medusa heads.
+    /// Runs operations of the loaded step that are never recorded: the operations of Medusa heads.
     fn unrecorded(&mut self, work: &mut dyn FnMut(&mut Self)) {
         work(self);
     }

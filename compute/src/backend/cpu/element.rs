@@ -136,7 +136,7 @@ impl<E: Element> Weights for E {
     }
 }
 
-/// Memory with elements of one of these widths.
+/// Memory with elements of 8, 16 or 32 bits.
 #[derive(Debug)]
 pub enum Data {
     /// i8.

@@ -91,8 +91,8 @@ impl CpuExchange {
         })
     }
 
-    /// Every rank adds a slice, and then has the sums of the others. The same sums as those of
-    /// [`CpuExchange::reduce_whole`], to the bit.
+    /// Every rank adds one slice of all numbers, and then takes the sums of the other slices from
+    /// the other ranks. The sums are equal to the bit to the sums of [`CpuExchange::reduce_whole`].
     fn reduce_slices(&mut self, cpu: &Cpu, x: &mut [f32], adds: bool) -> Result<()> {
         let (n, wire) = (x.len(), &mut self.wire);
         let slice = n.div_ceil(wire.size());

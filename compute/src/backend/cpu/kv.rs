@@ -210,13 +210,13 @@ pub(super) struct Angles<'a> {
 }
 
 impl<'a> Angles<'a> {
-    /// Those of the table.
+    /// The angles of the table.
     pub fn turning(table: &'a RopeTable, head_dim: usize) -> Self {
         let (half, still) = (head_dim / 2, false);
         Angles { table, half, still }
     }
 
-    /// None at any position. `table` is [`still`].
+    /// No rotation at any position. `table` is [`still`].
     pub fn none(table: &'a RopeTable, head_dim: usize) -> Self {
         let (half, still) = (head_dim / 2, true);
         Angles { table, half, still }

@@ -17,7 +17,7 @@ use crate::backend::adapter::{LowRank, MAX_PARTS, MAX_RANK, Numbers};
 /// The largest number of numbers between A and B in a row.
 pub(super) const WIDTH: usize = MAX_PARTS * MAX_RANK;
 
-/// The number of a matrix among those of adapters, and the beginning of each of its parts.
+/// The number of a matrix among the matrices of adapters, and the beginning of each of its parts.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     index: usize,

@@ -164,17 +164,18 @@ impl Cpu {
 /// How exactly rows are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Of a handle in which up to so many sequences run: [`Precision::Full`] for few, and
-    /// [`Precision::AsPrompts`] from where that is faster (`most_full`).
+    /// For a handle in which up to so many sequences run: [`Precision::Full`] if they are few, and
+    /// [`Precision::AsPrompts`] if they are so many that it is faster (`most_full`).
     Auto(usize),
-    /// Prompts have the fastest arithmetic whose rounding is small beside that of the weights, and
-    /// generated rows one that rounds so little that reading weights takes longer.
+    /// Prompts have the fastest arithmetic whose rounding is small beside the rounding of the
+    /// weights. Generated rows have an arithmetic that rounds as little as it can while reading
+    /// weights still takes longer than the products.
     Full,
     /// Generated rows have the arithmetic of prompts: for many sequences, when products take longer
     /// than reading weights.
     AsPrompts,
-    /// All rows have the fastest that the instruction set has for the format of the weights, even
-    /// if it loses more than the format has lost.
+    /// All rows have the fastest arithmetic that the instruction set has for the format of the
+    /// weights, even if it loses more than the format has lost.
     Fast,
 }
 
@@ -225,7 +226,7 @@ enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// Of rows of a kind, with weights of a format.
+    /// The arithmetic of rows of a kind with weights of a format.
     ///
     /// Activations in int8 are the same for int8 weights and for four bits; but with int8 they lose
     /// more than the weights have lost (SmolLM2-135M, mean divergence from float32 in nats: 1.3e-3

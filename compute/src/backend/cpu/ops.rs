@@ -21,8 +21,7 @@ use crate::quant::Quant;
 use crate::{Dtype, Result};
 
 impl Cpu {
-    /// Loads a step into fixed buffers. Operations are those of this step until the next one is
-    /// loaded.
+    /// Loads a step into fixed buffers. Operations work on this step until the next step is loaded.
     pub fn load_step(&mut self, step: &Step) {
         self.step.load(step);
         self.plan.load(step);

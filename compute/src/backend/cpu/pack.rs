@@ -195,9 +195,9 @@ impl Source for Bf16 {
 enum Lane<'a> {
     /// This row of the block.
     Bytes(&'a [u8]),
-    /// Nothing; it stays zero. The lane is behind the last row of the part.
+    /// It gets nothing and stays zero. The lane is behind the last row of the part.
     Padding,
-    /// Nothing; it keeps its content. The lane is a row of another block.
+    /// It gets nothing and keeps its content. The lane is a row of another block.
     Outside,
 }
 

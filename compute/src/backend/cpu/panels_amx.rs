@@ -112,8 +112,8 @@ impl TilePanels {
         BLOCK.min((self.cols - block * BLOCK_K).div_ceil(TILE_K))
     }
 
-    /// The tiles of some groups in a block of k: [`TilePanels::tiles`] of each group, [`BLOCK`]
-    /// after those of the group before it.
+    /// The tiles of some groups in a block of k. Each group has [`TilePanels::tiles`] tiles. They
+    /// begin [`BLOCK`] tiles after the tiles of the previous group.
     #[inline(always)]
     pub fn block(&self, groups: Range<usize>, block: usize) -> &[[Half; 2]] {
         let n = (groups.len() - 1) * BLOCK + self.tiles(block);

@@ -42,7 +42,7 @@ use std::ops::Range;
 
 /// Groups that pass over a block of k before the next block.
 const BAND: usize = 16;
-/// Most strips that a task computes, including those of SwiGLU's second part.
+/// Most strips that a task computes, including the strips of SwiGLU's second part.
 const TASK_STRIPS: usize = 16;
 /// Most groups with which a product waits for weights rather than for the tile unit.
 const FEW_GROUPS: usize = 4;
@@ -160,7 +160,7 @@ pub(super) fn product(
                 stride,
                 columns,
             } = target;
-            // So many tasks that threads share them evenly, each with an even number of strips.
+            // Enough tasks that threads share them evenly. Each task has an even number of strips.
             let tasks = strips.div_ceil(most).next_multiple_of(pool.n_threads());
             let task_strips = strips.div_ceil(tasks).next_multiple_of(2);
             let grid = Grid::some_columns(out, stride, columns, task_strips * LANES);
@@ -184,7 +184,7 @@ pub(super) fn product(
 struct Task<'a, E: AsTiles> {
     amx: Amx,
     weights: Strips<'a, E>,
-    /// Those of the task after this one.
+    /// The strips of the task after this one.
     next: Option<Strips<'a, E>>,
     panels: &'a TilePanels,
     scratch: &'a mut [f32],
@@ -204,8 +204,8 @@ impl<E: AsTiles> Kernel for Task<'_, E> {
     }
 }
 
-/// One of the two strips of a pair: neighbours, or one of each part. Beyond the end it is the last
-/// strip again.
+/// One of the two strips of a pair. The two strips are neighbours, or one of each part. Beyond the
+/// end it is the last strip again.
 #[inline(always)]
 fn strip<'a, E: AsTiles>(weights: &Strips<'a, E>, pair: usize, half: usize) -> &'a [E::Bits] {
     match weights.second {
@@ -214,7 +214,8 @@ fn strip<'a, E: AsTiles>(weights: &Strips<'a, E>, pair: usize, half: usize) -> &
     }
 }
 
-/// A block of k of both strips of a pair; shorter at their end, empty beyond it.
+/// A block of k of both strips of a pair. It is shorter at the end of the strips, and empty beyond
+/// the end.
 #[inline(always)]
 fn block<'a, E: AsTiles>(weights: &Strips<'a, E>, pair: usize, block: usize) -> [&'a [E::Bits]; 2] {
     let len = E::BLOCK * (BLOCK_K / K_BLOCK);

@@ -25,13 +25,14 @@ pub(super) struct Write<'a> {
 pub(super) enum Out<'a> {
     /// Row `i` into row `to[i]`.
     Rows { out: Rect<'a, f32>, to: &'a [u32] },
-    /// Of SwiGLU without adapters. `[group][tiles]`, in the layout of
-    /// [`super::panels_amx::TilePanels`].
+    /// Tiles for the next product: the results of SwiGLU without adapters. `[group][tiles]`, in the
+    /// layout of [`super::panels_amx::TilePanels`].
     Panels(Rect<'a, u16>),
 }
 
 impl<'a> Write<'a> {
-    /// For a pair of strips of the task, and squares of which the first begins with row `row`.
+    /// What writes the results of a pair of strips of the task. The first square begins with row
+    /// `row`.
     #[inline(always)]
     pub fn pair<S: Simd>(&mut self, s: S, pair: usize, row: usize) -> WritePair<'_, 'a, S> {
         let strips = match self.second {
@@ -72,7 +73,7 @@ impl<S: Simd> Beside for WritePair<'_, '_, S> {
 }
 
 impl<S: Simd> WritePair<'_, '_, S> {
-    /// As [`Beside::rows`]: `sums` are those of one or two halves of the rows.
+    /// As [`Beside::rows`]: `sums` are the sums of one or two halves of the rows.
     #[inline(always)]
     pub fn write(&mut self, square: usize, sums: &[[Sums; 2]], rows: Range<usize>) {
         let Self { s, bias, pair, .. } = *self;

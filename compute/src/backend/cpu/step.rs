@@ -14,7 +14,7 @@ pub(super) struct Loaded {
     pub pages: Vec<u32>,
     /// Every row; then the rows of each kind.
     pub rows: [Picks; 3],
-    /// Rows whose logits are wanted; then those of each kind.
+    /// Rows whose logits are wanted; then the wanted rows of each kind.
     pub wanted: [Picks; 3],
     /// The adapters of the step's spans, until its answer is read.
     adapters: Vec<Arc<Adapter>>,

@@ -8,16 +8,16 @@ use std::marker::PhantomData;
 
 /// A storage format that is multiplied as tiles of bfloat16.
 pub(super) trait AsTiles: Weights {
-    /// Whether its strips are tiles already.
+    /// Whether strips of the format are tiles already.
     const TILES: bool = false;
     /// Tiles of k that are unpacked at a time: whole blocks of the format.
     const UNIT_TILES: usize = 2;
-    /// Whether what lies halfway between two numbers is rounded to even. That is every eighth
-    /// number of f16. Of decoded weights it is 2 % with int8 and 9 % with int4, and the growth of
-    /// 1e-4 that rounding them away from zero means is a tenth of the rounding error
-    /// ([`Simd::weight_pairs`]).
+    /// Whether a weight that lies halfway between two numbers of bfloat16 is rounded to even;
+    /// otherwise it may be rounded away from zero. Every eighth number of f16 lies halfway. Of
+    /// decoded weights, 2 % do with int8 and 9 % with int4. Rounding these away from zero makes
+    /// weights grow by 1e-4, which is a tenth of the rounding error ([`Simd::weight_pairs`]).
     const TO_EVEN: bool = false;
-    /// The tiles of a strip, if its strips are tiles.
+    /// The tiles of a strip, if strips of the format are tiles.
     fn tiles(_: &[Self::Bits]) -> &[Half] {
         unreachable!("no tiles")
     }

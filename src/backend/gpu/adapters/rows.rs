@@ -166,7 +166,7 @@ impl<D: Device> Adapted<'_, D> {
     /// Computes gate and up of these rows. `input(first, rows)` is the input of a product of some
     /// of these rows, of which the first has number `first` among them. The products are the same
     /// that `ops::ffn_up` would do. But they are launched like q | k | v before norms and RoPE:
-    /// that kernel leaves sums in float32, and takes all types and all numbers of rows.
+    /// such a launch leaves sums in float32, and takes all types and all numbers of rows.
     pub fn up(
         &self,
         up: &FfnUpParams,

@@ -277,9 +277,9 @@ unsafe impl Device for Cuda {
         let mut map = TensorMap::default();
         let dimensions = [of.width as u64 / 2, rows as u64];
         let (strides, boxes, ones) = ([of.pitch as u64], [BOX[1], box_rows], [1; 2]);
-        // SAFETY: the map has two dimensions. Each array has as many numbers, and `strides` has one
-        // less. `TensorMap` has the size of CUtensorMap, and the alignment that CUDA 13 asks for,
-        // which is stricter. All of it outlives the call, which reads nothing on the device.
+        // SAFETY: the map has two dimensions. Each array has two numbers, except `strides`, which
+        // has one. `TensorMap` has the size of CUtensorMap, and the alignment that CUDA 13 asks
+        // for, which is stricter. All of it outlives the call, which reads nothing on the device.
         unsafe {
             self.driver().cuTensorMapEncodeTiled(
                 (&raw mut map).cast(),

@@ -4,9 +4,9 @@
 //! as `asm!`. The compiler itself never uses the tile registers.
 //!
 //! For every sum of a tile, `tdpbf16ps` computes two chains of fused multiply-adds from zero over
-//! ascending k: one of the products of even k, one of those of odd k. It adds the two chains, and
-//! adds the result to the sum. Subnormal inputs and results count as zero. `scalar` does the same
-//! to the bit.
+//! ascending k. One chain has the products of even k, the other has the products of odd k. It adds
+//! the two chains, and adds the result to the sum. Subnormal inputs and results count as zero.
+//! `scalar` does the same to the bit.
 
 #![allow(unsafe_code)]
 

@@ -9,16 +9,18 @@ use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 /// weights, and activations. Both go into L2 only: lines from memory would occupy the buffers
 /// through which L1 is filled from L2.
 pub struct Prefetch {
-    /// The next line of both streams of the first pair; how many bytes lie between a stream and
-    /// that of the next pair; and how many pairs there are.
+    /// streams: the next line of both streams of the first pair. distance: bytes from a stream to
+    /// the same stream of the next pair. pairs: how many pairs there are.
     streams: [*const i8; 2],
     distance: usize,
     pairs: usize,
-    /// Lines of each stream that are left, and how many of them are fetched at a time.
+    /// left: lines of each stream that are left. share: how many of these lines are fetched at a
+    /// time.
     left: usize,
     share: usize,
-    /// Where the first square's activations begin, how far it is from there to those of the next
-    /// square, how many times [`FOUR`] lines are fetched at a time, and the next line.
+    /// first_a: where the activations of the first square begin. a_stride: the distance from there
+    /// to the activations of the next square. a_share: how many times [`FOUR`] lines are fetched at
+    /// a time. a: the next line.
     first_a: *const i8,
     a_stride: usize,
     a_share: usize,
@@ -26,8 +28,8 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
-    /// The most pairs of streams. Streams beside each other keep more lines on their way from
-    /// memory, since the prefetchers of L2 are at most twenty lines ahead in each.
+    /// The most pairs of streams. Several streams side by side keep more lines in flight from
+    /// memory, since the prefetchers of L2 are at most twenty lines ahead in each stream.
     pub const PAIRS: usize = 4;
     const LINE: usize = 64;
 
@@ -46,7 +48,7 @@ impl Prefetch {
         }
     }
 
-    /// Nothing.
+    /// Prefetches nothing.
     #[inline(always)]
     pub fn none() -> Self {
         let nothing = std::ptr::null();

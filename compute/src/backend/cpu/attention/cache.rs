@@ -42,7 +42,7 @@ impl<'a, E: Element> Cache<'a, E> {
         &self.tiles(page)[..self.head_dim / 2]
     }
 
-    /// The scales of a page: those of K, then those of V.
+    /// The scales of a page: the scales of K, then the scales of V.
     #[inline(always)]
     fn scales(&self, page: usize) -> &'a [E::Bits] {
         let at = self.pages[page] as usize * self.page_len;

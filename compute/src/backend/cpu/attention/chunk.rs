@@ -207,7 +207,8 @@ impl<E: Element> Chunk<'_, '_, E> {
         fetch::<S, E>(s, self.cache.v(page));
     }
 
-    /// Prefetches the pages `ahead` of these: of K, or of V if the chunk ends before.
+    /// For each page of `pages`, prefetches the page of K that is `ahead` pages further on. Where
+    /// the chunk ends before that page, it prefetches a page of V instead.
     #[inline(always)]
     pub(super) fn fetch<S: Simd>(&self, s: S, pages: Range<usize>, ahead: usize) {
         for page in pages {

@@ -100,7 +100,8 @@ pub(super) struct Plan {
     tiled: Cut,
     has_bf16: bool,
     /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, maximum, sum.
-    /// In a step whose blocks share prefixes there are no items, but the rows of these.
+    /// In a step whose blocks share prefixes there are no items; it then has the rows of the
+    /// prefixes.
     partial: Mem<f32>,
     max_partial_rows: usize,
     max_shared_rows: usize,

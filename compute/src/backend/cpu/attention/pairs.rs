@@ -1,8 +1,8 @@
 //! Attention of generated rows in bfloat16 without tiles, for handles whose generated rows have the
 //! arithmetic of prompts. Pairs of bfloat16 are multiplied as [`super::tiles`] does it without AMX:
 //! every score is one chain over ascending pairs of dimensions, and every sum of V one over
-//! ascending pairs of the chunk's keys. So the bits are those of prompt rows, whichever queries
-//! share a pass.
+//! ascending pairs of the chunk's keys. So the bits are the same as for prompt rows, whichever
+//! queries share a pass.
 //!
 //! A bfloat16 cache is multiplied in place; other formats are converted a page at a time.
 
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// Queries that share a pass over K and V.
 const QUERIES: usize = 8;
-/// The same where fewer are left.
+/// The same where fewer queries are left.
 const FEWER: usize = 4;
 /// Pages of K, or vectors of V, side by side.
 const WIDE: usize = 2;

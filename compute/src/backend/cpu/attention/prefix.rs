@@ -17,7 +17,7 @@ use std::ops::Range;
 pub(super) struct Beginning {
     /// Chunks of the prefix.
     pub(super) chunks: usize,
-    /// Where the states of the block's rows begin among those of all prefixes.
+    /// Where the states of the block's rows begin among the states of all prefixes.
     pub(super) first: usize,
     /// The most keys that a row with the prefix sees. A layer with a shorter window does not share.
     pub(super) keys: usize,
@@ -26,9 +26,9 @@ pub(super) struct Beginning {
 /// The prefixes of a step.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes {
-    /// Indices of blocks, sorted by their pages; those with the same prefix follow each other.
+    /// Indices of blocks, sorted by their pages. Blocks with the same prefix follow each other.
     order: Vec<usize>,
-    /// Rows of the step, those of one prefix after those of another.
+    /// Rows of the step, sorted by prefix.
     rows: Vec<usize>,
     /// Indices of `order`: the blocks of each prefix.
     members: Vec<Range<usize>>,
@@ -40,7 +40,7 @@ pub(super) struct Prefixes {
 pub(super) struct Prefix<'a> {
     /// One of its blocks.
     pub(super) block: &'a RowBlock,
-    /// All its rows, of the step.
+    /// All rows of the prefix, by their numbers in the step.
     pub(super) rows: &'a [usize],
     /// The lowest position of a row.
     pub(super) position: usize,

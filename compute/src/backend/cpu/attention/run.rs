@@ -218,7 +218,7 @@ impl Plan {
                     };
                     let chunks = prefix.block.shared_chunks(window);
                     if chunks > 0 {
-                        // Its rows see all of these chunks, whatever the window.
+                        // The rows of the prefix see all its shared chunks, whatever the window.
                         let work = Work {
                             rows: Rows::Listed(prefix.rows),
                             position: prefix.position,

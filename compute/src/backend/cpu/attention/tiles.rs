@@ -2,10 +2,11 @@
 //! softmax and sums in float32. Tiles are multiplied by AMX, or by vectors where an instruction
 //! multiplies pairs of bfloat16 faster than float32.
 //!
-//! The chunks are those of the float32 kernels. Within a chunk, a query's score with a key is one
-//! product over the head's width, and its sum of V is one product over the chunk's keys: of tiles
-//! in the order of [`super::super::amx`], of vectors one chain over ascending pairs from zero. So
-//! the bits depend neither on which queries share a pass nor on how many do.
+//! The chunks are the same as in the float32 kernels. Within a chunk, a query's score with a key is
+//! one product over the head's width, and its sum of V is one product over the chunk's keys. A
+//! product of tiles adds in the order of [`super::super::amx`]. A product of vectors is one chain
+//! over ascending pairs, from zero. So the bits depend neither on which queries share a pass nor on
+//! how many do.
 
 use super::cache::Cache;
 use super::chunk::State;

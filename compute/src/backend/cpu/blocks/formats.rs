@@ -386,7 +386,7 @@ pub(super) fn byte_words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
 }
 
 /// Implements formats with four bits. An activation is two signed bytes, so one instruction does 64
-/// products, and nothing is looked up. The sums equal those of int16 products.
+/// products, and nothing is looked up. The sums equal the sums of int16 products.
 macro_rules! in_nibbles {
     () => {
         const UNIT: f32 = 1.0;

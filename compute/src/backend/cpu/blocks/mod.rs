@@ -72,7 +72,7 @@ const fn lines_len(quant: Quant) -> usize {
     block_k(quant) * LANES / 2 / if quant.has_bytes() { 1 } else { 2 }
 }
 
-/// Words of the codes of a block, including those of a plane.
+/// Words of the codes of a block, including the words of a plane.
 const fn codes_len(quant: Quant) -> usize {
     lines_len(quant) + block_k(quant) * LANES / 16 * plane_bits(quant)
 }
@@ -158,13 +158,13 @@ pub trait Blocks: 'static {
     const TOP: f32 = 32767.0;
     /// Whether weights have minima.
     const MINIMA: bool = false;
-    /// The format that has this one's scales, and a plane, so that weights that are decoded for
-    /// many rows look the same. The format itself where there is none.
+    /// The format that has this format's scales and a plane, so that weights that are decoded for
+    /// many rows look the same. It is the format itself where there is no such format.
     type Planed: Blocks + Weights<Bits = u16>;
-    /// Whether there is one.
+    /// Whether there is such a format.
     const HAS_PLANED: bool = false;
-    /// The format whose kernels for many rows this one has: that of which it is [`Self::Planed`],
-    /// or itself.
+    /// The format whose kernels for many rows this format uses: the format whose [`Self::Planed`]
+    /// is this one, or this format itself.
     type ForMany: Blocks + Weights<Bits = u16>;
 
     /// The lookup table of [`Blocks::int_pairs`].

@@ -67,7 +67,7 @@ impl Kernel for PlaceCodes<'_> {
 #[inline(always)]
 fn place_strip<S: Simd, Q: Blocks>(s: S, strip: &mut [u16], rows: &[&[u8]; LANES]) {
     let bytes = const { Q::QUANT.code_bytes(block_k(Q::QUANT)) };
-    // Of a row, the bytes that belong to lines; those of a plane come behind them.
+    // The bytes of a row that belong to lines. The bytes of a plane come behind them.
     let of_lines = const { lines_len(Q::QUANT) / LINE * 4 };
     let shortest = rows.iter().map(|row| row.len()).min().unwrap_or(0);
     for (i, block) in strip.chunks_exact_mut(Q::LEN).enumerate() {

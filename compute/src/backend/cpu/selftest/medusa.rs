@@ -27,8 +27,9 @@ fn load(cpu: &mut Cpu, tokens: Vec<crate::Token>) {
     });
 }
 
-/// The block adds SiLU of its product, which is that of the other operations bit for bit, to its
-/// input; a row alone has the bits that it has in company, and one that is not finite stays alone.
+/// The block adds SiLU of its product to its input. The product equals the product of the other
+/// operations bit for bit. A row by itself has the same bits as together with other rows, and a row
+/// that is not finite does not affect other rows.
 pub fn residual_blocks_match(tier: Tier) {
     use Dtype::{Bf16, F16, F32, Int4, Int8};
     let mut rng = Rng(23);

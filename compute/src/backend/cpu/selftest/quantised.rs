@@ -35,7 +35,8 @@ const SHAPES: [(usize, usize); 10] = [
     (200, 704),
 ];
 
-/// Besides, for formats that only files have. Rows of most of these are whole blocks of 256.
+/// More shapes, for formats that only files have. In most of these formats, rows are whole blocks
+/// of 256.
 const SHAPES_OF_FILES: [(usize, usize); 6] = [
     (1, 256),
     (15, 256),

@@ -158,7 +158,7 @@ pub fn attention(q: &[f64], k: &[&[f32]], v: &[&[f32]]) -> Vec<f64> {
 pub struct Layer {
     pub attention_norm: Vec<f32>,
     pub wqkv: Dense,
-    /// Of the heads of q and of k.
+    /// The norms of the heads of q and of the heads of k.
     pub head_norms: Option<[Vec<f32>; 2]>,
     /// When the heads of q and of k are rotated.
     pub rotation: Rotation,

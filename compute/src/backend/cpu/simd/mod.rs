@@ -135,7 +135,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn dot_i16(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// The lower and the upper four bits of every byte.
     fn nibbles(self, a: Self::I) -> [Self::I; 2];
-    /// Adds the products of bytes to `acc`; bytes of `a` are from 0 to 15, those of `b` are signed.
+    /// Adds the products of bytes to `acc`. Bytes of `a` are from 0 to 15; bytes of `b` are signed.
     /// `acc` is zero, or the result of up to seven such calls. Only [`Simd::sum_nibbles`] knows its
     /// layout.
     fn dot_nibbles(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
@@ -143,13 +143,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
     /// Every i32 lane shifted by `by` bits to the right, as unsigned numbers; `by` is below 32.
     fn shift_right(self, a: Self::I, by: u32) -> Self::I;
-    /// `codes | bits << by & mask`, where every i32 lane is shifted, and `mask` is that of every
+    /// `codes | bits << by & mask`, where every i32 lane is shifted, and `mask` applies to every
     /// byte.
     fn insert(self, codes: Self::I, bits: Self::I, by: u32, mask: u8) -> Self::I;
     /// `a - n` in every byte; wraps.
     fn sub_bytes(self, a: Self::I, n: i8) -> Self::I;
-    /// Adds the products of bytes, of both `a` with both `b`, to every i32 lane of `acc`: eight
-    /// each. Bytes of `a` are from 0 to 63, those of `b` are signed.
+    /// Adds the products of the bytes of both `a` with the bytes of both `b` to `acc`: eight
+    /// products to every i32 lane. Bytes of `a` are from 0 to 63; bytes of `b` are signed.
     fn dot_codes(self, acc: Self::I, a: [Self::I; 2], b: [Self::I; 2]) -> Self::I;
     /// `256 high + low + offset` in every i32 lane; wraps.
     fn sum_bytes(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
@@ -168,9 +168,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
         let entry = |byte: u8| table[usize::from(byte & 15)];
         self.load_i16(&words.map(|word| u16::from_le_bytes(word.to_le_bytes().map(entry))))
     }
-    /// Adds four products of bytes to every i32 lane of `acc`; bytes of `a` are unsigned, those of
-    /// `b` are signed. Kernels that use it are compiled for tiers with VNNI only; this is what its
-    /// instruction means.
+    /// Adds four products of bytes to every i32 lane of `acc`; bytes of `a` are unsigned, bytes of
+    /// `b` are signed. Kernels that use it are compiled for tiers with VNNI only. This is what
+    /// VNNI's instruction means.
     #[inline(always)]
     fn dot_bytes(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I {
         let (mut x, mut y) = ([0; 2 * LANES], [0; 2 * LANES]);
