@@ -26,12 +26,13 @@ SHAPES = {
 # bandwidth: bytes/s that reading reaches.
 # matrix: 16-bit FLOP/s of a library's large product on all of `units` multiprocessors.
 # mma: the share of `matrix` that mma.sync reaches.
-# wgmma: the same for the kernels for compute capability 9.0 before a block writes its outputs, where L2
-# gives tiles fast enough and their loops keep the tensor cores busy (LOOP); 0 where these kernels are
-# not used.
+# wgmma: the same for the kernels for compute capability 9.0 before a block writes its outputs,
+# where L2 gives tiles fast enough and their loops keep the tensor cores busy (LOOP); 0 where these
+# kernels are not used.
 # tiles: bytes/s of tiles that L2 gives to the copies of those kernels. wait: seconds from a copy's
 # beginning to its arrival, of 16-bit weights and of codes.
-# ended: the share of the schedulers' cycles in which an instruction is issued at the end of such a block.
+# ended: the share of the schedulers' cycles in which an instruction is issued at the end of such a
+# block.
 # lanes: FMA lanes of all multiprocessors times their clock, instructions/s.
 # cache: bytes/s of all L1 caches. l2: bytes/s of L2.
 # line: seconds for which a warp of a decode kernel waits for each line of weights.
@@ -45,9 +46,10 @@ SHAPES = {
 # attend: the shares that attention of prompts reaches, for mma.sync and for wgmma, each for heads
 # of up to 64 and for larger ones. (Small heads take as many powers for half the products.)
 Machine = namedtuple("Machine", "name bandwidth matrix mma wgmma tiles wait ended units lanes cache l2 line issue gap step follows link start attend")
-# Measured by torch on an H100 of 700 W: 2.99 to 3.01 TB/s, 746 to 781 TFLOP/s (a sum of 8 GB; a product of
-# 8192^3). Fitted to traces of the 8b shape there: wgmma, wait, ended, line, issue, gap, step, link, attend
-# of wgmma for heads of 128, and `least` below. Assumed: mma, tiles, cache, l2, follows, start, and the rest of attend.
+# Measured by torch on an H100 of 700 W: 2.99 to 3.01 TB/s, 746 to 781 TFLOP/s (a sum of 8 GB; a
+# product of 8192^3). Fitted to traces of the 8b shape there: wgmma, wait, ended, line, issue, gap,
+# step, link, attend of wgmma for heads of 128, and `least` below. Assumed: mma, tiles, cache, l2,
+# follows, start, and the rest of attend.
 # lanes, cache: at 1.755 GHz, which the fit takes for granted.
 H100 = Machine("H100 SXM", 3.0e12, 781e12, 0.60, 1.10, 8.1e12, (1.5e-6, 0.7e-6), 0.22, 132, 132 * 128 * 1.755e9, 132 * 128 * 1.755e9, 5.5e12,
                0.5e-6, 0.68, 0.1e-6, 100e-6, 6e-6, 2.6e9, 0.6, ((0.36, 0.45), (0.38, 0.50)))
@@ -60,13 +62,14 @@ WITHOUT_GRAPHS = 1.5e-6
 # blocks: of the grid.
 # cache: bytes of activations from L1.
 # again: bytes that L2 gives and takes beside those from memory.
-# instructions: lane instructions to unpack and sum. turns: lines that a warp waits for one after another.
+# instructions: lane instructions to unpack and sum. turns: lines that a warp waits for one after
+# another.
 # hopper: a Hopper, if a kernel for compute capability 9.0 does it.
 # attend: for attention of a prompt with such a kernel: flops of all blocks, and of the longest.
 # least: seconds that a kernel takes beside what its size says. A small kernel takes LEAST.
 LEAST = 2.8e-6
-# The part of it that is over when the launch before ends: of products of few rows, and of attention of
-# generated rows, which start early. Fitted to steps of 8b (2026-11-27-h100-second-day.txt).
+# The part of it that is over when the launch before ends: of products of few rows, and of attention
+# of generated rows, which start early. Fitted to steps of 8b (2026-11-27-h100-second-day.txt).
 EARLY = 1.4e-6
 Launch = namedtuple("Launch", "kernel bytes flops unit blocks cache instructions turns again hopper attend least", defaults=(0, 0, "", 1, 0, 0, 0, 0, None, None, LEAST))
 # A product on compute capability 9.0.
@@ -74,8 +77,8 @@ Launch = namedtuple("Launch", "kernel bytes flops unit blocks cache instructions
 # x, w: bytes of activations and of weights that all blocks ask L2 for. paired: whether two blocks
 # share one of them, which then counts half.
 # steps: of 64 columns. stages: those of which copies are under way at a time.
-# end: bytes that a block reads and writes at its end. asked: the part of them that L2 has been asked
-# for before.
+# end: bytes that a block reads and writes at its end. asked: the part of them that L2 has been
+# asked for before.
 # alone: one block on a multiprocessor at a time, so that nothing multiplies there while the block
 # ends.
 # instructions: lane instructions to decode.
@@ -89,8 +92,8 @@ UNPACK = {"f16": 0, "bf16": 0, "int8": 1, "int4": 1.1, "nf4": 2.5, "fp8": 0.5}
 GROUP = {"int8": 32, "int4": 32, "nf4": 64, "fp8": 128}
 # Columns of a line of weights.
 LINE = {"f16": 64, "bf16": 64, "int8": 128, "fp8": 128, "int4": 256, "nf4": 256}
-# What all warps of a block of a prompt's product issue after its last product, for the largest tiles,
-# for half of them and for quarters, as gpu_trace.py counts it.
+# What all warps of a block of a prompt's product issue after its last product, for the largest
+# tiles, for half of them and for quarters, as gpu_trace.py counts it.
 ENDED = {
     ("qkv", "bf16"): [16520, 13852, 3810],
     ("qkv", "int8"): [36020, 19204],
@@ -108,16 +111,17 @@ ENDED = {
     ("ffn_up", "int4"): [19000, 9952],
     ("ffn_up", "nf4"): [18984, 9936],
 }
-# The part of the time in which the loop of such a block keeps the tensor cores as busy as the best loop does:
-# the largest tiles, half of them, those with one warpgroup, and quarters. Fitted to prompts of 2,048 and
-# 128 tokens; gpu_loop.py, which simulates the loops by themselves, says 0.92 and more for all but nf4 and
-# quarters. bf16: the largest tiles alone are not bound by `wait`, and the quarter is gpu_loop.py's. fp8:
-# assumed between int8 and int4, since a prompt of 128 was.
+# The part of the time in which the loop of such a block keeps the tensor cores as busy as the best
+# loop does: the largest tiles, half of them, those with one warpgroup, and quarters. Fitted to
+# prompts of 2,048 and 128 tokens; gpu_loop.py, which simulates the loops by themselves, says 0.92
+# and more for all but nf4 and quarters. bf16: the largest tiles alone are not bound by `wait`, and
+# the quarter is gpu_loop.py's. fp8: assumed between int8 and int4, since a prompt of 128 was.
 LOOP = {"bf16": (1, 1, 1, 0.56), "int8": (0.93, 0.54, 0.56), "fp8": (0.93, 0.65, 0.65), "int4": (0.97, 0.82, 0.75), "nf4": (0.81, 0.53, 0.53)}
-# What all warps of a block issue together, counted in the machine code by gpu_trace.py. For few rows: for
-# the block itself, for an activation row, for 1024 columns of one, for a tile of sixteen weight rows,
-# and for a line of one. For many rows: for the block itself and for a line of its 128 weight rows, with
-# 16, 32 and 64 activation rows. Counted before weights came through a ring in shared memory.
+# What all warps of a block issue together, counted in the machine code by gpu_trace.py. For few
+# rows: for the block itself, for an activation row, for 1024 columns of one, for a tile of sixteen
+# weight rows, and for a line of one. For many rows: for the block itself and for a line of its 128
+# weight rows, with 16, 32 and 64 activation rows. Counted before weights came through a ring in
+# shared memory.
 COUNTED = {
     ("qkv", "bf16"): ([1637, 582, 724, 285, 78], [5888, 1016, 9864, 1216, 16968, 1888]),
     ("qkv", "int8"): ([1555, 631, 826, 292, 152], [6088, 1824, 9952, 2416, 17016, 3920]),
@@ -139,10 +143,11 @@ COUNTED = {
     ("logits", "int4"): ([1198, 588, 824, 221, 270], [4672, 3320, 7088, 5292, 11536, 8848]),
 }
 COUNTED |= {(kernel, "f16"): counted for (kernel, dtype), counted in COUNTED.items() if dtype == "bf16"}
-# Products of many rows of which a multiprocessor has one block at a time: they take more than 128 registers.
+# Products of many rows of which a multiprocessor has one block at a time: they take more than 128
+# registers.
 WIDE = {("qkv", "int4"), ("qkv", "nf4"), ("logits", "int4")}
-# Bytes that a block of an H100 has for activation rows beside a ring of int4, sums and norms (few_shared of
-# geometry.rs).
+# Bytes that a block of an H100 has for activation rows beside a ring of int4, sums and norms
+# (few_shared of geometry.rs).
 STAGED = 143_360
 GEMV_ROWS, BATCH_ROWS, ATTEND_ROWS, SPLIT, PAGE, CHUNK = 8, 64, 32, 256, 16, 2048
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64]
@@ -235,8 +240,8 @@ def few(kernel, dtype, rows, cols, n):
         # with each.
         return [Launch(kernel, read, 2 * weights * at_once, "vector", passes * ceil(rows / 16), weights * at_once * 4 / 2,
                        weights * at_once * (1 + 1 / 8))]
-    # Each multiprocessor has one block, which takes tiles of sixteen weight rows; its eight warps share
-    # the lines of a tile. Each block rounds the activation rows, and keeps them.
+    # Each multiprocessor has one block, which takes tiles of sixteen weight rows; its eight warps
+    # share the lines of a tile. Each block rounds the activation rows, and keeps them.
     tiles, lines = ceil(rows / 16), ceil(cols / LINE[dtype])
     blocks = min(tiles, 132)
     block, row, staged, tile, line = COUNTED[kernel, dtype][0]
@@ -256,12 +261,14 @@ def batch(kernel, dtype, rows, cols, n):
     block, line = COUNTED[kernel, dtype][1][{16: 0, 32: 2, 64: 4}[of_block] :][:2]
     lines, all_blocks = ceil(cols / LINE[dtype]), groups * blocks * splits
     warps = groups * blocks * (splits * block + line * lines)
-    # With 64 rows no ring is there, and lines of codes come one at a time: fitted to steps of int4 and int8.
+    # With 64 rows no ring is there, and lines of codes come one at a time: fitted to steps of int4
+    # and int8.
     if of_block == 64 and dtype in GROUP:
         warps *= 1.45
     at_once = 1 if (kernel, dtype) in WIDE else 2
     rounds = ceil(all_blocks / (132 * at_once))
-    # A block begins with its activations and ends with sums that it may join, for more rows as long again.
+    # A block begins with its activations and ends with sums that it may join, for more rows as long
+    # again.
     least = (4.5e-6 if of_block == 16 else 6.5e-6) * (rounds if at_once == 1 else 1)
     product = Launch(kernel, read, 2 * weights * of_block, "matrix", all_blocks, 0, 32 * warps, rounds * ceil(lines / splits), again, least=least)
     return [product] if kernel == "matmul_add" else [Launch("prepare", n * cols * 6), product]
@@ -274,9 +281,9 @@ def gemm(kernel, dtype, rows, cols, n):
     activations = n * cols * (4 if dtype == "f32" else 2)
     hopper, out = None, OUT[kernel.removesuffix("_prefill")]
     if dtype != "f32":
-        # Tiles of 128 x 256, 128 x 128 or 64 x 64, as `Hopper` of geometry.rs chooses. For floats, 256 counts
-        # weight rows, and the last 64 rows of a tile are left out if they are empty; for codes, it
-        # counts activation rows.
+        # Tiles of 128 x 256, 128 x 128 or 64 x 64, as `Hopper` of geometry.rs chooses. For floats,
+        # 256 counts weight rows, and the last 64 rows of a tile are left out if they are empty; for
+        # codes, it counts activation rows.
         codes = dtype in GROUP
         whole, half = ((ceil(rows / 128) * ceil(n / side) if codes else ceil(rows / side) * ceil(n / 128)) for side in (256, 128))
         smaller = 2 * ceil(half / 132) < 3 * ceil(whole / 132)
@@ -291,8 +298,8 @@ def gemm(kernel, dtype, rows, cols, n):
         if quarter:
             side, one, many = 64, True, quarters
         area = up(rows, 64 if one else 128) * up(n, side) if codes else up(rows, side) * up(n, 64)
-        # Two blocks with the same weights share them; a block without rows makes an odd one a pair, if
-        # that takes no further round.
+        # Two blocks with the same weights share them; a block without rows makes an odd one a pair,
+        # if that takes no further round.
         tiles = ceil(n / (64 if one else 128))
         padded = many // tiles * up(tiles, 2)
         paired = not codes and tiles > 1 and ceil(padded / 132) == ceil(many / 132)
@@ -316,11 +323,12 @@ def gemm(kernel, dtype, rows, cols, n):
 
 def attend(shape, kv, n, context):
     """Attention of decode, for caches of 16 and 8 bits; rows beyond 32 take further launches."""
-    # Instructions of a warp, counted in the SASS for sm_90a (benches/record/2026-11-25-gpu-attention-
-    # of-generated-rows.txt): 390 for each of a block's eight, with its share of what adds them up; for
-    # 32 keys 75 and 2.65 for each column, 4.9 where codes are unpacked; 1,840 for the block that joins
-    # splits, if there are several. `least`: four loads that follow one another, 300 instructions before
-    # the first copy, the products of the last page, the sum over the warps, the counter, the join.
+    # Instructions of a warp, counted in the SASS for sm_90a
+    # (benches/record/2026-11-25-gpu-attention-of-generated-rows.txt): 390 for each of a block's
+    # eight, with its share of what adds them up; for 32 keys 75 and 2.65 for each column, 4.9 where
+    # codes are unpacked; 1,840 for the block that joins splits, if there are several. `least`: four
+    # loads that follow one another, 300 instructions before the first copy, the products of the
+    # last page, the sum over the warps, the counter, the join.
     splits, launches = context // SPLIT + 1, []
     for first in range(0, n, ATTEND_ROWS):
         rows = min(n - first, ATTEND_ROWS)
@@ -343,8 +351,8 @@ def sample(shape, rows, draws=False):
     """The choice of tokens: of the largest logits; with `draws`, by temperature and top-p."""
     # Instructions of a warp, counted in the SASS for sm_90a (benches/record/2026-11-25-gpu-
     # sampler.txt): 440 in sample_max; in sample_draw 1,070, and 2,340 in the last block of a row.
-    # `least` of sample_draw, of which one block runs on a multiprocessor at a time, is fitted to the
-    # 26 to 37 us that drawing adds to a step of one row.
+    # `least` of sample_draw, of which one block runs on a multiprocessor at a time, is fitted to
+    # the 26 to 37 us that drawing adds to a step of one row.
     slices = ceil(shape.vocab_size / SLICE)
     blocks, bytes_ = rows * slices, rows * shape.vocab_size * 4
     largest = Launch("sample_max", bytes_, blocks=blocks, instructions=32 * 16 * 440 * blocks, least=3.8e-6)

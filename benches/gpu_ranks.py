@@ -13,12 +13,12 @@ MODELS = {
     "70b": Shape(8192, 80, 64, 8, 128, 28672, 128256, False),
     "405b": Shape(16384, 126, 128, 8, 128, 53248, 128256, False),
 }
-# Published: NCCL's sum of 32 KB takes 10 to 12 us on two to eight H100 (sglang #2904, vllm #24532), a
-# kernel of one's own over the peers' memory 4.5 to 8 us; NVLink gives a GPU about 370 GB/s of what
-# collectives move. Assumed: a gather takes as long as a sum, and reduce.cu's launch is in it.
+# Published: NCCL's sum of 32 KB takes 10 to 12 us on two to eight H100 (sglang #2904, vllm #24532),
+# a kernel of one's own over the peers' memory 4.5 to 8 us; NVLink gives a GPU about 370 GB/s of
+# what collectives move. Assumed: a gather takes as long as a sum, and reduce.cu's launch is in it.
 NCCL, LINK = 12e-6, 370e9
-# Its reduce_peers: 4.5, 4.8 and 7.8 us for 32 KB on two, four and eight H100 (the same source), of which
-# the bytes are counted apart, as above: 0.1, 0.3 and 0.6 us.
+# Its reduce_peers: 4.5, 4.8 and 7.8 us for 32 KB on two, four and eight H100 (the same source), of
+# which the bytes are counted apart, as above: 0.1, 0.3 and 0.6 us.
 PEERS = {2: 4.5e-6, 4: 4.6e-6, 8: 7.2e-6}
 # src/backend/gpu/peers.rs: the most bytes of such a sum.
 PEERS_MOST = 1 << 20
@@ -59,7 +59,8 @@ def main():
                 if held > 76:
                     continue
                 for batch in (1, 32):
-                    # Every rank chooses from all logits, so its sampler is that of the whole vocabulary.
+                    # Every rank chooses from all logits, so its sampler is that of the whole
+                    # vocabulary.
                     kernels = seconds(H100, decode(share(shape, n), dtype, "bf16", batch, 512), follows=True)
                     moved = [exchanges(shape, n, batch, batch, peers) for peers in (True, False)]
                     speeds = [batch / (kernels + each) for each in moved]

@@ -66,8 +66,8 @@ template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
                                     : GPU_HOPPER_HALF_SHARED),
         "params.h");
 
-    // Multiplies m rows of x, from row `x_row` on; a block multiplies M of them. The epilogue `out`,
-    // which is a function in gemm.h, is an object here. It has four methods:
+    // Multiplies m rows of x, from row `x_row` on; a block multiplies M of them. The epilogue
+    // `out`, which is a function in gemm.h, is an object here. It has four methods:
     //   column(c)     computes what columns c and c + 1 of either run need for every row
     //   row(i)        computes what row i of the launch, which may not exist, needs for every
     //                 column

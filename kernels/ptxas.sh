@@ -9,8 +9,8 @@
 #                                nvcc made of them
 #   kernels/ptxas.sh --built     checks the kernels in the release build of the library
 #   kernels/ptxas.sh --release   checks all kernels as scripts/nvcc12 compiles them for releases
-#   kernels/ptxas.sh --current   whether compiled.txt is of these sources. If so, nvcc would only say
-#                                once more what stands there. Needs no nvcc
+#   kernels/ptxas.sh --current   whether compiled.txt is of these sources. If so, nvcc would only
+#                                say once more what stands there. Needs no nvcc
 #
 # The environment variable NVCC names another nvcc (13.0 or newer) with cuobjdump beside it. Without
 # it, scripts/nvcc finds or fetches both.
@@ -151,9 +151,9 @@ wanted() {
   esac
 }
 
-# And those for compute capability 9.0 and newer. A kernel that may start early lets the next launch start and
-# waits for the previous one. Products load weights in the meantime; the float32 ones prefetch them
-# into L2.
+# And those for compute capability 9.0 and newer. A kernel that may start early lets the next launch
+# start and waits for the previous one. Products load weights in the meantime; the float32 ones
+# prefetch them into L2.
 wanted_early() {
   case $1 in
     adapt_*_prefill_*) echo 'PREEXIT ACQBULK' ;;
@@ -183,8 +183,8 @@ reports=("${names[@]/#/"$dir/"}") used=("${names[@]/#/"$dir/"}")
 cat "${reports[@]/%/.report}" | grep -v '^- ' >"$dir/report"
 cat "${used[@]/%/.used}" >"$dir/used"
 while read -r kernel arch _ stack local shared; do
-  # Compute capability 9.0 and newer take 1024 bytes for themselves of a block that uses shared memory
-  # (CUDA programming guide, "Compute Capability 9.x").
+  # Compute capability 9.0 and newer take 1024 bytes for themselves of a block that uses shared
+  # memory (CUDA programming guide, "Compute Capability 9.x").
   [[ $arch == sm_8* || $shared != 1024 ]] || shared=0
   ((stack == 0 && local == 0)) || complain "$kernel for $arch: a stack frame of $stack bytes, $local bytes of local memory"
   ((shared == 0)) || complain "$kernel for $arch: $shared bytes of static shared memory"

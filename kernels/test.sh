@@ -82,8 +82,8 @@ mode_flags() {
   case $1 in
     plain) ;;
     asan)
-      # To compile all these checks takes -Og less than half the time of -O1, and the tests run hardly
-      # longer. The emulator itself is small and busy.
+      # To compile all these checks takes -Og less than half the time of -O1, and the tests run
+      # hardly longer. The emulator itself is small and busy.
       machine='-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
       device=${machine/-O1/-Og} link=(-fsanitize=address,undefined)
       export EMU_SCHEDULES=${EMU_SCHEDULES:-1} ASAN_OPTIONS=detect_stack_use_after_return=0
@@ -426,8 +426,8 @@ if grep -nE 'asm|<<<|__shared__|__syncthreads|#include' kernels/*.cu kernels/gem
   log "kernels/test.sh: kernels keep to what gpu.h gives them" >&2
   exit 1
 fi
-# nvcc may move asm that is not volatile in front of the condition that makes its address valid, which
-# no emulator shows.
+# nvcc may move asm that is not volatile in front of the condition that makes its address valid,
+# which no emulator shows.
 if grep -nE 'asm\("ld' kernels/*.h; then
   log "kernels/test.sh: a load in asm is volatile, or it is an intrinsic" >&2
   exit 1

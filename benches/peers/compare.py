@@ -124,8 +124,8 @@ CASES = [("prefill of 512", 1, 512, 0), ("decode, batch 1", 1, 16, 24), ("decode
 # The first of the 128 tokens comes from the prompt.
 STREAMS = [(f"{n} streams", n, 128, 127) for n in (1, 8, 16, 32, 64)]
 # Bits of a weight in layers and head, scales included.
-# Q4_K_M as llamabi keeps it has k4 in layers, except half of v and down, which have k6 (an eighth of the weights of the
-# 1.1B shape), and k6 in the head.
+# Q4_K_M as llamabi keeps it has k4 in layers, except half of v and down, which have k6 (an eighth
+# of the weights of the 1.1B shape), and k6 in the head.
 BITS = {"bf16": (16, 16), "int8": (8.5, 8.5), "int4": (4.5, 8.5), "nf4": (4.25, 8.5), "Q4_K_M": (4.87, 6.63)}
 
 

@@ -52,7 +52,8 @@ class LlamaCpp:
         llama_cpp.llama_log_set(self.quiet, ctypes.c_void_p())
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
         params = llama_cpp.llama_context_default_params()
-        # Room for every sequence, and not one that all share: attention would read past the others'.
+        # Room for every sequence, and not one that all share: attention would read past the
+        # others'.
         params.n_ctx, params.n_batch, params.n_ubatch = MAX_SEQ_LEN * MAX_BATCH, 512, 512
         params.n_seq_max, params.kv_unified = MAX_BATCH, False
         params.n_threads = params.n_threads_batch = THREADS
@@ -186,7 +187,8 @@ class PyTorch:
 
 class Vllm:
     def __init__(self, path, dtype):
-        # In one process, which compare.py stops; for a second one, which schedules, vLLM would set a processor aside.
+        # In one process, which compare.py stops; for a second one, which schedules, vLLM would set
+        # a processor aside.
         os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", OMP_NUM_THREADS=str(THREADS), HF_HUB_OFFLINE="1",
                           VLLM_CPU_KVCACHE_SPACE="3", VLLM_NO_USAGE_STATS="1")
         import vllm
@@ -232,7 +234,8 @@ class MistralRs:
     def run(self, prompts, tokens):
         options = {"model": "default", "max_tokens": tokens + 1, "temperature": 0.0, "ignore_eos": True, "stream": True}
         prompts = [[{"role": "user", "content": " ".join(map(str, prompt))}] for prompt in prompts]
-        # Whole answers would come one after the other: the binding lends its engine to one call at a time.
+        # Whole answers would come one after the other: the binding lends its engine to one call at
+        # a time.
         streams = [self.runner.send_chat_completion_request(self.request(prompt, **options)) for prompt in prompts]
         usage = [list(stream)[-1].usage for stream in streams]
         check([u.completion_tokens for u in usage], tokens + 1)

@@ -21,8 +21,8 @@ warnings=(-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 sanitizers=(-fsanitize=address,undefined -fno-sanitize-recover=all)
 units=(main reference results endings cpp)
 
-# All units of all kinds first, one for each processor, and the header's parts, each of which compiles
-# alone; then all kinds.
+# All units of all kinds first, one for each processor, and the header's parts, each of which
+# compiles alone; then all kinds.
 compiles() { # compiles KIND COMPILER STANDARD FLAG...: the commands, every unit into an object of its own
   mkdir -p "$work/$1"
   local unit
@@ -117,7 +117,8 @@ answers "a file" "$expected"
 "${worker[@]}" </dev/null >"$work/answers"
 answers "nothing" ''
 
-# A copy of the demo model whose first layer overflows at every token: bf16 weights, finite all of them.
+# A copy of the demo model whose first layer overflows at every token: bf16 weights, finite all of
+# them.
 cp -R "$root/demo/hf" "$work/overflowing"
 python3 - "$work/overflowing/model.safetensors" <<'EOF'
 import json, sys

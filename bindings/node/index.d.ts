@@ -29,7 +29,9 @@ export const abiVersion: number;
 export class LlamaError extends Error {
   constructor(status: number, message: string);
   readonly name: 'LlamaError';
-  /** `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load or an encoding that was stopped. */
+  /**
+   * `LLAMA_E_*` as in llamabi.h, or `LLAMA_CANCELLED` for a load or an encoding that was stopped.
+   */
   readonly status: number;
   /** The same by name; `ERR_LLAMABI_CLOSED` for the use of a closed model. */
   readonly code: StatusName;
@@ -118,7 +120,10 @@ export interface Sequence {
   stats: Stats;
 }
 
-/** A part of a prompt. `question`: it stays, and segments to be compressed are ranked by how much they help to expect it. */
+/**
+ * A part of a prompt. `question`: it stays, and segments to be compressed are ranked by how much
+ * they help to expect it.
+ */
 export interface Segment {
   text: string;
   kind: 'keep' | 'compress' | 'question';
@@ -183,7 +188,10 @@ export interface Stream extends AsyncIterableIterator<Event> {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
-/** A message in OpenAI's shape: perhaps also `tool_calls`, `tool_call_id`, `name`, `reasoning_content`. */
+/**
+ * A message in OpenAI's shape: perhaps also `tool_calls`, `tool_call_id`, `name`,
+ * `reasoning_content`.
+ */
 export interface ChatMessage {
   role: string;
   content?: string | null | readonly { type: 'text'; text: string }[];
@@ -262,7 +270,10 @@ export class Model {
   /** What a token contributes in the middle of a text; need not be UTF-8 on its own. */
   tokenBytes(token: number): Uint8Array;
 
-  /** Compile a grammar, so that calls need not. Rejects with LLAMA_E_INVALID_ARGUMENT where it is none. */
+  /**
+   * Compile a grammar, so that calls need not. Rejects with LLAMA_E_INVALID_ARGUMENT where it is
+   * none.
+   */
   grammar(source: GrammarSource): Promise<Grammar>;
 
   /**
@@ -270,7 +281,10 @@ export class Model {
    * rejects with LLAMA_CANCELLED if the model is closed meanwhile.
    */
   addAdapter(dir: Path, scale?: number): Promise<number>;
-  /** No new call may name the adapter; its memory is free when the last call that runs with it has ended. */
+  /**
+   * No new call may name the adapter; its memory is free when the last call that runs with it has
+   * ended.
+   */
   dropAdapter(id: number): void;
   info(): Info;
   /** Totals since the model was opened. */
@@ -280,7 +294,9 @@ export class Model {
   /** Throws what has made the model unusable, if anything has: a rank that is gone, for example. */
   checkHealth(): void;
 
-  /** End all calls and streams that have begun as cancelled, and free the memory. Again: nothing. */
+  /**
+   * End all calls and streams that have begun as cancelled, and free the memory. Again: nothing.
+   */
   close(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
 }
@@ -358,7 +374,10 @@ export interface Timings {
   steps: number;
   pagesUsed: number;
   pagesTotal: number;
-  /** Masks of grammars that were computed, the time that took, and how much of it generation waited for. */
+  /**
+   * Masks of grammars that were computed, the time that took, and how much of it generation waited
+   * for.
+   */
   masks: number;
   maskMs: number;
   maskWaitMs: number;

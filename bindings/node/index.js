@@ -54,8 +54,8 @@ async function traced(promise) {
   }
 }
 
-// A function of a call's, so that it runs in the call's context (AsyncLocalStorage). What is none is
-// for the addon to refuse.
+// A function of a call's, so that it runs in the call's context (AsyncLocalStorage). What is none
+// is for the addon to refuse.
 const inContext = (value) => (typeof value === 'function' ? AsyncResource.bind(value, 'llamabi') : value);
 
 // A path as node:fs takes it: of a file URL its path. What is neither is for the addon to refuse.
@@ -63,8 +63,8 @@ const isURL = (value) => typeof value?.href === 'string';
 const pathOf = (value) => (isURL(value) ? fileURLToPath(value.href) : value);
 const adapterOf = (value) => (isURL(value?.dir) ? { ...value, dir: pathOf(value.dir) } : pathOf(value));
 
-// A copy with what the object inherits, for a spread would leave that out. What is no object would be
-// one without options, and go unnoticed.
+// A copy with what the object inherits, for a spread would leave that out. What is no object would
+// be one without options, and go unnoticed.
 function optionsOf(options, what = 'options must be an object') {
   if (typeof (options ?? {}) !== 'object' || Array.isArray(options) || ArrayBuffer.isView(options)) throw new TypeError(what);
   const all = Object.create(null);

@@ -25,9 +25,14 @@ export interface OpenOptions {
    * GPU may not. []: one rank.
    */
   devices?: readonly number[];
-  /** How long a rank may be silent while others wait for it, then calls fail with LLAMA_E_PEER. 0: 60000. */
+  /**
+   * How long a rank may be silent while others wait for it, then calls fail with LLAMA_E_PEER. 0:
+   * 60000.
+   */
   rankTimeoutMs?: number;
-  /** Threads of the CPU, of each rank, at most 1024; 0: as many as affinity mask and cgroup allow. */
+  /**
+   * Threads of the CPU, of each rank, at most 1024; 0: as many as affinity mask and cgroup allow.
+   */
   nThreads?: number;
   /** 'auto': as stored. */
   weightsDtype?: Dtype;
@@ -83,11 +88,16 @@ export interface OpenOptions {
   /** 'auto': as stored. */
   draftWeightsDtype?: Dtype;
   draftKvDtype?: Dtype;
-  /** A directory of Medusa heads that were trained for the model. They guess at tokens (`speculation`). */
+  /**
+   * A directory of Medusa heads that were trained for the model. They guess at tokens
+   * (`speculation`).
+   */
   medusaDir?: Path;
   /** Least severe lines that `onLog` hears. 'info'. */
   logLevel?: LogLevel;
-  /** Runs on this thread, a little later. What it throws is an uncaught exception of the process. */
+  /**
+   * Runs on this thread, a little later. What it throws is an uncaught exception of the process.
+   */
   onLog?: (level: LogLevel, message: string) => void;
   /** The fraction read, 0 to 1. Returning false stops the loading, throwing too. */
   onProgress?: (fraction: number) => boolean | void;
@@ -231,7 +241,10 @@ export interface GenerateOptions {
   forceWords?: readonly (readonly Tokens[])[];
   /** Report the beams of every step of a search. */
   beamEvents?: boolean;
-  /** The text is of this language. Given inline, it is compiled once for as long as it is among the last 64. */
+  /**
+   * The text is of this language. Given inline, it is compiled once for as long as it is among the
+   * last 64.
+   */
   grammar?: Grammar | GrammarSource;
   /** Added to the logits of tokens; -Infinity makes one impossible. */
   logitBias?: readonly (readonly [token: number, bias: number])[];
@@ -239,7 +252,11 @@ export interface GenerateOptions {
   stopTokens?: Tokens;
   /** Sequences of tokens that are not completed. */
   badWords?: readonly Tokens[];
-  /** Guess at the tokens that come, so that one step computes several: results do not depend on it, the time does. 'ngram': what followed the last tokens before; 'draft': what the draft model would choose; 'medusa': what Medusa heads would choose; 'auto': whatever there is. 'off'. */
+  /**
+   * Guess at the tokens that come, so that one step computes several: results do not depend on it,
+   * the time does. 'ngram': what followed the last tokens before; 'draft': what the draft model
+   * would choose; 'medusa': what Medusa heads would choose; 'auto': whatever there is. 'off'.
+   */
   speculation?: 'off' | 'auto' | 'ngram' | 'draft' | 'medusa';
   /** A text that the output may repeat in parts, as an edited file repeats the old one. */
   predicted?: Tokens;
@@ -256,7 +273,10 @@ export interface GenerateOptions {
    * and the call rejects with it; so does an answer that is no boolean, as of an async function.
    */
   shouldStop?: (tokens: Int32Array, index: number, promptTokens: number) => boolean;
-  /** Stops the call. That is no error: what was generated so far is the result, its finishReason 'cancelled'. */
+  /**
+   * Stops the call. That is no error: what was generated so far is the result, its finishReason
+   * 'cancelled'.
+   */
   signal?: Signal;
 }
 
@@ -281,7 +301,10 @@ export interface CompressOptions {
   rate?: number;
   /** How many tokens are looked at together; 100. */
   window?: number;
-  /** The first pass, which leaves out whole segments, leaves this many times the tokens that may be left; 2. */
+  /**
+   * The first pass, which leaves out whole segments, leaves this many times the tokens that may be
+   * left; 2.
+   */
   coarse?: number;
   /** Tokens with a newline stay before others. */
   keepNewlines?: boolean;

@@ -43,7 +43,8 @@ say "README.md's commands and program ran: $(grep -o 'there was .*' readme.out |
 rm -rf llamabi
 cp -R "$here/test" .
 
-# The same once more, with the addon under AddressSanitizer and UBSan: for later, built beside what follows.
+# The same once more, with the addon under AddressSanitizer and UBSan: for later, built beside what
+# follows.
 sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 cp -R "$work/app" "$work/sanitized"
 (cd "$work/sanitized" && exec env CXXFLAGS="-O0 $sanitize -g -fno-omit-frame-pointer" LDFLAGS="$sanitize" node node_modules/llamabi/build.js) &

@@ -86,7 +86,9 @@ export function knowsOnly(at, object, known) {
   }
 }
 
-/** The `field` that asks for a language, and its `source` as the library takes it; null: any text. */
+/**
+ * The `field` that asks for a language, and its `source` as the library takes it; null: any text.
+ */
 export function constraintOf(body, ignoreEos) {
   let found = null;
   for (const [field, read] of Object.entries(FIELDS)) {

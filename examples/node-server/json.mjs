@@ -29,7 +29,10 @@ export function kind(value) {
   return typeof value === 'object' ? 'an object' : `a ${typeof value}`;
 }
 
-/** A text as the model can have it: half of a surrogate pair, which JSON's escapes can make, becomes U+FFFD. */
+/**
+ * A text as the model can have it: half of a surrogate pair, which JSON's escapes can make, becomes
+ * U+FFFD.
+ */
 export const wellFormed = (text) => Buffer.from(text).toString();
 
 /**

@@ -5,8 +5,8 @@
 #   tests/bindings/run.sh [SECTION...]     services cpp packaging node playground mpi go examples;
 #                                          all of them without one
 #
-# As many sections as there are processors run side by side; each one's output comes when it ends, as
-# one block.
+# As many sections as there are processors run side by side; each one's output comes when it ends,
+# as one block.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"

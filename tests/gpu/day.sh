@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU, in one command:
 #
-#   tests/gpu/day.sh [--steps LIST] [--seconds N] [--work DIR] [--jobs N] [--kernels] [--tiny DRIVER_DIR [--whole]] OUT
+#   tests/gpu/day.sh [--steps LIST] [--seconds N] [--work DIR] [--jobs N] [--kernels]
+#                    [--tiny DRIVER_DIR [--whole]] OUT
 #
-# For a bare x86-64 machine with an NVIDIA driver (CUDA 12.2 or newer; CUDA 13 for kernels of nvcc 13), Python 3 with torch and transformers,
-# nvcc, compute-sanitizer and ncu; no Rust. It runs from where tests/gpu/pack.sh put it, or in a
-# checkout that has build/gpu-day. $LLAMABI_LIBRARY names another library.
+# For a bare x86-64 machine with an NVIDIA driver (CUDA 12.2 or newer; CUDA 13 for kernels of nvcc
+# 13), Python 3 with torch and transformers, nvcc, compute-sanitizer and ncu; no Rust. It runs from
+# where tests/gpu/pack.sh put it, or in a checkout that has build/gpu-day. $LLAMABI_LIBRARY names
+# another library.
 #
 #   --steps    some of these, separated by commas; all by default, the most important first:
 #              device        what the machine has, and whether the library runs on it
@@ -19,8 +21,8 @@
 #                            transformers; batch invariance of the 1b shape
 #              quantised     int8, int4 and nf4 of the 1b shape against the CPU backend
 #              cost          the bytes and launches that benches/gpu_cost.py predicts
-#              trace         microseconds of each kernel of a step, and the gaps between them, beside
-#                            what benches/gpu_cost.py predicts
+#              trace         microseconds of each kernel of a step, and the gaps between them,
+#                            beside what benches/gpu_cost.py predicts
 #              switches      a shortened 8b with each way to run kernels turned off
 #              speed         this machine's limits, decode, prefill and start, beside what
 #                            benches/gpu_cost.py predicts; on compute capability 9.0, prefill with
@@ -157,8 +159,8 @@ tell() {
   ((rc == 0))
 }
 # beside NAME LIMIT LOG COMMAND...: the same as gpu, but with --jobs up to that many run at a time,
-# each on processors of its own. Only for steps that measure nothing. `collect` adds the rows of those
-# that have ended, `settle` waits for the others.
+# each on processors of its own. Only for steps that measure nothing. `collect` adds the rows of
+# those that have ended, `settle` waits for the others.
 running=() waiting=() begun=0
 beside() {
   local job share

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds what tests/gpu/day.sh needs on a machine without Rust, and puts it into one folder
 # and into DIR.tar.xz, which is less than 64 MiB together with the checkout:
-# `tests/gpu/pack.sh [DIR]`; DIR is build/gpu-day by default. Copy either to the machine with the GPU and run DIR/tests/gpu/day.sh there. That machine's glibc must
-# be at least as new as this machine's.
+# `tests/gpu/pack.sh [DIR]`; DIR is build/gpu-day by default. Copy either to the machine with the
+# GPU and run DIR/tests/gpu/day.sh there. That machine's glibc must be at least as new as this
+# machine's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dir=${1:-build/gpu-day}

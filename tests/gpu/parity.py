@@ -248,8 +248,8 @@ def reference():
 
 
 def all_of_reference():
-    # The best kernels of a CPU may round prompts with quantised weights to bfloat16, as AMX does, which
-    # alone is off by as much as is allowed below.
+    # The best kernels of a CPU may round prompts with quantised weights to bfloat16, as AMX does,
+    # which alone is off by as much as is allowed below.
     os.environ["LLAMABI_CPU_TIER"] = "portable"
     for name in MODELS:
         for form in ["meta", "hf"]:

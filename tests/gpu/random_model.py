@@ -9,9 +9,9 @@ from model import ROOT
 sys.path.insert(0, os.path.join(ROOT, "benches"))
 import gpu_cost  # noqa: E402
 
-# tiny and wide are for the rehearsal; 8b8 is 8b with eight of its layers. The others are those of Llama 3.2 1B and Llama 3.1 8B, from
-# benches/gpu_cost.py. A tokenizer may have fewer pieces than the head has rows; tokens without a
-# piece are never drawn.
+# tiny and wide are for the rehearsal; 8b8 is 8b with eight of its layers. The others are those of
+# Llama 3.2 1B and Llama 3.1 8B, from benches/gpu_cost.py. A tokenizer may have fewer pieces than
+# the head has rows; tokens without a piece are never drawn.
 SHAPES = {
     "tiny": gpu_cost.Shape(64, 2, 4, 2, 16, 192, 512, False),
     "wide": gpu_cost.Shape(256, 2, 4, 1, 64, 320, 1000, True),

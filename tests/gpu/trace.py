@@ -64,7 +64,8 @@ def trace(directory, name, dtypes, batches, lengths):
         for batch in batches:
             texts = prompts(512, batch)
             model.complete(texts, STEPS, flags=IGNORE_EOS)
-            # The prefix cache knows the prompts but for their last page, so the first step is another kind.
+            # The prefix cache knows the prompts but for their last page, so the first step is
+            # another kind.
             ran = kernels(lambda: model.complete(texts, STEPS, flags=IGNORE_EOS))
             choices = [i for i, kernel in enumerate(ran) if kernel[2].startswith("sample_")]
             launches = gpu_cost.decode(shape, dtype, kv, batch, 512 + STEPS // 2)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# run.sh PREFIX: ranks over MPI with the library that is installed in PREFIX, with Open MPI and with MPICH (and its build for the MPI ABI), from PyPI into
-# build/mpi: the same bits as ranks in one process, on 2 and 4 ranks; ranks that die, stop or never
-# come. What is not there and cannot be fetched is skipped with a sentence.
+# run.sh PREFIX: ranks over MPI with the library that is installed in PREFIX, with Open MPI and with
+# MPICH (and its build for the MPI ABI), from PyPI into build/mpi: the same bits as ranks in one
+# process, on 2 and 4 ranks; ranks that die, stop or never come. What is not there and cannot be
+# fetched is skipped with a sentence.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 prefix=$(realpath "$1")
@@ -32,7 +33,8 @@ launch() { # launch MPI RANKS FLAGS PROGRAM ARGUMENT...
   esac
 }
 
-# expect MPI RANKS FLAGS OK SCENARIO RANK AT: OK ranks say that all went well, and none that it did not
+# expect MPI RANKS FLAGS OK SCENARIO RANK AT: OK ranks say that all went well, and none that it did
+# not
 expect() {
   local mpi=$1 n=$2 flags=$3 ok=$4 begin=$SECONDS
   shift 4

@@ -26,8 +26,8 @@ built=$(realpath "${CARGO_TARGET_DIR:-target}/release")
 target=$(realpath "${CARGO_TARGET_DIR:-target}/sanitizers")
 models=(tests/data/adapters/base tests/data/reference/mha-f32/meta tests/data/adapters/plain)
 libs=$(sed -n 's/^Libs.private: //p' packaging/llamabi.pc.in)
-# Without optimisation a kernel's temporaries, of everything that is inlined, lie side by side on the
-# stack: those of tiles take more than the 2 MiB that a thread of Rust has by default.
+# Without optimisation a kernel's temporaries, of everything that is inlined, lie side by side on
+# the stack: those of tiles take more than the 2 MiB that a thread of Rust has by default.
 export RUST_MIN_STACK=16777216
 export ASAN_OPTIONS=detect_leaks=1:exitcode=66
 # Children fork while other threads run, and start threads of their own.

@@ -117,7 +117,8 @@ def bodies():
             answer = connection.makefile("rb").read()
         if answer:
             break
-    # It was given the second, and was not cut, as it is five seconds later: then there is no answer.
+    # It was given the second, and was not cut, as it is five seconds later: then there is no
+    # answer.
     assert took > 0.9 and b" 503 " in answer and b"shutting_down" in answer, (took, answer)
 
 
@@ -232,7 +233,8 @@ def constraints():
             assert status == 200 or answer["error"]["param"] == field and len(answer["error"]["message"]) < 10_000, (what, str(answer)[:500])
         grown = metric(service, "process_resident_memory_bytes")
         assert grown < 4e9, f"{grown / 1e6:.0f} MB"
-        # The same one from many at a time, among many others: the ones that were used last are kept.
+        # The same one from many at a time, among many others: the ones that were used last are
+        # kept.
         one = {"guided_regex": "[a-f]{8}"}
         with ThreadPoolExecutor(8) as pool:
             texts = list(pool.map(lambda i: service.story(**(one if i % 2 else {"guided_regex": f"[a-f]{{8}}|{i}"}), max_tokens=12), range(400)))

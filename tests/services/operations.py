@@ -382,8 +382,8 @@ def loop():
             if alone["answers"] >= 5:
                 break
         assert alone["answers"] >= 5, alone
-        # Nor do they wait for most of the time that the pieces of a million tokens take. A busy machine
-        # may keep them waiting once, but not each time.
+        # Nor do they wait for most of the time that the pieces of a million tokens take. A busy
+        # machine may keep them waiting once, but not each time.
         pieces = {"content": "\x01" * 690_000, "with_pieces": True}
         assert any(during(service, "/tokenize", pieces, 200)["longest"] < 0.5 for _ in range(5))
         status, _, text = service.send("/v1/completions", b"[" * 500_000 + b"]" * 500_000)

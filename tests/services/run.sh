@@ -2,9 +2,9 @@
 # run.sh PREFIX [SECONDS]: the example services, built against the library installed at PREFIX, with
 # the official openai clients of PyPI and npm and with LangChain, then under load for SECONDS (3).
 #
-# What is independent runs side by side, one for each processor, both services at once. Each says what
-# it has to say in one piece, when it has ended. ONLY, a pattern of bash, chooses among them by name:
-# ONLY='Go service: tools' tests/services/run.sh PREFIX
+# What is independent runs side by side, one for each processor, both services at once. Each says
+# what it has to say in one piece, when it has ended. ONLY, a pattern of bash, chooses among them by
+# name: ONLY='Go service: tools' tests/services/run.sh PREFIX
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: $0 PREFIX [SECONDS]" >&2; exit 2; }
 prefix=$(cd "$1" && pwd)
@@ -57,7 +57,8 @@ together() { # waits for all that was begun; none may have failed
   done
 }
 
-# ---- what is needed: the clients, unmodified, at pinned versions, kept until the pins change; and the services ----
+# ---- what is needed: the services, and the clients, unmodified, at pinned versions ----
+# The clients are kept until the pins change.
 
 clients_of_pypi() {
   cmp -s "$here/requirements.txt" "$work/venv/requirements.txt" && return

@@ -13,7 +13,8 @@ import openai
 from service import PATIENCE, Service
 
 MODEL, *COMMAND = sys.argv[1:]
-# Its answer in transformers begins so, by a margin that neither 16 bits nor int8 can take away (../data/smollm2/cases.json).
+# Its answer in transformers begins so, by a margin that neither 16 bits nor int8 can take away
+# (../data/smollm2/cases.json).
 QUESTION, BEGINNING = "What is 7 times 8?", "To find 7 times 8"
 # ChatML, which the model knows, with tools as Hermes and Qwen show them, which it does not.
 TEMPLATE = """{% if tools %}<|im_start|>system

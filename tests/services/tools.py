@@ -195,7 +195,8 @@ def forced():
         answers = answered(script="plain", tools=both, tool_choice="required", temperature=temperature)
         one, more = one + answers[0], more + answers[1]
     assert one or more
-    # What the model would say anyway is what it says; but the marker of Mistral's calls is one token, which this script has not.
+    # What the model would say anyway is what it says; but the marker of Mistral's calls is one
+    # token, which this script has not.
     free = [tool("get_weather", parameters={"properties": {"city": {"type": "string"}}, **CITIES["x-guidance"]})]
     named = {"type": "function", "function": {"name": "get_weather"}}
     assert FORM == "mistral" or calls_of(chat(script="two", tools=free, tool_choice=named).choices[0].message) == [("get_weather", '{"city": "A"}')]

@@ -28,7 +28,9 @@ export function grammarFields() {
 /** Whether answers are kept to a grammar. */
 export const hasGrammar = () => $('language').value !== '';
 
-/** Whether the server can use the grammar, as far as is known; one that it cannot gets the focus. */
+/**
+ * Whether the server can use the grammar, as far as is known; one that it cannot gets the focus.
+ */
 export function grammarIsGood() {
   if (verdict !== false) return true;
   $('grammar').open = true;

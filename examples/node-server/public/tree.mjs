@@ -62,7 +62,9 @@ export class Tree {
     return this.#columns.length === 0;
   }
 
-  /** Takes a beam of the stream: { step, beam, parent, text, sum_logprob, score, finish_reason }. */
+  /**
+   * Takes a beam of the stream: { step, beam, parent, text, sum_logprob, score, finish_reason }.
+   */
   add({ step, beam, parent, text, sum_logprob: sum, score, finish_reason: reason }) {
     const before = this.#columns[step - 2]?.find((node) => node.beam === parent) ?? null;
     const column = (this.#columns[step - 1] ??= []);

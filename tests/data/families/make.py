@@ -63,7 +63,8 @@ for name,keys in (('smollm3',('no_rope_layers','layer_types','tie_word_embedding
 if 'llama-yarn' in res:
     d=OUT/'llama-yarn-v4'; d.mkdir(exist_ok=True); c=json.load(open(OUT/'llama-yarn/config.json')); r=c.pop('rope_parameters'); c['rope_theta']=r.pop('rope_theta'); r['type']=r.pop('rope_type'); c['rope_scaling']=r; c['torch_dtype']=c.pop('dtype','bfloat16'); json.dump(c,open(d/'config.json','w'),indent=1)
     res['llama-yarn-v4']=dict(res['llama-yarn'],weights='llama-yarn')
-# weights of another model under another configuration: what stands beside RoPE's keys, among them, or nowhere
+# weights of another model under another configuration: what stands beside RoPE's keys, among them,
+# or nowhere
 A=dict(short_factor=[1.0,1.05,1.1,1.3],long_factor=[1.1,1.6,2.4,3.9])
 def config(of,**k): return {x:y for x,y in dict(json.load(open(OUT/of/'config.json')),rope_parameters=...,**k).items() if y is not ...}
 G={

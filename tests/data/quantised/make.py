@@ -90,7 +90,8 @@ def bnb4(kind,nested,size=64):
     def f(w,r,m):
         q,s=BF.quantize_4bit(w.half(),blocksize=size,compress_statistics=nested,quant_type=kind); t={'weight':q}; t.update({'weight.'+k:v for k,v in s.as_dict(packed=True).items()})
         if size<=w.shape[1]: return t,BF.dequantize_4bit(q,s).float()
-        # bitsandbytes 0.50.2 decodes blocks that are longer than a row wrongly on CPUs: by the format's definition, rounded as there
+        # bitsandbytes 0.50.2 decodes blocks that are longer than a row wrongly on CPUs: by the
+        # format's definition, rounded as there
         c=torch.stack((q.reshape(-1)>>4,q.reshape(-1)&15),1).reshape(-1).long(); return t,(s.code[c].reshape(-1,size)*s.absmax[:,None]).reshape(w.shape).half().float()
     return f
 def bc(kind,nested): return dict(quant_method='bitsandbytes',_load_in_4bit=True,_load_in_8bit=False,load_in_4bit=True,load_in_8bit=False,bnb_4bit_quant_type=kind,bnb_4bit_use_double_quant=nested,bnb_4bit_compute_dtype='bfloat16',bnb_4bit_quant_storage='uint8',llm_int8_enable_fp32_cpu_offload=False,llm_int8_has_fp16_weight=False,llm_int8_skip_modules=None,llm_int8_threshold=6.0)
