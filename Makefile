@@ -61,7 +61,7 @@ examples: build ## build/generate, build/chat and build/worker, with the system'
 	  -L"$(RELEASE)" -lllamabi -Wl,-rpath,$(RELEASE_PATH) -o build/worker
 
 check: build ## before a commit: formatters, linters, types, unit and engine tests
-	@scripts/setup --test
+	@scripts/setup --check
 	@scripts/check
 
 test: ## all tests: Rust, C, the C++, Go and Node bindings and packages, from an installed library
