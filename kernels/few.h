@@ -447,8 +447,8 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
         // registers suffice, they are asked for before the sums are computed: the tile's rows while
         // the previous launch still runs, and the rest after `prepare`. On an H100, this takes bf16
         // 0.5 % and int4 2.7 % less time than asking for everything behind the loop. Asking for the
-        // rest before `prepare` was slower: a warp then had to wait for its rows there, and bf16 took
-        // 1.5 % longer than with everything behind the loop.
+        // rest before `prepare` was slower: a warp then had to wait for its rows there, and bf16
+        // took 1.5 % longer than with everything behind the loop.
         const auto finished = [&] { return first + warp() * gridDim.x; };
         const auto pairs = [&] { return pairs_of(finished() * 8); };
         decltype(pairs().column(0u)) column;

@@ -140,13 +140,13 @@ enum {
 
     GPU_DRAW = -1, // of SampleRow.given, as is GPU_NO_ROW
     GPU_NO_ROW = -2,
-    GPU_NONE_LEFT = -2,          // of SampleOut.token
-    GPU_MAX_TOP = 128,           // most alternatives that sample finds
-    GPU_SLICE = 4032,            // ids of a slice: a block of sample_max or sample_draw has one
-    GPU_SAMPLE_SLICE = 5152,     // bytes of a SampleSlice
-    GPU_MOST_SLICES = 2048,      // most slices of a row
-    GPU_BUCKETS = 256,           // parts of the range of logits in which sample_draw sums masses
-    GPU_SAMPLE_MAX_SHARED = 272, // shared memory of sample_max
+    GPU_NONE_LEFT = -2,             // of SampleOut.token
+    GPU_MAX_TOP = 128,              // most alternatives that sample finds
+    GPU_SLICE = 4032,               // ids of a slice: a block of sample_max or sample_draw has one
+    GPU_SAMPLE_SLICE = 5152,        // bytes of a SampleSlice
+    GPU_MOST_SLICES = 2048,         // most slices of a row
+    GPU_BUCKETS = 256,              // parts of the range of logits in which sample_draw sums masses
+    GPU_SAMPLE_MAX_SHARED = 272,    // shared memory of sample_max
     GPU_SAMPLE_DRAW_SHARED = 45248, // shared memory of sample_draw
     GPU_BLOCK_K = 256,              // columns in a block of quantised weights
     GPU_TABLE_BYTES = 512,          // shared memory for the tables in which codes are looked up

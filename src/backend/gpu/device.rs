@@ -192,7 +192,8 @@ pub unsafe trait Device: Send + Sync + 'static {
 
     /// Launches a kernel whose only argument is a struct with these bytes.
     ///
-    /// # Safety The bytes are a value of the kernel's parameter struct. Its addresses point to live
+    /// # Safety
+    /// The bytes are a value of the kernel's parameter struct. Its addresses point to live
     /// memory of the sizes that the kernel expects.
     unsafe fn launch(&self, kernel: Kernel, geometry: Geometry, params: &[u8]) -> Result<()>;
 
@@ -271,7 +272,8 @@ pub unsafe trait Device: Send + Sync + 'static {
     /// ([`Device::watch`]). Returns the name of what moves the numbers. The device leaves the group
     /// when it is dropped, if it has not before.
     ///
-    /// # Errors [`Error::Unsupported`], [`Error::Device`], or the error of the watch.
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Device`], or the error of the watch.
     fn join(&self, _id: &GroupId, _rank: usize, _ranks: usize) -> Result<String> {
         Err(Error::Unsupported(NO_GROUP.into()))
     }

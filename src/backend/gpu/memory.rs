@@ -35,7 +35,8 @@ impl<D: Device> Memory<D> {
 
     /// Frees the memory, as dropping it does, and says whether that worked.
     ///
-    /// # Errors The error of [`Device::free`]: the memory is left behind.
+    /// # Errors
+    /// The error of [`Device::free`]: the memory is left behind.
     pub fn free(mut self) -> Result<()> {
         self.give_back()
     }

@@ -82,7 +82,8 @@ pub struct Peers<D: Device> {
 impl<D: Device> Peers<D> {
     /// All ranks call this at the same time. `agree` waits until all of them have called it.
     ///
-    /// # Errors [`Error::DeviceMemory`], and the errors of `agree`.
+    /// # Errors
+    /// [`Error::DeviceMemory`], and the errors of `agree`.
     pub fn new(
         device: &Arc<D>,
         neighbours: &Neighbours<D>,

@@ -234,7 +234,8 @@ impl BlasLt {
 
     /// Launches the product in `stream`. The context must be current.
     ///
-    /// # Safety The same as for [`crate::backend::gpu::device::Device::product`].
+    /// # Safety
+    /// The same as for [`crate::backend::gpu::device::Device::product`].
     pub unsafe fn run(&mut self, p: &Product, stream: CUstream) -> Said {
         let kind = type_of(p.dtype).ok_or_else(|| format!("weights of {}", p.dtype))?;
         let plan = self.plan(p, kind)?;
