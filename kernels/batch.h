@@ -41,9 +41,9 @@ template <class W, int NT> struct Batch {
                                                                  : 4,
                               SLOTS = RING ? (STAGES + PARTS - 2) / PARTS + 1 : 0,
                               RING_BYTES = SLOTS * L::SLOT;
-    // DEPTH: lines in flight. Two lines of codes would spill registers where a thread has 32 sums
-    // (NT = 8). With k8, whose sums are scaled twice as often, they would spill with 16 sums (NT =
-    // 4) too.
+    // DEPTH: lines in flight. Two lines of codes would spill registers where a thread has 32 sums,
+    // that is with NT = 8. With k8, whose sums are scaled twice as often, they would also spill
+    // with 16 sums, that is with NT = 4.
     static constexpr uint32_t DEPTH = QUANTISED<W> && (NT == 8 || (NT == 4 && L::SIXTEENS)) ? 1 : 2;
     // BREAKS: whether each step of a line asks whether it lies within K. Rows of 16-bit numbers
     // need this, because they may end with a part of a line. Quantised rows end with whole lines,
@@ -109,9 +109,9 @@ template <class W, int NT> struct Batch {
         pairs.rows(rows, j);
         const unsigned char *const from[2] = {
             row_of<W>(w, w_stride, rows[0]), row_of<W>(w, w_stride, rows[1])};
-        // Without a ring, two lines are in flight. After the first step of one line is multiplied,
-        // the other line is asked for. Asking for it earlier would turn the wait for the one line
-        // into a wait for both.
+        // Without a ring, lines come to registers. With a DEPTH of 2, the other line is asked for
+        // after the first step of one line has been multiplied. Asking for it earlier would turn
+        // the wait for the one line into a wait for both.
         L ahead[DEPTH];
         uint32_t to_load = start;
         auto load = [&](L &to) {

@@ -15,10 +15,10 @@
 //                        warpgroup, and 128 more for a product of the other warpgroup. One product
 //                        is decoded during that time.
 //   128 activation rows  One product ends too soon for that. Therefore the weights of four products
-//                        are decoded while the previous four products are multiplied. Measured with
-//                        benches/gpu_loop.py for int8: one warpgroup alone then keeps the tensor
-//                        cores busy for 92 % of the time. With one product at a time, it does so
-//                        for 52 %.
+//                        are decoded while the previous four products are multiplied. According
+//                        to benches/gpu_loop.py, a model of the machine code (int8), one warpgroup
+//                        alone then keeps the tensor cores busy for 92 % of the time. With one
+//                        product at a time, it does so for 52 %.
 //
 // Two blocks that are neighbours in blockIdx.x may have the same activations and neighbouring runs
 // of weights (`across`). If these two blocks are a cluster, each copies half of the activations

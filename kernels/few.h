@@ -384,8 +384,8 @@ template <class L> struct StagedRows {
 // place in the order of copies. For a load to registers, it waits by a counter. A warp has six such
 // counters, and nvcc gave all loads of this loop the same one. So a warp that waited for a line
 // also waited for the lines behind it. On an H100, the ring made a step of one row of an 8B model
-// 1.18 (bf16) to 1.27 (int8) times as fast. The K types have no ring; a warp asks for two lines at
-// once and waits for both.
+// 1.18 (bf16) to 1.27 (int8) times as fast. The types that only files have, such as the K types,
+// have no ring; a warp asks for two lines at once and waits for both.
 template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *ring,
     const uint32_t *table, const void *w, uint32_t stride, const StagedRows<Line<W>> &x,
     const Prepare &prepare, uint32_t first_row, uint32_t n_pairs, const PairsOf &pairs_of) {
@@ -444,11 +444,11 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
                 load(ahead[d]);
         }
         // The epilogue needs numbers from memory besides the sums of the warp's tile. Where
-        // registers suffice, they are asked for before the sums are computed: the tile's rows while
-        // the previous launch still runs, and the rest after `prepare`. On an H100, this takes bf16
-        // 0.5 % and int4 2.7 % less time than asking for everything behind the loop. Asking for the
-        // rest before `prepare` was slower: a warp then had to wait for its rows there, and bf16
-        // took 1.5 % longer than with everything behind the loop.
+        // registers suffice, they are asked for before the sums are computed. `column` and `row`
+        // are called while the previous launch still runs, and `find` after `prepare`. On an H100,
+        // this takes bf16 0.5 % and int4 2.7 % less time than asking for everything behind the
+        // loop. Calling `find` before `prepare` was slower: a warp then had to wait for its rows
+        // there, and bf16 took 1.5 % longer than with everything behind the loop.
         const auto finished = [&] { return first + warp() * gridDim.x; };
         const auto pairs = [&] { return pairs_of(finished() * 8); };
         decltype(pairs().column(0u)) column;
@@ -503,8 +503,8 @@ template <class W, class Prepare, class PairsOf> DEVICE void few(unsigned char *
                 UNROLL
                 for (uint32_t step = 0; step < L::STEPS; step++) {
                     // Only rows of floats can end inside a line. Quantised rows end with whole
-                    // lines, and columns beyond K have the scale zero. They take this branch only
-                    // where the steps of a line must not mingle (APART).
+                    // lines, and columns beyond K have the scale zero. They ask only where the
+                    // steps of a line must not mingle (APART).
                     if (L::APART && line * L::STEPS + step >= steps) break;
                     uint32_t a[2][4];
                     ahead[d].fragments(a, step, table);

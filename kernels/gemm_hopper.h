@@ -53,7 +53,7 @@ template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
     // epilogue knows about the row (its Row).
     static constexpr uint32_t PITCH = N * 4 + 32;
     // TOGETHER: rows whose inputs are loaded (find) before the first result is stored (put). EACH:
-    // pairs of columns that a thread has in a row of each run.
+    // pairs of columns of a row that a thread has in each run.
     static constexpr uint32_t TOGETHER = 4, EACH = HALF < 64 ? 1 : HALF / 64;
     // LANES: lanes that share a row. SIDE: rows that a warp handles side by side.
     static constexpr uint32_t LANES = HALF < 64 ? HALF / 2 : 32, SIDE = 32 / LANES;
@@ -74,8 +74,8 @@ template <class T, uint32_t COLUMNS, uint32_t GROUPS> struct HopperTile {
     //   find(row, column)             loads what depends on both row and column
     //   put(row, column, found, a, b) stores the results of two pairs of sums: a is of the first
     //                                 run, b is of the second
-    // One warp calls a fifth method, with the block's rows and columns, while the other warps
-    // multiply:
+    // With the large tile, one warp calls a fifth method, with the block's rows and columns, while
+    // the other warps multiply:
     //   expect(first, rows, columns)  asks for what find will load
     // Loads are separate from stores for the reason that few.h gives.
     template <class Out> DEVICE_MEMBER static void run(unsigned char *shared, const TensorMap &x,

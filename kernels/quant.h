@@ -32,8 +32,8 @@
 // block of k6 and k8.
 //
 // The lower four bits of the codes of k5 and k6 lie as codes of 4 bits do. Behind them, before the
-// scales, are the planes, which hold the PLANE = 1 or 2 upper bits of each code. For each block, a
-// plane has PLANE words for each piece. The pieces come in the order 0, 4, 1, 5, 2, 6, 3, 7, so
+// scales, are the planes, which hold the PLANE = 1 or 2 upper bits of each code. For each block
+// there are PLANE words for each piece. The pieces come in the order 0, 4, 1, 5, 2, 6, 3, 7, so
 // that a lane of a decode product loads the words of its two pieces at once. One word of k5 serves
 // all eight steps of a line. In k6, the first word serves steps 0 .. 3 and the second word serves
 // the others. In a word, the bits of its step i begin at bit 2 * PLANE * i. From there on lie the

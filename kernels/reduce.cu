@@ -52,9 +52,9 @@ DEVICE void add_gathered(const ReduceParams &p) {
 #define LOOKS 256
 
 // Tells the other ranks that this launch has begun, so that they may read what this rank computed
-// before it. Then waits until all other ranks have told the same. Each block does so. It waits for
-// any block of each other rank, not for a certain one: the devices run blocks in orders of their
-// own, and perhaps not all blocks at the same time.
+// before it. Then waits until all other ranks have told the same. Each block that adds numbers does
+// so. It waits for any block of each other rank, not for a certain one: the devices run blocks in
+// orders of their own, and perhaps not all blocks at the same time.
 DEVICE void meet(const ReducePeersParams &p, uint32_t turn) {
     const uint32_t rank = threadIdx.x;
     if (rank < p.ranks) store_released(p.turns[rank] + p.rank, turn);

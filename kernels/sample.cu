@@ -270,7 +270,7 @@ DEVICE int32_t draw(Scratch *s, const SampleRow &c, const Row &row, const Bucket
         };
         Sum *const sums = by_mass ? s->masses : s->counts;
         if (bucket < GPU_BUCKETS) {
-            // Counts only those tokens of the bucket that top-k keeps.
+            // Sums the masses of only those tokens of the bucket that top-k keeps.
             if (t == 0) sums[bucket] = Sum{0, 0};
 #ifndef PLANT_NO_BARRIER_KEPT
             block_sync();

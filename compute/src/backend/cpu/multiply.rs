@@ -168,8 +168,9 @@ pub enum Precision {
     /// [`Precision::AsPrompts`] if they are so many that it is faster (`most_full`).
     Auto(usize),
     /// Prompts have the fastest arithmetic whose rounding is small beside the rounding of the
-    /// weights. Generated rows have an arithmetic that rounds as little as it can while reading
-    /// weights still takes longer than the products.
+    /// weights. Generated rows have an arithmetic that rounds very little, and with few of them
+    /// reading weights takes longer than the products: float32, and with quantised weights
+    /// activations in int16.
     Full,
     /// Generated rows have the arithmetic of prompts: for many sequences, when products take longer
     /// than reading weights.

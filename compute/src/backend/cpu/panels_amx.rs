@@ -113,7 +113,7 @@ impl TilePanels {
     }
 
     /// The tiles of some groups in a block of k. Each group has [`TilePanels::tiles`] tiles. They
-    /// begin [`BLOCK`] tiles after the tiles of the previous group.
+    /// begin [`BLOCK`] tiles after the beginning of the previous group's tiles.
     #[inline(always)]
     pub fn block(&self, groups: Range<usize>, block: usize) -> &[[Half; 2]] {
         let n = (groups.len() - 1) * BLOCK + self.tiles(block);

@@ -163,10 +163,10 @@ impl<D: Device> Adapted<'_, D> {
         self.room.thin.at() + (4 * (self.first + skip) * GPU_THIN as usize) as u64
     }
 
-    /// Computes gate and up of these rows. `input(first, rows)` is the input of a product of some
-    /// of these rows, of which the first has number `first` among them. The products are the same
-    /// that `ops::ffn_up` would do. But they are launched like q | k | v before norms and RoPE:
-    /// such a launch leaves sums in float32, and takes all types and all numbers of rows.
+    /// Computes gate and up of these rows. `input(rows)` is the input of a product of `rows`, which
+    /// are some of them. The products are the same that `ops::ffn_up` would do. But they are
+    /// launched like q | k | v before norms and RoPE: such a launch leaves sums in float32, and
+    /// takes all types and all numbers of rows.
     pub fn up(
         &self,
         up: &FfnUpParams,
