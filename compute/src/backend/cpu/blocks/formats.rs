@@ -374,13 +374,18 @@ pub(super) use four_bits;
 /// Activations as two signed bytes each: the upper and the lower bytes of four columns in turn.
 #[inline(always)]
 pub(super) fn byte_words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
-    let mut words = [0; WORDS];
-    let low = x.map(|x| x as i8);
+    let low = x.map(|x| x as u8);
     // If a number is not finite, `x` may hold anything; the scale is NaN then.
-    let high = x.map(|x| (x.wrapping_add(128) >> 8) as i8);
-    for (i, words) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-        let word = |x: &[i8; GROUP_K]| i32::from_le_bytes([0, 1, 2, 3].map(|j| x[4 * i + j] as u8));
-        *words = [word(&high), word(&low)];
+    let high = x.map(|x| (x.wrapping_add(128) >> 8) as u8);
+    let [high, low] = [&high, &low].map(|bytes| bytes.as_chunks().0);
+    let mut words = [0; WORDS];
+    for (to, (high, low)) in words
+        .as_chunks_mut::<2>()
+        .0
+        .iter_mut()
+        .zip(high.iter().zip(low))
+    {
+        *to = [i32::from_le_bytes(*high), i32::from_le_bytes(*low)];
     }
     words
 }
