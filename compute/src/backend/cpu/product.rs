@@ -10,8 +10,8 @@
 //! tenth less.
 //!
 //! Many rows (prefill) are bound by arithmetic. A block of k of a few strips is converted to f32
-//! once and stays in the near caches while all rows pass over it. Between blocks of k, partial sums
-//! wait in scratch.
+//! once and stays in the near caches while all rows pass over it, and the next one is prefetched
+//! meanwhile. Between blocks of k, partial sums wait in scratch.
 
 use super::Workers;
 use super::blocks::with_blocks;
@@ -25,21 +25,21 @@ pub(super) use super::strips::{Ending, Finish, Strips, Target};
 
 /// Pairs of k in a block when there are many rows.
 const K_PAIRS: usize = K_BLOCK / 2;
-/// Pairs of k in a piece when there are few rows: so much is read of a strip before the next strip,
-/// and prefetched.
+/// Pairs of k in a piece. With few rows, so much is read of a strip before the next strip, and
+/// prefetched. With many, a group of rows prefetches lines once for every piece that it multiplies.
 const PIECE: usize = 16;
 /// Most groups of rows for which weights are read straight from memory, by how many registers there
-/// are. (On an Emerald Rapids, 25 to 32 rows are 1.1 times as fast as many rows. Tiers with fewer
-/// registers were not measured since lines are prefetched between products.)
+/// are. (As many rows, 32 take 60 instead of 67 ms on an Emerald Rapids, 25 take 60 instead of 58.
+/// Tiers with fewer registers have not been measured again.)
 const fn few_groups(registers: usize) -> usize {
     match registers {
         32 => 3,
         _ => 4,
     }
 }
-/// Up to so many groups of rows take half a block of k at a time, which stays in L1 with its
-/// activations. That is 1.05 to 1.1 times as fast with 40 or 64 rows; with 512, which then load and
-/// store their sums twice as often, it is 2 % slower.
+/// Up to so many groups of rows take half a block of k at a time. Half a block of three strips
+/// stays in L1 with its activations, which makes 40 and 64 rows 1.1 times as fast. 512 rows, which
+/// then load and store their sums twice as often, are 3 % slower.
 const HALF_GROUPS: usize = 16;
 /// Rows that pass over a block of k before the next block, so that their activations stay in L2.
 const BAND_ROWS: usize = 512;
@@ -222,7 +222,7 @@ impl<W: Weights> Task<'_, W> {
             let sums = sums.as_chunks_mut::<LANES>().0.as_chunks_mut::<SIDE>().0;
             let sums = &mut sums.as_chunks_mut::<WIDE>().0[..strips.div_ceil(WIDE) * count];
             // Blocks of quantised weights may be as long as a block of k.
-            let parts = match W::DIRECT && count <= HALF_GROUPS {
+            let parts = match W::DIRECT && WIDE > 1 && count <= HALF_GROUPS {
                 true => 2,
                 false => 1,
             };
@@ -230,23 +230,24 @@ impl<W: Weights> Task<'_, W> {
             for k in (0..pairs).step_by(each) {
                 let n = each.min(pairs - k);
                 let block = &mut block.as_chunks_mut::<2>().0[..n];
-                let bytes = len * size_of::<W::Bits>();
-                let ahead = self.weights.ahead(bytes, k + each >= pairs, false);
                 for (tile, sums) in sums.chunks_exact_mut(count).enumerate() {
                     let at = tile * WIDE;
-                    let mut piece: [&[W::Bits]; WIDE] = [&[]; WIDE];
-                    for (b, piece) in piece.iter_mut().enumerate() {
+                    // Three strips at a time, a task's eight would take as long as nine.
+                    let two = WIDE > 2 && strips - at <= 2;
+                    let mut part: [&[W::Bits]; WIDE] = [&[]; WIDE];
+                    for (b, part) in part.iter_mut().enumerate().take(if two { 2 } else { WIDE }) {
                         let strip = self.weights.get(at + b);
-                        *piece = strip.chunks(len).nth(k / each).unwrap_or_default();
-                        W::unpack(s, piece, OfBlock { s, block, b });
+                        *part = strip.chunks(len).nth(k / each).unwrap_or_default();
+                        W::unpack(s, part, OfBlock { s, block, b });
                     }
-                    let mut coming = Coming::new(piece, ahead, count * n.div_ceil(PIECE));
+                    let bytes = size_of_val(part[0]);
+                    let ahead = self.weights.ahead(bytes, k + each >= pairs, false);
+                    let mut coming = Coming::new(part, ahead, count * n.div_ceil(PIECE));
                     for (group, sums) in (first..).zip(sums) {
                         let x = self.panels.block(group, k / K_PAIRS);
                         let x = x[k % K_PAIRS * 2 * SIDE..].as_chunks::<SIDE>().0;
                         let (coming, first) = (&mut coming, k == 0);
-                        // Three strips at a time, a task's eight would take as long as nine.
-                        if WIDE > 2 && strips - at <= 2 {
+                        if two {
                             multiply::<_, S, SIDE, WIDE, 2>(s, block, coming, x, sums, first);
                         } else {
                             multiply::<_, S, SIDE, WIDE, WIDE>(s, block, coming, x, sums, first);

@@ -179,16 +179,15 @@ impl<'a, W: Weights> Strips<'a, W> {
     }
 }
 
-/// The lines that lie ahead of a piece of WIDE strips. Kernels that multiply the piece with many
-/// rows prefetch them a few at a time: between them, and not while they unpack the piece. A core
-/// has no more than about sixteen lines on their way at once, so that many prefetches in a row wait
-/// for memory, and then the products that follow leave memory idle. 32 rows of int8 took 1.2 times
-/// as long, as long as reading and multiplying together
-/// (benches/record/2026-11-29-many-rows-without-tiles.txt).
+/// The lines that lie ahead of a part of WIDE strips. Kernels that multiply this part with many
+/// rows prefetch them a few at a time, between products. All at once, while the part was unpacked,
+/// they were more than an Emerald Rapids has on their way: it waited for memory there, and memory
+/// was idle during the products. 32 rows of int8 took 1.2 times as long, namely as long as reading
+/// and then multiplying (benches/record/2026-11-29-many-rows-without-tiles.txt).
 pub(super) struct Coming<'a, T, const WIDE: usize> {
-    piece: [&'a [T]; WIDE],
+    part: [&'a [T]; WIDE],
     ahead: Lookahead,
-    /// Where in the piece the next line begins.
+    /// Where in the part the next line begins.
     at: usize,
     /// How many lines of each strip are prefetched at a time.
     each: usize,
@@ -198,14 +197,14 @@ impl<'a, T, const WIDE: usize> Coming<'a, T, WIDE> {
     /// Numbers of a line.
     const LINE: usize = 64 / size_of::<T>();
 
-    /// All of it in `times` times.
+    /// `times` calls of [`Coming::prefetch`] ask for all lines.
     #[inline(always)]
-    pub fn new(piece: [&'a [T]; WIDE], ahead: Lookahead, times: usize) -> Self {
+    pub fn new(part: [&'a [T]; WIDE], ahead: Lookahead, times: usize) -> Self {
         Self {
-            piece,
+            part,
             ahead,
             at: 0,
-            each: piece[0].len().div_ceil(Self::LINE).div_ceil(times),
+            each: part[0].len().div_ceil(Self::LINE).div_ceil(times),
         }
     }
 
@@ -213,7 +212,7 @@ impl<'a, T, const WIDE: usize> Coming<'a, T, WIDE> {
     #[inline(always)]
     pub fn prefetch<S: Simd>(&mut self, s: S) {
         for _ in 0..self.each {
-            for strip in self.piece {
+            for strip in self.part {
                 if let Some(line) = strip.get(self.at) {
                     s.prefetch_far(line, self.ahead);
                 }

@@ -17,9 +17,9 @@ use super::integer::{DECODED, Decoded, Groups, Integers, K_GROUPS};
 
 /// Rows that pass over a block of k before the next block: their activations and sums stay in L2.
 const BAND: usize = 576;
-/// Up to so many panels of rows take half of [`K_GROUPS`] at a time. More panels are faster with
-/// all, because they load and store their sums less often (512 rows: 5 %). Fewer are slower with
-/// all, because each has more lines to prefetch at once (32 rows: 3 %).
+/// Up to so many panels of rows take half of [`K_GROUPS`] at a time. With all of them, 512 rows
+/// load and store their sums less often and are 5 % faster. Each panel of 32 rows has more lines to
+/// prefetch at once then, and they are 3 % slower. (AVX-512, panels of eight rows.)
 const FEW_PANELS: usize = 8;
 
 /// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
@@ -93,16 +93,19 @@ impl<A: Integers> Many<'_, A> {
             sums.as_flattened_mut()
                 .as_flattened_mut()
                 .fill([0.0; LANES]);
-            let each = match count > FEW_PANELS {
+            let most = match count > FEW_PANELS {
                 true => K_GROUPS,
                 false => K_GROUPS / 2,
             };
+            // Parts of about equal size, because the last one prefetches no more than its own size.
+            let each = groups.div_ceil(groups.div_ceil(most));
+            let each = each.next_multiple_of(A::Q::GROUPS.min(most));
             for group in (0..groups).step_by(each) {
                 let n = each.min(groups - group);
                 let words = block / A::Q::GROUPS;
                 // The first groups of a block need its end, too, where scales are. So what comes
                 // next is at least a block away.
-                let far = each.max(A::Q::GROUPS);
+                let far = n.max(A::Q::GROUPS);
                 let ahead = weights.ahead(far * words * 2, group + far >= groups, false);
                 for (strips, sums) in strips.iter().zip(sums.chunks_exact_mut(count)) {
                     let groups = group..group + n;
@@ -112,8 +115,8 @@ impl<A: Integers> Many<'_, A> {
                         }
                         _ => decode::<A, S, WIDE>(s, strips, groups, &mut decoded),
                     }
-                    let piece = strips.map(|strip| &strip[group * words..(group + n) * words]);
-                    let mut coming = Coming::new(piece, ahead, count);
+                    let part = strips.map(|strip| &strip[group * words..(group + n) * words]);
+                    let mut coming = Coming::new(part, ahead, count);
                     for (panel, sums) in (first..).zip(sums) {
                         coming.prefetch(s);
                         let x = Groups {

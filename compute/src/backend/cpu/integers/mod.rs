@@ -50,7 +50,7 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
 /// (Measured on an Emerald Rapids: benches/record/2026-11-29-many-rows-without-tiles.txt.)
 fn few(quant: Quant, bytes: bool) -> usize {
     match quant {
-        Quant::Int8 | Quant::K8 if bytes => 2 * MAX_SIDE,
+        Quant::Int8 | Quant::K8 if bytes => 2 * MAX_SIDE + 2,
         Quant::Int8 | Quant::K8 => MAX_FEW,
         _ => MAX_SIDE + MAX_SIDE / 2,
     }

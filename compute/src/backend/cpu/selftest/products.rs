@@ -116,9 +116,13 @@ pub fn products_match(tier: Tier) {
             let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 600, tier).unwrap();
             cpu.precision = precision;
             let mat = to_mat(&cpu, &dense, &[n], dtype, MatUse::Product);
-            let many: &[usize] = if n == 40 { &[513, 530, 600] } else { &[] };
+            let many: &[usize] = match n {
+                40 => &[513, 530, 600],
+                97 => &[128, 129],
+                _ => &[],
+            };
             let few = [
-                1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 36, 37, 64,
+                1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 25, 31, 32, 33, 36, 37, 64,
             ];
             for &rows in few.iter().chain(many) {
                 let mut x = cpu.new_buf(rows, k).unwrap();
