@@ -274,7 +274,7 @@ NO_BARRIER_CHANGE change - sample_changed data race|twin says
 NOT_ATOMIC_SLICE sample - sample data race
 NO_BARRIER_PICK sample - sample data race
 NO_BARRIER_WARPS sample - sample data race
-NO_BARRIER_PICKED sample - sample data race
+NO_BARRIER_PICKED sample - sample data race|divergent barrier
 NO_BARRIER_LIST sample - sample data race|twin says
 NO_BARRIER_SELECT sample - sample data race
 NO_BARRIER_CHOSEN sample - sample data race|twin says

@@ -4,24 +4,54 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 namespace emu {
 namespace {
 
 // (Memory of a thread has to be small in a shared library, so it is a pointer.)
-thread_local std::unique_ptr<Machine[]> own;
+thread_local std::unique_ptr<Machine[]> machines;
+
+struct Stacks {
+    std::mutex lock;
+    std::vector<char *> unused;
+};
+// Never freed: threads may end after the destructors of the process have run.
+Stacks &stacks = *new Stacks;
 
 } // namespace
 
-// (Every use of `own` itself would check whether it has been constructed.)
+char *take_stack() {
+    std::lock_guard<std::mutex> hold(stacks.lock);
+    if (!stacks.unused.empty()) {
+        char *stack = stacks.unused.back();
+        stacks.unused.pop_back();
+        return stack;
+    }
+    void *stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED) return nullptr;
+    mprotect(stack, 4096, PROT_NONE);
+    return (char *)stack;
+}
+
+void give_stack(char *stack) {
+#ifdef EMU_LOADED_MANY_TIMES
+    munmap(stack, STACK); // a copy of the library that is unloaded must not leave them behind
+#else
+    std::lock_guard<std::mutex> hold(stacks.lock);
+    stacks.unused.push_back(stack);
+#endif
+}
+
+// (Every use of `machines` itself would check whether it has been constructed.)
 __thread Machine *current;
 
 Machine &make_machine(unsigned i) {
-    hopper_select(i);
-    if (!own) own.reset(new Machine[PLACES]);
-    current = &own[i];
+    if (!machines) machines.reset(new Machine[PLACES]);
+    current = &machines[i];
     current->place_of = i;
+    current->hopper = hopper_own(i);
     return *current;
 }
 

@@ -6,9 +6,8 @@ namespace emu {
 namespace {
 thread_local Own owns[PLACES];
 }
-__thread Own *own_now;
 
-void hopper_select(unsigned i) { own_now = &owns[i]; }
+Own *hopper_own(unsigned i) { return &owns[i]; }
 
 Block &block() {
     if (!own.used) {

@@ -74,15 +74,30 @@ void compute(Product &p, int line) {
     }
     load(b[0], 1, 256, p.op, p.b, line);
     if (p.fresh) p.sums->value.assign(64 * p.n, 0);
-    // Sums stay in a vector over all k. When each was stored and loaded again for every k, the
-    // longest test with such products (tests/gpu/features.rs) took 64 s instead of 48.
+    // Sums stay in vectors over all k. When each was stored and loaded again for every k, the
+    // longest test with such products (tests/gpu/features.rs) took 64 s instead of 48. Four at a
+    // time, because each addition waits for the one before it.
     typedef float Eight __attribute__((vector_size(32), aligned(4)));
-    for (unsigned i = 0; i < 64; i++)
-        for (unsigned j = 0; j < p.n; j += 8) {
-            Eight &to = *(Eight *)&p.sums->value[i * p.n + j], sums = to;
-            for (unsigned k = 0; k < 16; k++) sums += a[i][k] * *(const Eight *)&b[k][j];
-            to = sums;
+    for (unsigned i = 0; i < 64; i++) {
+        float *to = &p.sums->value[i * p.n];
+        unsigned j = 0;
+        for (; j + 32 <= p.n; j += 32) {
+            Eight s0 = *(Eight *)&to[j], s1 = *(Eight *)&to[j + 8], s2 = *(Eight *)&to[j + 16],
+                  s3 = *(Eight *)&to[j + 24];
+            for (unsigned k = 0; k < 16; k++) {
+                const Eight *from = (const Eight *)&b[k][j];
+                s0 += a[i][k] * from[0], s1 += a[i][k] * from[1];
+                s2 += a[i][k] * from[2], s3 += a[i][k] * from[3];
+            }
+            *(Eight *)&to[j] = s0, *(Eight *)&to[j + 8] = s1;
+            *(Eight *)&to[j + 16] = s2, *(Eight *)&to[j + 24] = s3;
         }
+        for (; j < p.n; j += 8) {
+            Eight sums = *(Eight *)&to[j];
+            for (unsigned k = 0; k < 16; k++) sums += a[i][k] * *(const Eight *)&b[k][j];
+            *(Eight *)&to[j] = sums;
+        }
+    }
     p.done = true;
 }
 

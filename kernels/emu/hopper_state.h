@@ -116,8 +116,7 @@ struct Own {
     std::unique_ptr<Block> block;
 };
 // The Own of the running block.
-extern __thread Own *own_now;
-#define own (*own_now)
+#define own (*machine().hopper)
 
 // TSan watches functions of the C library wherever they are called from. While a Quiet is alive, it
 // does not; no fiber switch may happen during that time.

@@ -75,12 +75,10 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         m.cluster->blocks = cluster;
         m.cluster->of[m.rank] = &m;
         while (m.fibers.size() < threads) {
-            void *stack =
-                mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (stack == MAP_FAILED) break;
-            mprotect(stack, 4096, PROT_NONE);
+            char *stack = take_stack();
+            if (!stack) break;
             m.fibers.emplace_back();
-            m.fibers.back().stack = (char *)stack;
+            m.fibers.back().stack = stack;
         }
         // Before TSan's fibers begin, because it watches the memset of new ones.
         m.warps.resize(threads / 32);

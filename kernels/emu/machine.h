@@ -117,6 +117,11 @@ struct Published {
 };
 #endif
 
+// fibers.cpp. Stacks are kept for the next OS thread that launches kernels: every handle of a test
+// has such a thread, and hundreds of fibers. take_stack returns null if there is no memory.
+char *take_stack();
+void give_stack(char *);
+
 // How many blocks of a launch run at the same time, taking turns: with clusters, two clusters.
 constexpr unsigned RESIDENT = 3, RESIDENT_CLUSTERS = 2;
 // The most blocks of a cluster that are emulated.
@@ -141,7 +146,8 @@ struct Machine {
     uint32_t ready[WARPS] = {}; // the lanes of each warp that can run, a bit for each
     // `early`: the barrier of wait_for_last; `together`: threads that wait for the cluster.
     Barrier block, named[16], early, together;
-    unsigned place_of = 0; // its number
+    unsigned place_of = 0;        // its number
+    struct Own *hopper = nullptr; // hopper_state.h
     Cluster *cluster = nullptr;
     unsigned rank = 0; // in the cluster
     bool stuck =
@@ -181,7 +187,7 @@ struct Machine {
             // Whoever gets this memory next may write to all of it.
             __asan_unpoison_memory_region(f.stack, STACK);
 #endif
-            munmap(f.stack, STACK);
+            give_stack(f.stack);
         }
     }
 };
@@ -222,9 +228,10 @@ void open(Machine &, Barrier &);
 // hopper_clusters.cpp. Lets the threads that wait for a cluster go on if all others have arrived or
 // exited.
 void cluster_opens(Cluster &);
-// hopper_copies.cpp. hopper_select: another block runs. hopper_begins, hopper_ends: a block begins
-// or has ended. hopper_busy: whether copies are in flight. hopper_lands: one of them lands.
-void hopper_select(unsigned);
+// hopper_copies.cpp. hopper_own: the state of what runs in a place. hopper_begins, hopper_ends: a
+// block begins or has ended. hopper_busy: whether copies are in flight. hopper_lands: one of them
+// lands.
+struct Own *hopper_own(unsigned place);
 void hopper_begins(size_t shared_bytes);
 void hopper_ends();
 bool hopper_busy();
