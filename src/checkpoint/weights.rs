@@ -119,7 +119,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             }
             if let Some(bias) = &part.bias {
                 let stored = self.vector(bias)?;
-                let mut values = vec![0.0; stored.len()];
+                let mut values = reserve::filled("biases", stored.len(), 0.0)?;
                 for (row, value) in stored.into_iter().enumerate() {
                     values[part.order.destination(row)] = value;
                 }
@@ -289,7 +289,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
     /// The weights of a norm in our order.
     pub fn norm_values(&mut self, norm: &NormPlan) -> Result<Vec<f32>> {
         let stored = self.vector(&norm.source)?;
-        let mut values = vec![0.0; stored.len()];
+        let mut values = reserve::filled("biases", stored.len(), 0.0)?;
         for (i, value) in stored.into_iter().enumerate() {
             values[norm.order.destination(i)] = value * norm.scale;
         }

@@ -82,6 +82,8 @@ impl<T: Number> Mem<T> {
             // SAFETY: the mapping just made; the advice changes no contents, its failure nothing.
             unsafe { libc::madvise(at, bytes, libc::MADV_HUGEPAGE) };
         }
+        #[cfg(test)]
+        tests::TAKEN.set(tests::TAKEN.get() + bytes as u64);
         // A mapping is never at address 0 (mmap_min_addr).
         let at = NonNull::new(at.cast()).ok_or_else(|| refused(bytes as u64))?;
         Ok(Self { at, len })
@@ -113,8 +115,14 @@ impl<T: Number> Drop for Mem<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Bytes that this thread has got from [`Mem::zeroed`].
+        pub static TAKEN: Cell<u64> = const { Cell::new(0) };
+    }
 
     #[test]
     fn memory_is_zero_aligned_and_writable() {

@@ -306,3 +306,93 @@ impl Backend for Cpu {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::buf::tests::TAKEN;
+    use super::*;
+    use crate::backend::{MatUse, PartSpec, RopeTable};
+
+    const SHAPE: Shape = Shape {
+        dim: 320,
+        n_layers: 2,
+        n_heads: 6,
+        n_kv_heads: 2,
+        head_dim: 64,
+        ffn_dim: 896,
+        vocab_size: 1000,
+        norm_eps: 1e-5,
+    };
+
+    /// The bytes that `make` takes.
+    fn taken<T>(make: impl FnOnce() -> T) -> u64 {
+        let before = TAKEN.get();
+        make();
+        TAKEN.get() - before
+    }
+
+    /// The plan counts the tiles of AMX on every machine, and does not count what a step itself
+    /// needs of tokens and pages.
+    #[test]
+    fn scratch_is_what_is_planned() {
+        let (max_positions, max_rows) = (640, 48);
+        let limits = Limits {
+            page_size: 16,
+            n_pages: 8,
+            max_positions,
+            max_rows,
+            max_wanted: 4,
+            vocab_size: SHAPE.vocab_size,
+        };
+        let angles = max_positions * SHAPE.head_dim / 2;
+        let tiles = tiles_len(max_rows, widest(&SHAPE)) + tiles_len(max_rows, SHAPE.ffn_dim);
+        for threads in [1, 2, 64] {
+            let rope = RopeTable {
+                cos: vec![1.0; angles],
+                sin: vec![0.0; angles],
+                q_scale: Vec::new(),
+            };
+            let mut absent = 0;
+            let taken = taken(|| {
+                let cpu = Cpu::new(&SHAPE, rope, threads, max_rows).unwrap();
+                absent = if cpu.tier.has_tiles() { 0 } else { 2 * tiles };
+            });
+            let planned = Cpu::scratch_bytes(&SHAPE, &limits, Dtype::Bf16, threads);
+            assert_eq!(planned, taken + absent as u64, "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn matrices_are_what_is_planned() {
+        let formats = Dtype::ALL.into_iter();
+        for dtype in formats.filter(|dtype| dtype.quant().is_none_or(Cpu::keeps)) {
+            for (usage, bias) in [(MatUse::Product, true), (MatUse::Lookup, false)] {
+                let mut parts = PartSpec::all(&[100, 7], dtype);
+                parts.extend(PartSpec::all(&[33], Dtype::Bf16));
+                let spec = MatSpec {
+                    parts,
+                    cols: 512,
+                    bias,
+                    scale: 1.0,
+                    usage,
+                    place: None,
+                };
+                let mut biases = 0;
+                let taken = taken(|| {
+                    let mat = CpuMat::new(&spec).unwrap();
+                    biases = mat.runs.iter().map(|run| 4 * run.bias.len()).sum();
+                });
+                let taken = taken + biases as u64;
+                assert_eq!(Cpu::mat_bytes(&spec), taken, "{dtype} {usage:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn pages_are_what_is_planned() {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+            let taken = taken(|| CpuKv::new(&SHAPE, 3, dtype).unwrap());
+            assert_eq!(3 * Cpu::page_bytes(&SHAPE, dtype), taken, "{dtype}");
+        }
+    }
+}

@@ -29,10 +29,11 @@ pub(super) struct Panels {
     pub cols: usize,
 }
 
-/// Numbers in panels of `rows` rows.
+/// Room for the panels of up to `rows` rows, in numbers.
 pub(super) fn panels_len(rows: usize, cols: usize) -> usize {
     let padded = |n: usize, to: usize| n.div_ceil(to).saturating_mul(to);
-    padded(rows, MAX_SIDE).saturating_mul(padded(cols, K_BLOCK))
+    // If a tier's side does not divide MAX_SIDE, there are up to MAX_SIDE - 1 more rows.
+    padded(rows.saturating_add(MAX_SIDE), MAX_SIDE).saturating_mul(padded(cols, K_BLOCK))
 }
 
 /// Parameters of RMSNorm (Zhang & Sennrich 2019; Meta's `RMSNorm` in llama/model.py).
@@ -45,9 +46,7 @@ pub(super) struct Norm<'a> {
 impl Panels {
     /// Room for `rows` rows of up to `cols` columns.
     pub fn new(rows: usize, cols: usize) -> Result<Self> {
-        // If a tier's side does not divide MAX_SIDE, there are up to MAX_SIDE - 1 more rows.
-        let len = panels_len(rows.saturating_add(MAX_SIDE), cols);
-        let data = Mem::zeroed("packed activations", len)?;
+        let data = Mem::zeroed("packed activations", panels_len(rows, cols))?;
         Ok(Self {
             data,
             side: 1,

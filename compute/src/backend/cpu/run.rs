@@ -7,7 +7,7 @@ use super::element::{Data, Element, half_bits, half_bits_mut, with_element};
 use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{MatSpec, MatUse, PartSpec};
 use crate::quant::Quant;
-use crate::{Dtype, Error, Result};
+use crate::{Dtype, Error, Result, reserve};
 
 /// Neighbouring parts with one dtype: what one kernel multiplies.
 #[derive(Debug)]
@@ -102,11 +102,7 @@ impl Run {
             parts.push(Part { rows, first: total });
             total += units(rows, usage);
         }
-        let bias = if spec.bias {
-            vec![0.0; total * LANES]
-        } else {
-            Vec::new()
-        };
+        let biases = if spec.bias { total * LANES } else { 0 };
         Ok(Run {
             first,
             parts,
@@ -114,7 +110,7 @@ impl Run {
             dtype,
             usage,
             data,
-            bias,
+            bias: reserve::filled("the biases of a weight matrix", biases, 0.0)?,
         })
     }
 

@@ -13,7 +13,7 @@ use crate::backend::gpu::kernels::Kernel;
 use crate::backend::gpu::params::GPU_HOPPER_QUARTER_SHARED;
 use crate::backend::gpu::preflight::{Found, MIN_ARCH};
 use crate::backend::gpu::reason::Reason;
-use crate::{Error, Result};
+use crate::{Error, Result, reserve};
 use std::cmp::Reverse;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
@@ -99,7 +99,7 @@ fn module(
     found: &Found,
 ) -> Result<Owned<CUmod_st>> {
     // The driver wants the image aligned to eight bytes.
-    let mut aligned = vec![0u64; image.len().div_ceil(8) + 1];
+    let mut aligned = reserve::filled("an image of kernels", image.len().div_ceil(8) + 1, 0u64)?;
     for (to, from) in aligned.iter_mut().zip(image.chunks(8)) {
         let mut bytes = [0; 8];
         bytes[..from.len()].copy_from_slice(from);
