@@ -151,6 +151,10 @@ impl Checkpoint for GgufCheckpoint {
         "GGUF"
     }
 
+    fn has_own_formats(&self) -> bool {
+        true
+    }
+
     fn quantised(&self) -> Option<&'static str> {
         let bytes = |kind| -> u64 {
             let tensors = self.set.tensors().map(|(_, _, info)| info);

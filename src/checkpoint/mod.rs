@@ -159,9 +159,9 @@ pub fn stored_format(checkpoint: &dyn Checkpoint, files: &Files) -> String {
         Some(format) => format,
         None => files.most_floats().name(),
     };
-    match checkpoint.form() {
-        form @ "GGUF" => format!("{form} {format}"),
-        _ => format.to_owned(),
+    match checkpoint.has_own_formats() {
+        true => format!("{} {format}", checkpoint.form()),
+        false => format.to_owned(),
     }
 }
 

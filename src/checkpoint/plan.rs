@@ -185,14 +185,18 @@ impl<'a> Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The weights that the rows of a layer's matrix `which` store together: the most in any layer.
-    pub fn block(&self, which: usize) -> usize {
-        let parts = self
-            .layers
-            .iter()
-            .flat_map(|layer| &layer.matrices[which].spec.parts);
-        let blocks = parts.map(|part| part.dtype.quant().map_or(1, Quant::block));
-        blocks.max().unwrap_or(1)
+    /// How many weights the rows of [`Part::O`] and of [`Part::Down`] store together: the most in
+    /// any layer. [`crate::model::Cuts::new`] takes these numbers.
+    pub fn blocks(&self) -> [usize; 2] {
+        [Part::O, Part::Down].map(|part| {
+            let which = matrices::LAYER.iter().position(|m| m.parts == [part]);
+            let layers = self.layers.iter();
+            let parts = layers.filter_map(|layer| which.map(|i| &layer.matrices[i].spec.parts));
+            let blocks = parts
+                .flatten()
+                .map(|part| part.dtype.quant().map_or(1, Quant::block));
+            blocks.max().unwrap_or(1)
+        })
     }
 }
 

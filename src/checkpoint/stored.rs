@@ -27,6 +27,11 @@ pub trait Checkpoint: std::fmt::Debug {
     /// The form's name, for the log.
     fn form(&self) -> &'static str;
 
+    /// Whether formats are told with the form's name, because their names are this form's alone.
+    fn has_own_formats(&self) -> bool {
+        false
+    }
+
     /// The name of the format in which the weights are quantised; `None` for floats.
     fn quantised(&self) -> Option<&'static str> {
         None
@@ -103,6 +108,16 @@ pub enum TokenizerSource<'a> {
     Directory(&'a Path),
     /// In the metadata of a GGUF file: [`super::gguf::vocabulary`].
     Gguf(&'a Gguf),
+}
+
+impl<'a> TokenizerSource<'a> {
+    /// The directory with the tokenizer's files; `None` if the weights' own file has it.
+    pub fn directory(self) -> Option<&'a Path> {
+        match self {
+            TokenizerSource::Directory(dir) => Some(dir),
+            TokenizerSource::Gguf(_) => None,
+        }
+    }
 }
 
 /// The Jinja source of a chat template.

@@ -3,7 +3,7 @@
 use super::BuildOptions;
 use crate::Error;
 use crate::chat::{Chat, Sources};
-use crate::checkpoint::{Checkpoint, TokenizerSource};
+use crate::checkpoint::Checkpoint;
 use crate::log::Level;
 use crate::model::{Config, family};
 use crate::tokenizer::{SpecialTokens, Tokenizer};
@@ -32,11 +32,9 @@ pub(super) fn chat(
             })
         }),
     };
-    let tokens = match checkpoint.tokenizer() {
-        TokenizerSource::Directory(dir) => SpecialTokens::read(dir),
-        // The tokenizer's own ids say it.
-        TokenizerSource::Gguf(_) => Ok(SpecialTokens::default()),
-    };
+    // Without a directory, the tokenizer's own ids say it.
+    let directory = checkpoint.tokenizer().directory();
+    let tokens = directory.map_or_else(|| Ok(SpecialTokens::default()), SpecialTokens::read);
     let tokens = tokens.unwrap_or_else(|error| {
         warn(&error);
         SpecialTokens::default()

@@ -12,7 +12,7 @@ use crate::checkpoint::weights::{self, LoadControl};
 use crate::checkpoint::{Adapter, Plan};
 use crate::error::panic_text;
 use crate::log::Level;
-use crate::model::{Cuts, Runner, matrices::LAYER, rope};
+use crate::model::{Cuts, Runner, rope};
 use crate::ranks::board::{Board, MAX_RANKS};
 use crate::ranks::figures::Figures;
 use crate::ranks::nodes;
@@ -146,8 +146,7 @@ impl Build<'_> {
         K::Backend::takes(&opened.config.needs(options.max_seq_len))?;
         let adapters = self.adapters()?;
         let whole = self.plan::<K::Backend>(&opened, &adapters)?;
-        let [_, o, _, down] = std::array::from_fn::<_, { LAYER.len() }, _>(|i| whole.block(i));
-        let cuts = Cuts::new(&opened.config.shape, n, [o, down])?;
+        let cuts = Cuts::new(&opened.config.shape, n, whole.blocks())?;
         let setting = setting::<K::Backend>(options, &opened.config, &whole, options.kv_dtype);
         let mut plans = vec![whole.cut(&cuts, 0)];
         for rank in 1..n {

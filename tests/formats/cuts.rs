@@ -113,10 +113,9 @@ fn check(dir: &Path, formats: &[Option<Dtype>]) -> usize {
             Err(Error::Tensor { .. } | Error::Unsupported(_)) => continue,
             Err(error) => panic!("{what}: {error}"),
         };
-        let blocks = [whole.block(1), whole.block(3)];
         let all = weights(&whole);
         for ranks in [2, 3, 4, 8] {
-            let Ok(cuts) = Cuts::new(&opened.config.shape, ranks, blocks) else {
+            let Ok(cuts) = Cuts::new(&opened.config.shape, ranks, whole.blocks()) else {
                 continue;
             };
             done += 1;

@@ -8,7 +8,7 @@ use crate::llama::kinds::{Items, Kind};
 use crate::llama::plan::MemoryPlan;
 use crate::llama::setting::{Setting, memory, setting};
 use crate::llama::{BuildOptions, Device};
-use crate::model::{Config, Cuts, Runner, matrices::LAYER, rope};
+use crate::model::{Config, Cuts, Runner, rope};
 use crate::ranks::processes::Shared;
 use crate::ranks::processes::handshake::Found;
 use crate::ranks::processes::link::{Link, MOST};
@@ -43,8 +43,7 @@ impl<'a, K: Kind> Share<'a, K> {
         K::Backend::takes(&config.needs(options.max_seq_len))?;
         let asked = options.weights_dtype;
         let whole = Plan::new::<K::Backend>(checkpoint, files, config, asked, adapters)?;
-        let [_, o, _, down] = std::array::from_fn::<_, { LAYER.len() }, _>(|i| whole.block(i));
-        let cuts = Cuts::new(&config.shape, ranks, [o, down])?;
+        let cuts = Cuts::new(&config.shape, ranks, whole.blocks())?;
         let setting = setting::<K::Backend>(options, config, &whole, options.kv_dtype);
         let fingerprint = fingerprint(config, files, &whole)?;
         let plan = whole.cut(&cuts, rank);

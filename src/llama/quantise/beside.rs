@@ -1,8 +1,8 @@
 //! What lies beside the weights: configuration, tokenizer, chat template.
 
 use super::partial::Partial;
+use crate::checkpoint::Checkpoint;
 use crate::checkpoint::hugging_face::TOOL_USE;
-use crate::checkpoint::{Checkpoint, TokenizerSource};
 use crate::file::{open_regular, read_small};
 use crate::quant::Quant;
 use crate::{Error, Result, tokenizer};
@@ -41,10 +41,8 @@ pub(super) fn write(
     let name = path.file_name().and_then(|name| name.to_str());
     write_keys(partial, name.unwrap_or_default(), path, &keys)?;
 
-    let dir = match checkpoint.tokenizer() {
-        TokenizerSource::Directory(dir) => dir,
-        TokenizerSource::Gguf(_) => unreachable!("a GGUF file becomes one"),
-    };
+    let dir = checkpoint.tokenizer().directory();
+    let dir = dir.expect("a GGUF file becomes one");
     let from_dir = |name: &'static str| (name, dir.join(name));
     let mut sources: Vec<(&str, PathBuf)> = COPIED.map(from_dir).into();
     match tokenizer {

@@ -27,7 +27,7 @@ mod partial;
 use crate::backend::cpu::Cpu;
 use crate::checkpoint::plan::Plan;
 use crate::checkpoint::weights::{LoadControl, Loader};
-use crate::checkpoint::{self, Checkpoint, Files, TokenizerSource};
+use crate::checkpoint::{self, Checkpoint, Files};
 use crate::model::{Config, rope};
 use crate::quant::Quant;
 use crate::tokenizer::{self, Tokenizer};
@@ -87,10 +87,8 @@ pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
 
 /// Whether a checkpoint comes with a tokenizer: without, who builds it has to name one.
 pub fn has_tokenizer(checkpoint: &dyn Checkpoint) -> bool {
-    match checkpoint.tokenizer() {
-        TokenizerSource::Gguf(_) => true,
-        TokenizerSource::Directory(dir) => tokenizer::is_in(dir),
-    }
+    let directory = checkpoint.tokenizer().directory();
+    directory.is_none_or(tokenizer::is_in)
 }
 
 impl Job<'_> {
@@ -222,7 +220,7 @@ impl Job<'_> {
 
     /// The tokenizer that is named, or else the checkpoint's own, and where it is.
     fn tokenizer(&self, checkpoint: &dyn Checkpoint) -> Result<(PathBuf, Arc<dyn Tokenizer>)> {
-        if let (TokenizerSource::Gguf(_), Some(path)) = (checkpoint.tokenizer(), self.tokenizer) {
+        if let (None, Some(path)) = (checkpoint.tokenizer().directory(), self.tokenizer) {
             let expected = "left out for a GGUF file, which has its own in it";
             return Err(Error::invalid("the tokenizer", expected, path.display()));
         }
