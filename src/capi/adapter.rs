@@ -36,7 +36,7 @@ pub unsafe extern "C" fn llama_adapter_add(
         InCallback::refuse("llama_adapter_add")?;
         let handle = scope.handle(l)?;
         // SAFETY: by contract the path is NULL or NUL-terminated, and `id` is NULL or writable.
-        let (dir, id) = unsafe { (building::path("dir", dir)?, args::place("id", id)?) };
+        let (dir, id) = unsafe { (building::path("dir", dir)?, args::out("id", id)?) };
         id.set(handle.llama.add_adapter(dir, scale)?);
         Ok(LLAMA_OK)
     })

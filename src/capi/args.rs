@@ -86,20 +86,20 @@ pub(super) unsafe fn text<'a>(
 }
 
 /// A place where one value will be written.
-pub(super) struct Place<T>(*mut T);
+pub(super) struct Out<T>(*mut T);
 
 /// Checks a pointer through which a value is to be written.
 ///
 /// # Safety
-/// `p` is NULL or stays writable until [`Place::set`].
-pub(super) unsafe fn place<T>(name: &str, p: *mut T) -> Outcome<Place<T>> {
+/// `p` is NULL or stays writable until [`Out::set`].
+pub(super) unsafe fn out<T>(name: &str, p: *mut T) -> Outcome<Out<T>> {
     check_pointer(name, p.cast_const())?;
-    Ok(Place(p))
+    Ok(Out(p))
 }
 
-impl<T> Place<T> {
+impl<T> Out<T> {
     pub fn set(self, value: T) {
-        // SAFETY: `place` has found the pointer not NULL and aligned, and by its contract it is
+        // SAFETY: `out` has found the pointer not NULL and aligned, and by its contract it is
         // writable.
         unsafe { self.0.write(value) }
     }
@@ -110,7 +110,7 @@ pub(super) struct Buffer<T> {
     name: &'static str,
     p: *mut T,
     cap: usize,
-    n: Place<usize>,
+    n: Out<usize>,
 }
 
 /// Checks a buffer. A caller that passes NULL with a `cap` of 0 asks for the size.
@@ -126,7 +126,7 @@ pub(super) unsafe fn buffer<T>(
     n: *mut usize,
 ) -> Outcome<Buffer<T>> {
     // SAFETY: by this function's contract.
-    let n = unsafe { place(n_name, n) }?;
+    let n = unsafe { out(n_name, n) }?;
     if cap > 0 || !p.is_null() {
         check_pointer(name, p.cast_const())?;
     }

@@ -164,7 +164,7 @@ pub unsafe extern "C" fn llama_compress(
         let (options, out, segments) = unsafe {
             (
                 options(o)?,
-                args::place("out", out)?,
+                args::out("out", out)?,
                 read_segments(segments, n)?,
             )
         };

@@ -105,7 +105,7 @@ pub(super) unsafe fn run(
     let out = if out.is_null() {
         None
     } else {
-        Some(unsafe { args::place("out", out) }?)
+        Some(unsafe { args::out("out", out) }?)
     };
     // SAFETY: by this function's contract.
     let options = unsafe { engine_options(&given) }?;

@@ -58,7 +58,7 @@ pub unsafe extern "C" fn llama_grammar_new(
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
         // SAFETY: by contract the pointer is NULL or writable.
-        let out = unsafe { args::place("out", out) }?;
+        let out = unsafe { args::out("out", out) }?;
         let source = match kind {
             LLAMA_GRAMMAR_JSON if source.is_null() => Source::Json,
             LLAMA_GRAMMAR_JSON => {

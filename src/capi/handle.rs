@@ -81,7 +81,7 @@ pub unsafe extern "C" fn llama_build(
 ) -> llama_status {
     guard!(err, clears out, |scope| {
         // SAFETY: by contract `out` is NULL or writable.
-        unsafe { args::place("out", out) }?;
+        unsafe { args::out("out", out) }?;
         InCallback::refuse("llama_build")?;
         let given = match o.is_null() {
             true => default_build_options(),
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn llama_build(
         }
         let handle = insert(built?, log)?;
         // SAFETY: as above.
-        unsafe { args::place("out", out)?.set(handle) };
+        unsafe { args::out("out", out)?.set(handle) };
         Ok(LLAMA_OK)
     })
 }

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn llama_result_tokens(
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
         // SAFETY: by contract both are NULL or writable.
-        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        let (p, n) = unsafe { (args::out("p", p)?, args::out("n", n)?) };
         let result = get(r)?;
         let tokens = &result.sequence(i)?.tokens;
         p.set(pointer(tokens));
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn llama_result_logprobs(
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
         // SAFETY: by contract both are NULL or writable.
-        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        let (p, n) = unsafe { (args::out("p", p)?, args::out("n", n)?) };
         let result = get(r)?;
         let logprobs = &result.sequence(i)?.logprobs;
         p.set(pointer(logprobs));
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn llama_result_text(
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
         // SAFETY: by contract both are NULL or writable.
-        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        let (p, n) = unsafe { (args::out("p", p)?, args::out("n", n)?) };
         let result = get(r)?;
         result.sequence(i)?;
         let text = &result.texts[i];
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn llama_result_top_logprobs(
 ) -> llama_status {
     guard!(ptr::null_mut(), |_scope| {
         // SAFETY: by contract both are NULL or writable.
-        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        let (p, n) = unsafe { (args::out("p", p)?, args::out("n", n)?) };
         let result = get(r)?;
         let sequence = result.sequence(i)?;
         if position >= sequence.tokens.len() {
@@ -198,8 +198,8 @@ pub unsafe extern "C" fn llama_result_score(
         // SAFETY: by contract both are NULL or writable.
         let (sum, out) = unsafe {
             (
-                args::place("sum_logprob", sum_logprob)?,
-                args::place("score", score)?,
+                args::out("sum_logprob", sum_logprob)?,
+                args::out("score", score)?,
             )
         };
         let result = get(r)?;

@@ -87,7 +87,7 @@ pub(super) unsafe fn open(
         ));
     }
     // SAFETY: by this function's contract.
-    let (out, options) = unsafe { (args::place("out", out)?, options::engine_options(&given)?) };
+    let (out, options) = unsafe { (args::out("out", out)?, options::engine_options(&given)?) };
     let prompts = match prompts(handle, options.cancel.as_ref()) {
         // The call was cancelled while a text was encoded. A flag is never taken back, so the
         // stream ends before a step has any row of these prompts, which stand for what was not

@@ -213,7 +213,7 @@ pub unsafe extern "C" fn llama_token_bytes(
     guard!(err, |scope| {
         let handle = scope.handle(l)?;
         // SAFETY: by contract both are NULL or writable.
-        let (p, n) = unsafe { (args::place("p", p)?, args::place("n", n)?) };
+        let (p, n) = unsafe { (args::out("p", p)?, args::out("n", n)?) };
         check_token(handle, "token", token)?;
         let bytes = handle.llama.tokenizer().token_bytes_with_nul(token);
         p.set(bytes.as_ptr().cast());

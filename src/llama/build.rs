@@ -1,7 +1,7 @@
 //! From a checkpoint to a handle: which device, whether it fits, and the loading.
 
 use super::adapters::{Adapters, Loader, say_base};
-use super::plan::Place;
+use super::plan::Budget;
 use super::setting::Setting;
 use super::tokens::eos_ids;
 use super::{BuildOptions, Device, Info, Llama, RankInfo};
@@ -177,7 +177,7 @@ impl<'a> Build<'a> {
                 )
             });
         }
-        let place = Place::cpu();
+        let budget = Budget::cpu();
         let open = |rope: RopeTable, setting: &Setting<'_>, _| {
             let usable = std::thread::available_parallelism().map_or(1, usize::from);
             if options.n_threads > usable {
@@ -196,7 +196,7 @@ impl<'a> Build<'a> {
             let name = cpu.description();
             Ok((cpu, name))
         };
-        self.load(place, open, progress)
+        self.load(budget, open, progress)
     }
 
     pub(super) fn load_on_gpu<D: gpu::device::Device>(
@@ -218,7 +218,7 @@ impl<'a> Build<'a> {
             };
             Ok((gpu, device.name()))
         };
-        self.load(Place::gpu(available), open, progress)
+        self.load(Budget::gpu(available), open, progress)
     }
 
     /// Bytes that a device has for a model.

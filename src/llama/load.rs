@@ -2,7 +2,7 @@
 
 use super::adapters::Loader;
 use super::build::{Build, Loaded, Opened};
-use super::plan::{MemoryPlan, Place};
+use super::plan::{Budget, MemoryPlan};
 use super::setting::{Setting, memory, setting};
 use super::{Llama, RankInfo};
 use crate::backend::{Backend, Carrier, RopeTable, Run, Steps};
@@ -45,7 +45,7 @@ impl Build<'_> {
     /// which is told how many bytes are planned for.
     pub(super) fn load<B: Steps + 'static>(
         &self,
-        place: Place,
+        budget: Budget,
         open: impl Fn(RopeTable, &Setting<'_>, u64) -> Result<(B, String)>,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Llama> {
@@ -82,7 +82,7 @@ impl Build<'_> {
             let of_draft = DRAFT_ITEMS.iter().zip(part.items);
             items.extend(of_draft.map(|(name, (_, bytes))| (*name, bytes)));
         }
-        let plan = MemoryPlan { items, place };
+        let plan = MemoryPlan { items, budget };
         plan.check()?;
         let bytes = |part: &Part<'_>| part.items[0].1;
         let model_bytes = bytes(&model) + heads_bytes;
@@ -112,12 +112,12 @@ impl Build<'_> {
             run,
             draft: draft_run,
             ranks: vec![RankInfo::here(
-                plan.place.device,
+                plan.budget.device,
                 [weight_bytes, kv_bytes],
                 device_name.clone(),
             )],
             figures: Arc::new(Figures::new(1)),
-            device: plan.place.device,
+            device: plan.budget.device,
             device_name,
             weights_dtype,
             kv_dtype,

@@ -4,8 +4,8 @@ use super::Device;
 use crate::backend::cpu;
 use crate::{Error, Result};
 
-/// Where a model goes.
-pub(super) struct Place {
+/// The device that a model goes to, and how much of its memory the model may take.
+pub(super) struct Budget {
     pub device: Device,
     /// Bytes that can be had there.
     pub available: u64,
@@ -13,10 +13,10 @@ pub(super) struct Place {
     pub no_memory: fn(String, u64, u64) -> Error,
 }
 
-impl Place {
+impl Budget {
     /// The memory of a GPU, of which so much is available.
-    pub fn gpu(available: u64) -> Place {
-        Place {
+    pub fn gpu(available: u64) -> Budget {
+        Budget {
             device: Device::Cuda,
             available,
             no_memory: |what, needed, available| Error::DeviceMemory {
@@ -28,8 +28,8 @@ impl Place {
     }
 
     /// The memory of this machine.
-    pub fn cpu() -> Place {
-        Place {
+    pub fn cpu() -> Budget {
+        Budget {
             device: Device::Cpu,
             available: cpu::available_bytes(),
             no_memory: |what, needed, available| Error::no_memory(what, needed, available),
@@ -40,13 +40,13 @@ impl Place {
 /// What a handle takes, in bytes, item by item.
 pub(super) struct MemoryPlan {
     pub items: Vec<(&'static str, u64)>,
-    pub place: Place,
+    pub budget: Budget,
 }
 
 impl MemoryPlan {
     /// Whether it fits.
     pub fn check(&self) -> Result<()> {
-        if self.needed() <= self.place.available {
+        if self.needed() <= self.budget.available {
             return Ok(());
         }
         Err(self.lacking())
@@ -67,7 +67,7 @@ impl MemoryPlan {
         let largest = self.items.iter().max_by_key(|item| item.1);
         let largest = largest.map_or("", |item| item.0);
         let what = format!("the model ({}; most of it {largest})", self.words());
-        (self.place.no_memory)(what, self.needed(), self.place.available)
+        (self.budget.no_memory)(what, self.needed(), self.budget.available)
     }
 
     /// A device that refuses what was planned for (others use it too): the plan belongs to the
@@ -80,7 +80,7 @@ impl MemoryPlan {
                 available,
             } => {
                 let what = format!("{what} (of {})", self.words());
-                (self.place.no_memory)(what, needed, available)
+                (self.budget.no_memory)(what, needed, available)
             }
             error => error,
         }

@@ -4,7 +4,7 @@ use super::{Items, Kind, by_item};
 use crate::Result;
 use crate::backend::cpu::{Cpu, CpuExchange, usable_threads};
 use crate::backend::{Exchange, Limits, RopeTable, Shape, Wire};
-use crate::llama::plan::{MemoryPlan, Place};
+use crate::llama::plan::{Budget, MemoryPlan};
 use crate::llama::setting::Setting;
 use crate::llama::{BuildOptions, Device};
 use crate::log::Level;
@@ -55,8 +55,8 @@ impl Kind for OnCpus<'_> {
         CpuExchange::most(dim, limits, vocabulary)
     }
 
-    fn place(&self, _: usize) -> Place {
-        Place::cpu()
+    fn budget(&self, _: usize) -> Budget {
+        Budget::cpu()
     }
 
     fn check(&self, ranks: &[Items], board: u64) -> Result<()> {
@@ -64,7 +64,7 @@ impl Kind for OnCpus<'_> {
         items[3].1 = items[3].1.saturating_add(board);
         let plan = MemoryPlan {
             items: items.to_vec(),
-            place: Place::cpu(),
+            budget: Budget::cpu(),
         };
         plan.check()?;
         let bytes: Vec<[u64; 2]> = ranks.iter().map(|own| [own[0].1, own[1].1]).collect();

@@ -8,7 +8,7 @@ use crate::backend::gpu::images::Images;
 use crate::backend::gpu::{self, Gpu, GpuExchange, Group, Neighbours, Peers, Slices};
 use crate::backend::{Exchange, Limits, RopeTable, Shape, Wire};
 use crate::llama::build::Build;
-use crate::llama::plan::{MemoryPlan, Place};
+use crate::llama::plan::{Budget, MemoryPlan};
 use crate::llama::setting::Setting;
 use crate::llama::{BuildOptions, Device};
 use crate::model::Cuts;
@@ -92,28 +92,28 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
         // Beside the board, each rank has page-locked room for what it gives once.
         let host = MemoryPlan {
             items: vec![("what ranks exchange", board.saturating_add(board / 2))],
-            place: Place::cpu(),
+            budget: Budget::cpu(),
         };
         host.check()?;
         for rank in 0..ranks.len() {
             let before = self.needed(rank, rank, ranks) - total(&ranks[rank]);
             let plan = MemoryPlan {
                 items: ranks[rank].to_vec(),
-                place: Place::gpu(self.available[rank].saturating_sub(before)),
+                budget: Budget::gpu(self.available[rank].saturating_sub(before)),
             };
             plan.check().map_err(|error| of_rank(error, rank))?;
         }
         Ok(())
     }
 
-    fn place(&self, rank: usize) -> Place {
-        Place::gpu(self.available[rank - self.first])
+    fn budget(&self, rank: usize) -> Budget {
+        Budget::gpu(self.available[rank - self.first])
     }
 
     fn explain(&self, error: Error, rank: usize, ranks: &[Items]) -> Error {
         let plan = MemoryPlan {
             items: ranks[rank - self.first].to_vec(),
-            place: self.place(rank),
+            budget: self.budget(rank),
         };
         plan.explain(error)
     }

@@ -7,7 +7,7 @@ pub(super) use cpus::OnCpus;
 pub(super) use gpus::{OnGpus, gpus, group, neighbours, own_gpu};
 
 use super::Device;
-use super::plan::Place;
+use super::plan::Budget;
 use super::setting::Setting;
 use crate::backend::{Exchange, Limits, RopeTable, Shape, Steps, Wire};
 use crate::model::Cuts;
@@ -30,8 +30,8 @@ pub(super) trait Kind: Sync {
     /// The most numbers that a rank gives at a time.
     fn most(&self, dim: usize, limits: &Limits, vocabulary: &[Range<usize>]) -> usize;
 
-    /// Where a rank's memory is.
-    fn place(&self, rank: usize) -> Place;
+    /// What a rank may take of its device's memory.
+    fn budget(&self, rank: usize) -> Budget;
 
     /// Checks that what the ranks of one process take is there; `board` is what they take together
     /// on the host.

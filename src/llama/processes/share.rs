@@ -79,7 +79,7 @@ impl<'a, K: Kind> Share<'a, K> {
     pub fn found(&self, path: &Path, device_name: &str) -> Found {
         let memory = MemoryPlan {
             items: self.items.to_vec(),
-            place: self.kind.place(self.rank),
+            budget: self.kind.budget(self.rank),
         };
         Found {
             on_gpu: K::DEVICE == Device::Cuda,
@@ -88,7 +88,7 @@ impl<'a, K: Kind> Share<'a, K> {
             needed: memory.needed(),
             weight_bytes: self.items[0].1,
             kv_bytes: self.items[1].1,
-            available: memory.place.available,
+            available: memory.budget.available,
             device_name: device_name.to_owned(),
         }
     }
