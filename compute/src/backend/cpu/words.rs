@@ -332,11 +332,60 @@ fn bytes<S: Simd>(s: S, x: &[f32; GROUP_K], to: &mut [i32; BYTE_WORDS]) -> ([i32
             *to = i32::from_le_bytes(b.map(|b| b as u8));
         }
     }
-    // Both sums in one: each is at most 16 * 127 in magnitude, so their sum is exact. It is NaN if
-    // a number is not finite. (A sum for each half, and one for what is not finite, took an eighth
-    // longer.)
+    // Both sums in one, of which the second counts 4096 times: each is at most 16 * 127 in
+    // magnitude, so that nothing is rounded and both can be told apart. It is NaN if a number is
+    // not finite. (A sum for each half, and one for what is not finite, took an eighth longer.)
     let sum = s.sum(s.fma(halves[1], s.splat(4096.0), halves[0]));
     let both = sum as i32;
     let second = (both + 2048) >> 12;
     ([both - (second << 12), second], unit + sum * 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::detect::TIERS;
+    use super::*;
+
+    struct Bytes<'a>(&'a [f32; GROUP_K]);
+
+    impl Kernel for Bytes<'_> {
+        type Output = ([i32; BYTE_WORDS], [i32; 2], f32);
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Self::Output {
+            let mut words = [0; BYTE_WORDS];
+            let (sums, unit) = bytes(s, self.0, &mut words);
+            (words, sums, unit)
+        }
+    }
+
+    /// Sums as large as they get, of either sign, and what is not finite in either half.
+    #[test]
+    fn sums_of_bytes_are_those_of_the_halves() {
+        for tier in TIERS.iter().filter_map(|name| Tier::named(name).ok()) {
+            for [a, b] in [
+                [1.0, 1.0],
+                [1.0, -1.0],
+                [-1.0, 1.0],
+                [-1.0, -1.0],
+                [0.3, -1.0],
+            ] {
+                let x = std::array::from_fn(|i| if i < LANES { a } else { b });
+                let (words, sums, unit) = tier.run(Bytes(&x));
+                let bytes = words.map(|word| word.to_le_bytes().map(|b| i32::from(b as i8)));
+                let (first, second) = bytes.as_flattened().split_at(LANES);
+                assert_eq!(sums, [first, second].map(|half| half.iter().sum::<i32>()));
+                assert_eq!(sums, [a, b].map(|x: f32| 16 * (127.0 * x).round() as i32));
+                assert_eq!(unit, 1.0 / 127.0);
+            }
+            for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                for at in 0..GROUP_K {
+                    let mut x = [1.0; GROUP_K];
+                    x[at] = odd;
+                    let (_, _, unit) = tier.run(Bytes(&x));
+                    assert!(unit.is_nan(), "{}: {odd} at {at}: {unit}", tier.name());
+                }
+            }
+        }
+    }
 }
