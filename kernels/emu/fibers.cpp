@@ -15,32 +15,33 @@ thread_local std::unique_ptr<Machine[]> machines;
 
 struct Stacks {
     std::mutex lock;
-    std::vector<char *> unused;
+    std::vector<char *> unused; // those of a warp
 };
 // Never freed: threads may end after the destructors of the process have run.
 Stacks &stacks = *new Stacks;
 
 } // namespace
 
-char *take_stack() {
+char *take_stacks() {
     std::lock_guard<std::mutex> hold(stacks.lock);
     if (!stacks.unused.empty()) {
-        char *stack = stacks.unused.back();
+        char *warp = stacks.unused.back();
         stacks.unused.pop_back();
-        return stack;
+        return warp;
     }
-    void *stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (stack == MAP_FAILED) return nullptr;
-    mprotect(stack, 4096, PROT_NONE);
-    return (char *)stack;
+    void *warp =
+        mmap(nullptr, 32 * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (warp == MAP_FAILED) return nullptr;
+    mprotect(warp, 4096, PROT_NONE);
+    return (char *)warp;
 }
 
-void give_stack(char *stack) {
+void give_stacks(char *warp) {
 #ifdef EMU_LOADED_MANY_TIMES
-    munmap(stack, STACK); // a copy of the library that is unloaded must not leave them behind
+    munmap(warp, 32 * STACK); // a copy of the library that is unloaded must not leave them behind
 #else
     std::lock_guard<std::mutex> hold(stacks.lock);
-    stacks.unused.push_back(stack);
+    stacks.unused.push_back(warp);
 #endif
 }
 

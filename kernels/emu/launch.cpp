@@ -75,10 +75,12 @@ static int launch(const char *name, const void *params, size_t params_size, cons
         m.cluster->blocks = cluster;
         m.cluster->of[m.rank] = &m;
         while (m.fibers.size() < threads) {
-            char *stack = take_stack();
-            if (!stack) break;
-            m.fibers.emplace_back();
-            m.fibers.back().stack = stack;
+            char *warp = take_stacks();
+            if (!warp) break;
+            for (unsigned lane = 0; lane < 32; lane++) {
+                m.fibers.emplace_back();
+                m.fibers.back().stack = warp + lane * STACK;
+            }
         }
         // Before TSan's fibers begin, because it watches the memset of new ones.
         m.warps.resize(threads / 32);

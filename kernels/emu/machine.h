@@ -117,10 +117,15 @@ struct Published {
 };
 #endif
 
-// fibers.cpp. Stacks are kept for the next OS thread that launches kernels: every handle of a test
-// has such a thread, and hundreds of fibers. take_stack returns null if there is no memory.
-char *take_stack();
-void give_stack(char *);
+// fibers.cpp. The stacks of a warp, lane 0's first. They are kept for the next OS thread that
+// launches kernels: every handle of a test has such a thread, and hundreds of fibers. take_stacks
+// returns null if there is no memory.
+//
+// Only lane 0's stack has a page below it that must not be touched: the lanes of a warp call the
+// same functions, so whatever is too deep is so there as well. With a page for each lane, tests of
+// ranks came to the 65,530 mappings that Linux allows a process.
+char *take_stacks();
+void give_stacks(char *);
 
 // How many blocks of a launch run at the same time, taking turns: with clusters, two clusters.
 constexpr unsigned RESIDENT = 3, RESIDENT_CLUSTERS = 2;
@@ -182,12 +187,12 @@ struct Machine {
     const void *counter = nullptr; // the one in global memory at which the block has counted last
 #endif
     ~Machine() {
-        for (Fiber &f : fibers) {
+        for (size_t t = 0; t < fibers.size(); t += 32) {
 #ifdef EMU_ASAN
             // Whoever gets this memory next may write to all of it.
-            __asan_unpoison_memory_region(f.stack, STACK);
+            __asan_unpoison_memory_region(fibers[t].stack, 32 * STACK);
 #endif
-            give_stack(f.stack);
+            give_stacks(fibers[t].stack);
         }
     }
 };
