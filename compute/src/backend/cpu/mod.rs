@@ -14,7 +14,7 @@
 //! | `multiply` | which arithmetic rows have |
 //! | `rows`, `product` | RMSNorm and packed activations; matrix products in float32 |
 //! | `lora` | what adapters of requests add to products |
-//! | `strips` | how products are cut into tasks, and what happens to their sums |
+//! | `strips`, `results` | how products are cut into tasks; what becomes of their sums |
 //! | [`amx`] | products of bfloat16 tiles (U) |
 //! | `panels_amx`, `weights_amx` | prompt rows as tiles; weights as tiles |
 //! | `product_amx`, `results_amx` | matrix products with them; what becomes of their sums |
@@ -54,6 +54,7 @@ mod product;
 #[cfg(target_arch = "x86_64")]
 mod product_amx;
 mod product_bf16;
+mod results;
 #[cfg(target_arch = "x86_64")]
 mod results_amx;
 mod rows;

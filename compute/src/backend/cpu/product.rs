@@ -18,10 +18,12 @@ use super::blocks::with_blocks;
 use super::detect::Tier;
 use super::element::{Pairs, Weights, with_element};
 use super::mat::Run;
+pub(super) use super::results::{Ending, Finish};
+use super::results::{Sums, WriteOut};
 use super::rows::{K_BLOCK, Panels};
 use super::simd::{Kernel, LANES, Lookahead, Simd};
-use super::strips::{Coming, TASK_STRIPS, WriteOut, tasks};
-pub(super) use super::strips::{Ending, Finish, Strips, Target};
+use super::strips::{Coming, TASK_STRIPS, tasks};
+pub(super) use super::strips::{Strips, Target};
 
 /// Pairs of k in a block when there are many rows.
 const K_PAIRS: usize = K_BLOCK / 2;
@@ -268,13 +270,14 @@ impl<W: Weights> Task<'_, W> {
         count: usize,
     ) {
         let sums = &self.scratch[2 * K_PAIRS * MAX_WIDE * LANES..];
-        let sums = sums.as_chunks::<LANES>().0;
-        for row in (first * SIDE)..((first + count) * SIDE).min(self.panels.rows) {
-            let (group, r) = ((row / SIDE) - first, row % SIDE);
-            self.write.row(s, &self.weights, row, |i| {
-                &sums[((i / WIDE * count + group) * WIDE + i % WIDE) * SIDE + r]
-            });
-        }
+        let sums = Sums {
+            numbers: sums.as_chunks().0,
+            panels: count,
+            wide: WIDE,
+            side: SIDE,
+        };
+        let rows = first * SIDE..((first + count) * SIDE).min(self.panels.rows);
+        self.write.rows(s, rows, sums);
     }
 }
 

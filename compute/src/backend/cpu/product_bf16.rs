@@ -9,8 +9,9 @@
 use super::Workers;
 use super::element::{Bf16, Weights};
 use super::mat::Run;
+use super::results::{Ending, Sums};
 use super::simd::{Kernel, LANES, Lookahead, Simd};
-use super::strips::{Ending, Strips, TASK_STRIPS, Target, tasks};
+use super::strips::{Strips, TASK_STRIPS, Target, tasks};
 use super::words::{Form, MAX_SIDE, Task, Words};
 
 /// Pairs of k of a group of activations.
@@ -162,13 +163,14 @@ impl Product<'_> {
                     }
                 }
             }
-            let sums = &*sums;
-            for row in first * SIDE..((first + count) * SIDE).min(rows) {
-                let (panel, r) = (row / SIDE - first, row % SIDE);
-                write.row(s, &weights, row, |i| {
-                    &sums[i / WIDE * count + panel][i % WIDE][r]
-                });
-            }
+            let sums = Sums {
+                numbers: sums.as_flattened().as_flattened(),
+                panels: count,
+                wide: WIDE,
+                side: SIDE,
+            };
+            let rows = first * SIDE..((first + count) * SIDE).min(rows);
+            write.rows(s, rows, sums);
         }
     }
 }

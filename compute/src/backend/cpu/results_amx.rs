@@ -5,8 +5,8 @@ use super::amx::{Beside, SIDE, Sums, TILE, TILE_K};
 use super::exp::silu;
 use super::panels_amx::GROUP;
 use super::pool::Rect;
+use super::results::{Ending, Finish};
 use super::simd::{LANES, Simd};
-use super::strips::{Ending, Finish};
 use std::ops::Range;
 
 /// How sums become results, and where these go.

@@ -1,31 +1,14 @@
-//! The part that all products have in common: which strips of weights a task takes, and what
-//! happens to its sums.
+//! The part that all products have in common: which strips of weights a task takes, and what it
+//! prefetches.
 
 use super::detect::prefetches_into_l1;
 use super::element::Weights;
-use super::exp::silu;
-use super::lora::{Low, OfRow};
 use super::mat::Run;
-use super::pool::{Grid, Rect};
+use super::pool::Grid;
+use super::results::{Ending, Finish, WriteOut};
 use super::simd::{LANES, Lookahead, Simd};
 use super::{Workers, lock};
 use std::ops::Range;
-
-/// What happens to the sums of a product.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Finish {
-    /// `out = y + bias`.
-    Store,
-    /// `out += scale * (y + bias)`.
-    Add { scale: f32 },
-    /// `out += silu(y + bias)`.
-    AddSilu,
-    /// `out = silu(first part) * second part`.
-    SwiGlu,
-    /// `out = silu(out) * (y + bias)`: SwiGLU if the two parts have different formats. `out` then
-    /// holds the product of the first part.
-    Gated,
-}
 
 /// The place for results: row `i` goes into row `to[i]` of `out`.
 pub(super) struct Target<'a> {
@@ -37,24 +20,16 @@ pub(super) struct Target<'a> {
     pub columns: Range<usize>,
 }
 
-/// What a product does with its sums.
-#[derive(Clone, Copy)]
-pub(super) struct Ending<'a> {
-    pub finish: Finish,
-    /// What adapters add to the sums first.
-    pub low: Option<Low<'a>>,
-}
-
 /// Strips of output that one task computes.
 pub(super) const TASK_STRIPS: usize = 8;
 
 /// Which strips of a matrix a task takes.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
-    first: usize,
-    count: usize,
+    pub first: usize,
+    pub count: usize,
     /// First strip of the second part.
-    second: Option<usize>,
+    pub second: Option<usize>,
     /// Distance from a strip to the strip of the task that this thread probably takes next; 0 in
     /// its last task.
     next: usize,
@@ -93,6 +68,7 @@ pub(super) fn tasks(
             next: if first + next < strips { next } else { 0 },
         };
         let write = WriteOut {
+            cut,
             bias: &run.bias,
             ending,
             to,
@@ -219,101 +195,5 @@ impl<'a, T, const WIDE: usize> Coming<'a, T, WIDE> {
             }
             self.at += Self::LINE;
         }
-    }
-}
-
-impl Finish {
-    /// Writes `out` for one strip of a row, from its sum and, in SwiGLU, the sum of the second
-    /// part.
-    #[inline(always)]
-    pub fn write<S: Simd>(self, s: S, out: &mut [f32], y: S::F, second: S::F) {
-        match self {
-            Finish::SwiGlu => s.store_partial(s.mul(silu(s, y), second), out),
-            _ => self.put(s, out, y),
-        }
-    }
-
-    /// The same for all but SwiGLU.
-    #[inline(always)]
-    pub fn put<S: Simd>(self, s: S, out: &mut [f32], y: S::F) {
-        let y = match self {
-            Finish::Store => y,
-            Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
-            Finish::AddSilu => s.add(s.load_partial(out), silu(s, y)),
-            Finish::Gated => s.mul(silu(s, s.load_partial(out)), y),
-            Finish::SwiGlu => unreachable!("two sums"),
-        };
-        s.store_partial(y, out);
-    }
-}
-
-/// What happens to the sums of a task.
-pub(super) struct WriteOut<'a> {
-    bias: &'a [f32],
-    ending: Ending<'a>,
-    /// Row `i` of the sums goes to row `to[i]` of `out`.
-    to: &'a [u32],
-    out: Rect<'a, f32>,
-}
-
-/// So many rows before a row is written, its place is prefetched. It lies in another page than the
-/// row before it, so the processor does not foresee it. Prompts and many streams were about 2 %
-/// faster on a Zen 4 (benches/record/2026-11-27-results-prefetched.txt).
-const ROWS_AHEAD: usize = 4;
-
-impl WriteOut<'_> {
-    /// Writes row `row`; `sum(i)` is the sum for strip `i` of `strips`.
-    #[inline(always)]
-    pub fn row<'s, S: Simd, W: Weights>(
-        &mut self,
-        s: S,
-        strips: &Strips<'_, W>,
-        row: usize,
-        sum: impl Fn(usize) -> &'s [f32; LANES],
-    ) {
-        if let Some(&later) = self.to.get(row + ROWS_AHEAD) {
-            for out in self.out.row(later as usize).chunks_mut(LANES) {
-                s.prefetch_to_write(&mut out[0]);
-            }
-        }
-        let bias = self.bias.as_chunks::<LANES>().0;
-        let Ending { finish, low } = self.ending;
-        let low = low.and_then(|low| low.of_row(self.to[row]));
-        let low = low.as_ref();
-        let out = self.out.row(self.to[row] as usize);
-        for (i, out) in out.chunks_mut(LANES).enumerate() {
-            let strip = strips.first + i;
-            let y = complete(s, sum(i), bias, low, strip);
-            let other = match strips.second {
-                Some(second) => {
-                    let (sum, strip) = (sum(strips.count + i), second + strip);
-                    complete(s, sum, bias, low, strip)
-                }
-                None => y,
-            };
-            finish.write(s, out, y, other);
-        }
-    }
-}
-
-/// The sums of a strip, with its bias and what the row's adapter adds. As a closure that is called
-/// twice, this became a function without the caller's instruction set, and with adapters a step
-/// took 1.4 times as long.
-#[inline(always)]
-fn complete<S: Simd>(
-    s: S,
-    sums: &[f32; LANES],
-    bias: &[[f32; LANES]],
-    low: Option<&OfRow<'_>>,
-    strip: usize,
-) -> S::F {
-    let y = s.load(sums);
-    let y = match bias.get(strip) {
-        Some(b) => s.add(y, s.load(b)),
-        None => y,
-    };
-    match low {
-        Some(low) => low.add(s, strip, y),
-        None => y,
     }
 }

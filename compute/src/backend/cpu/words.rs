@@ -9,9 +9,10 @@ use super::buf::Mem;
 use super::detect::Tier;
 use super::element::Weights;
 use super::pool::{Grid, Pool, Rect};
+use super::results::WriteOut;
 use super::rows::{Norm, inverse_rms};
 use super::simd::{Kernel, LANES, Simd};
-use super::strips::{Strips, WriteOut};
+use super::strips::Strips;
 use crate::Result;
 use crate::quant::Quant;
 

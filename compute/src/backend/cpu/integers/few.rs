@@ -1,6 +1,7 @@
 //! Few rows: weights are read straight from memory, and unpacked for every eight rows.
 
 use super::super::blocks::Blocks;
+use super::super::results::Sums;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::strips::TASK_STRIPS;
 use super::super::words::Task;
@@ -9,20 +10,27 @@ use super::integer::{Groups, Integers};
 /// A [`Task`] with few rows.
 pub struct Few<'a, A: Integers>(pub Task<'a, A::Q>);
 
+/// The strips of a task.
+type Strips<'a, A> = [&'a [<<A as Integers>::Q as Blocks>::Block]; TASK_STRIPS];
+
 impl<A: Integers> Kernel for Few<'_, A> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        let mut strips: Strips<'_, A> = [&[]; TASK_STRIPS];
+        for (i, strip) in strips.iter_mut().enumerate() {
+            *strip = A::Q::blocks(self.0.weights.get(i));
+        }
         // The registers are matched alone, because only an arm that a constant rules out is not
         // compiled. In the portable tier all the others took a tenth of the time of the crate.
         match S::REGISTERS {
             4 => match self.0.x.side() {
-                1 => self.tiles::<S, 1, 1>(s),
-                2 => self.tiles::<S, 2, 1>(s),
+                1 => self.tiles::<S, 1, 1>(s, &strips),
+                2 => self.tiles::<S, 2, 1>(s, &strips),
                 side => unreachable!("{side} rows"),
             },
-            _ => self.many_registers(s),
+            _ => self.many_registers(s, &strips),
         }
     }
 }
@@ -30,51 +38,51 @@ impl<A: Integers> Kernel for Few<'_, A> {
 impl<A: Integers> Few<'_, A> {
     /// (rows side by side, strips side by side): as many sums as registers allow.
     #[inline(always)]
-    fn many_registers<S: Simd>(self, s: S) {
+    fn many_registers<S: Simd>(self, s: S, strips: &Strips<'_, A>) {
         let side = self.0.x.side();
         match const { S::REGISTERS / A::PARTS } {
             32 => match side {
-                1 => self.tiles::<S, 1, 8>(s),
-                2 => self.tiles::<S, 2, 8>(s),
-                3 => self.tiles::<S, 3, 4>(s),
-                4 => self.tiles::<S, 4, 4>(s),
-                5 => self.tiles::<S, 5, 2>(s),
-                6 => self.tiles::<S, 6, 2>(s),
-                7 => self.tiles::<S, 7, 2>(s),
-                8 => self.tiles::<S, 8, 2>(s),
+                1 => self.tiles::<S, 1, 8>(s, strips),
+                2 => self.tiles::<S, 2, 8>(s, strips),
+                3 => self.tiles::<S, 3, 4>(s, strips),
+                4 => self.tiles::<S, 4, 4>(s, strips),
+                5 => self.tiles::<S, 5, 2>(s, strips),
+                6 => self.tiles::<S, 6, 2>(s, strips),
+                7 => self.tiles::<S, 7, 2>(s, strips),
+                8 => self.tiles::<S, 8, 2>(s, strips),
                 _ => unreachable!("{side} rows"),
             },
             16 => match side {
-                1 => self.tiles::<S, 1, 8>(s),
-                2 => self.tiles::<S, 2, 4>(s),
-                3 => self.tiles::<S, 3, 2>(s),
-                4 => self.tiles::<S, 4, 2>(s),
-                _ => self.one_strip(s),
+                1 => self.tiles::<S, 1, 8>(s, strips),
+                2 => self.tiles::<S, 2, 4>(s, strips),
+                3 => self.tiles::<S, 3, 2>(s, strips),
+                4 => self.tiles::<S, 4, 2>(s, strips),
+                _ => self.one_strip(s, strips),
             },
             8 => match side {
-                1 => self.tiles::<S, 1, 4>(s),
-                2 => self.tiles::<S, 2, 2>(s),
-                _ => self.one_strip(s),
+                1 => self.tiles::<S, 1, 4>(s, strips),
+                2 => self.tiles::<S, 2, 2>(s, strips),
+                _ => self.one_strip(s, strips),
             },
             4 => match side {
-                1 => self.tiles::<S, 1, 2>(s),
-                _ => self.one_strip(s),
+                1 => self.tiles::<S, 1, 2>(s, strips),
+                _ => self.one_strip(s, strips),
             },
-            _ => self.one_strip(s),
+            _ => self.one_strip(s, strips),
         }
     }
 
     #[inline(always)]
-    fn one_strip<S: Simd>(self, s: S) {
+    fn one_strip<S: Simd>(self, s: S, strips: &Strips<'_, A>) {
         match self.0.x.side() {
-            1 => self.tiles::<S, 1, 1>(s),
-            2 => self.tiles::<S, 2, 1>(s),
-            3 => self.tiles::<S, 3, 1>(s),
-            4 => self.tiles::<S, 4, 1>(s),
-            5 => self.tiles::<S, 5, 1>(s),
-            6 => self.tiles::<S, 6, 1>(s),
-            7 => self.tiles::<S, 7, 1>(s),
-            8 => self.tiles::<S, 8, 1>(s),
+            1 => self.tiles::<S, 1, 1>(s, strips),
+            2 => self.tiles::<S, 2, 1>(s, strips),
+            3 => self.tiles::<S, 3, 1>(s, strips),
+            4 => self.tiles::<S, 4, 1>(s, strips),
+            5 => self.tiles::<S, 5, 1>(s, strips),
+            6 => self.tiles::<S, 6, 1>(s, strips),
+            7 => self.tiles::<S, 7, 1>(s, strips),
+            8 => self.tiles::<S, 8, 1>(s, strips),
             side => unreachable!("{side} rows"),
         }
     }
@@ -82,7 +90,7 @@ impl<A: Integers> Few<'_, A> {
     /// Few rows: takes one block of every strip in turn; all rows pass over it while it is in the
     /// near caches.
     #[inline(always)]
-    fn tiles<S: Simd, const SIDE: usize, const WIDE: usize>(self, s: S) {
+    fn tiles<S: Simd, const SIDE: usize, const WIDE: usize>(self, s: S, strips: &Strips<'_, A>) {
         let Task {
             weights,
             x,
@@ -90,10 +98,6 @@ impl<A: Integers> Few<'_, A> {
             mut write,
         } = self.0;
         let table = A::table(s);
-        let mut strips: [&[<A::Q as Blocks>::Block]; TASK_STRIPS] = [&[]; TASK_STRIPS];
-        for (i, strip) in strips.iter_mut().enumerate() {
-            *strip = A::Q::blocks(weights.get(i));
-        }
         let strips = strips.as_chunks::<WIDE>().0;
         let blocks = strips[0][0].len();
         let sums = scratch.as_chunks_mut::<LANES>().0;
@@ -123,12 +127,12 @@ impl<A: Integers> Few<'_, A> {
                 }
             }
         }
-        let sums = &*sums;
-        for row in 0..x.rows() {
-            let (panel, r) = (row / SIDE, row % SIDE);
-            write.row(s, &weights, row, |i| {
-                &sums[i / WIDE * panels + panel][i % WIDE][r]
-            });
-        }
+        let sums = Sums {
+            numbers: sums.as_flattened().as_flattened(),
+            panels,
+            wide: WIDE,
+            side: SIDE,
+        };
+        write.rows(s, 0..x.rows(), sums);
     }
 }

@@ -10,6 +10,7 @@
 
 use super::super::blocks::Blocks;
 use super::super::detect::Tier;
+use super::super::results::Sums;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::strips::{Coming, TASK_STRIPS};
 use super::super::words::{MAX_SIDE, Task};
@@ -132,13 +133,14 @@ impl<A: Integers> Many<'_, A> {
                     }
                 }
             }
-            let sums = &*sums;
-            for row in first * SIDE..((first + count) * SIDE).min(rows) {
-                let (panel, r) = (row / SIDE - first, row % SIDE);
-                write.row(s, &weights, row, |i| {
-                    &sums[i / WIDE * count + panel][i % WIDE][r]
-                });
-            }
+            let sums = Sums {
+                numbers: sums.as_flattened().as_flattened(),
+                panels: count,
+                wide: WIDE,
+                side: SIDE,
+            };
+            let rows = first * SIDE..((first + count) * SIDE).min(rows);
+            write.rows(s, rows, sums);
         }
     }
 }

@@ -2,9 +2,9 @@
 //! themselves: whatever must not change a result is compared with `==`.
 
 use super::element::with_element;
+use super::results::Finish;
 use super::rows::Norm;
 use super::simd::{Kernel, LANES, Simd};
-use super::strips::Finish;
 use super::*;
 use crate::backend::{
     Backend, Block, Layer, MatSpec, MatUse, PartSpec, QuantBlock, Rotation, RowKind, RowOrder,

@@ -30,7 +30,8 @@ impl Simd for Portable {
     type F = [f32; LANES];
     const REGISTERS: usize = 4;
 
-    #[inline(always)]
+    // A function for each kernel, as on the other tiers: one kernel may call another.
+    #[inline(never)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)
     }

@@ -1,0 +1,168 @@
+//! What becomes of the sums of a product without tiles ([`super::results_amx`] has those of tiles).
+
+use super::exp::silu;
+use super::lora::{Low, OfRow};
+use super::pool::Rect;
+use super::simd::{Kernel, LANES, Simd};
+use super::strips::Cut;
+use std::ops::Range;
+
+/// What happens to the sums of a product.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Finish {
+    /// `out = y + bias`.
+    Store,
+    /// `out += scale * (y + bias)`.
+    Add { scale: f32 },
+    /// `out += silu(y + bias)`.
+    AddSilu,
+    /// `out = silu(first part) * second part`.
+    SwiGlu,
+    /// `out = silu(out) * (y + bias)`: SwiGLU if the two parts have different formats. `out` then
+    /// holds the product of the first part.
+    Gated,
+}
+
+/// What a product does with its sums.
+#[derive(Clone, Copy)]
+pub(super) struct Ending<'a> {
+    pub finish: Finish,
+    /// What adapters add to the sums first.
+    pub low: Option<Low<'a>>,
+}
+
+impl Finish {
+    /// Writes `out` for one strip of a row, from its sum and, in SwiGLU, the sum of the second
+    /// part.
+    #[inline(always)]
+    pub fn write<S: Simd>(self, s: S, out: &mut [f32], y: S::F, second: S::F) {
+        match self {
+            Finish::SwiGlu => s.store_partial(s.mul(silu(s, y), second), out),
+            _ => self.put(s, out, y),
+        }
+    }
+
+    /// The same for all but SwiGLU.
+    #[inline(always)]
+    pub fn put<S: Simd>(self, s: S, out: &mut [f32], y: S::F) {
+        let y = match self {
+            Finish::Store => y,
+            Finish::Add { scale } => s.add(s.load_partial(out), s.mul(y, s.splat(scale))),
+            Finish::AddSilu => s.add(s.load_partial(out), silu(s, y)),
+            Finish::Gated => s.mul(silu(s, s.load_partial(out)), y),
+            Finish::SwiGlu => unreachable!("two sums"),
+        };
+        s.store_partial(y, out);
+    }
+}
+
+/// The sums of a task: `[tile][panel][wide][side][16]`, where `wide` strips times `side` rows make a
+/// register tile.
+#[derive(Clone, Copy)]
+pub(super) struct Sums<'a> {
+    pub numbers: &'a [[f32; LANES]],
+    pub panels: usize,
+    pub wide: usize,
+    pub side: usize,
+}
+
+impl<'a> Sums<'a> {
+    /// The sums of a strip of the task, for row `row` of the panels.
+    #[inline(always)]
+    fn get(&self, strip: usize, row: usize) -> &'a [f32; LANES] {
+        let (tile, b) = (strip / self.wide, strip % self.wide);
+        let (panel, r) = (row / self.side, row % self.side);
+        &self.numbers[((tile * self.panels + panel) * self.wide + b) * self.side + r]
+    }
+}
+
+/// What happens to the sums of a task.
+pub(super) struct WriteOut<'a> {
+    pub cut: Cut,
+    pub bias: &'a [f32],
+    pub ending: Ending<'a>,
+    /// Row `i` of the sums goes to row `to[i]` of `out`.
+    pub to: &'a [u32],
+    pub out: Rect<'a, f32>,
+}
+
+impl WriteOut<'_> {
+    /// Writes `rows`, of which the first is the first of the sums.
+    ///
+    /// It is a call, because every product ends with it, for each format and number of rows: inlined
+    /// there, it was more than half of the crate's machine code, and of the time to compile it.
+    #[inline(always)]
+    pub fn rows<S: Simd>(&mut self, s: S, rows: Range<usize>, sums: Sums<'_>) {
+        s.vectorize(WriteRows {
+            write: self,
+            rows,
+            sums,
+        });
+    }
+}
+
+struct WriteRows<'w, 'a, 's> {
+    write: &'w mut WriteOut<'a>,
+    rows: Range<usize>,
+    sums: Sums<'s>,
+}
+
+/// So many rows before a row is written, its place is prefetched. It lies in another page than the
+/// row before it, so the processor does not foresee it. Prompts and many streams were about 2 %
+/// faster on a Zen 4 (benches/record/2026-11-27-results-prefetched.txt).
+const ROWS_AHEAD: usize = 4;
+
+impl Kernel for WriteRows<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { write, rows, sums } = self;
+        let WriteOut { cut, to, out, .. } = write;
+        let bias = write.bias.as_chunks::<LANES>().0;
+        let Ending { finish, low } = write.ending;
+        for (i, row) in rows.enumerate() {
+            if let Some(&later) = to.get(row + ROWS_AHEAD) {
+                for out in out.row(later as usize).chunks_mut(LANES) {
+                    s.prefetch_to_write(&mut out[0]);
+                }
+            }
+            let low = low.and_then(|low| low.of_row(to[row]));
+            let low = low.as_ref();
+            for (j, out) in out.row(to[row] as usize).chunks_mut(LANES).enumerate() {
+                let strip = cut.first + j;
+                let y = complete(s, sums.get(j, i), bias, low, strip);
+                let other = match cut.second {
+                    Some(second) => {
+                        let sums = sums.get(cut.count + j, i);
+                        complete(s, sums, bias, low, second + strip)
+                    }
+                    None => y,
+                };
+                finish.write(s, out, y, other);
+            }
+        }
+    }
+}
+
+/// The sums of a strip, with its bias and what the row's adapter adds. As a closure that is called
+/// twice, this became a function without the caller's instruction set, and with adapters a step
+/// took 1.4 times as long.
+#[inline(always)]
+fn complete<S: Simd>(
+    s: S,
+    sums: &[f32; LANES],
+    bias: &[[f32; LANES]],
+    low: Option<&OfRow<'_>>,
+    strip: usize,
+) -> S::F {
+    let y = s.load(sums);
+    let y = match bias.get(strip) {
+        Some(b) => s.add(y, s.load(b)),
+        None => y,
+    };
+    match low {
+        Some(low) => low.add(s, strip, y),
+        None => y,
+    }
+}
