@@ -56,7 +56,7 @@ impl Finish {
     }
 }
 
-/// The sums of a task: `[tile][panel][wide][side][16]`, where `wide` strips times `side` rows make a
+/// The sums of a task: `[tile][panel][wide][side][16]`. `wide` strips times `side` rows are a
 /// register tile.
 #[derive(Clone, Copy)]
 pub(super) struct Sums<'a> {
@@ -89,8 +89,9 @@ pub(super) struct WriteOut<'a> {
 impl WriteOut<'_> {
     /// Writes `rows`, of which the first is the first of the sums.
     ///
-    /// It is a call, because every product ends with it, for each format and number of rows: inlined
-    /// there, it was more than half of the crate's machine code, and of the time to compile it.
+    /// Each instruction set has one such function, which the kernels call. When it was inlined into
+    /// them, for each format and number of rows, it was three tenths of the crate's machine code
+    /// (benches/record/2026-11-25-make-demo.txt).
     #[inline(always)]
     pub fn rows<S: Simd>(&mut self, s: S, rows: Range<usize>, sums: Sums<'_>) {
         s.vectorize(WriteRows {
