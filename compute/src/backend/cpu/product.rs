@@ -19,7 +19,7 @@ use super::detect::Tier;
 use super::element::{Pairs, Weights, with_element};
 use super::mat::Run;
 pub(super) use super::results::{Ending, Finish};
-use super::results::{Sums, WriteOut};
+use super::results::{TaskSums, WriteOut};
 use super::rows::{K_BLOCK, Panels};
 use super::simd::{Kernel, LANES, Lookahead, Simd};
 use super::strips::{Coming, TASK_STRIPS, tasks};
@@ -270,7 +270,7 @@ impl<W: Weights> Task<'_, W> {
         count: usize,
     ) {
         let sums = &self.scratch[2 * K_PAIRS * MAX_WIDE * LANES..];
-        let sums = Sums {
+        let sums = TaskSums {
             numbers: sums.as_chunks().0,
             panels: count,
             wide: WIDE,

@@ -9,7 +9,7 @@
 use super::Workers;
 use super::element::{Bf16, Weights};
 use super::mat::Run;
-use super::results::{Ending, Sums};
+use super::results::{Ending, TaskSums};
 use super::simd::{Kernel, LANES, Lookahead, Simd};
 use super::strips::{Strips, TASK_STRIPS, Target, tasks};
 use super::words::{Form, MAX_SIDE, Task, Words};
@@ -163,7 +163,7 @@ impl Product<'_> {
                     }
                 }
             }
-            let sums = Sums {
+            let sums = TaskSums {
                 numbers: sums.as_flattened().as_flattened(),
                 panels: count,
                 wide: WIDE,

@@ -1,7 +1,7 @@
 //! Few rows: weights are read straight from memory, and unpacked for every eight rows.
 
 use super::super::blocks::Blocks;
-use super::super::results::Sums;
+use super::super::results::TaskSums;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::strips::TASK_STRIPS;
 use super::super::words::Task;
@@ -10,15 +10,16 @@ use super::integer::{Groups, Integers};
 /// A [`Task`] with few rows.
 pub struct Few<'a, A: Integers>(pub Task<'a, A::Q>);
 
-/// The strips of a task.
-type Strips<'a, A> = [&'a [<<A as Integers>::Q as Blocks>::Block]; TASK_STRIPS];
+/// The blocks of a task's strips.
+type Blocked<'a, A> = [&'a [<<A as Integers>::Q as Blocks>::Block]; TASK_STRIPS];
 
 impl<A: Integers> Kernel for Few<'_, A> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut strips: Strips<'_, A> = [&[]; TASK_STRIPS];
+        // Cut here, because in every arm that was 8 % of the crate's machine code.
+        let mut strips: Blocked<'_, A> = [&[]; TASK_STRIPS];
         for (i, strip) in strips.iter_mut().enumerate() {
             *strip = A::Q::blocks(self.0.weights.get(i));
         }
@@ -38,7 +39,7 @@ impl<A: Integers> Kernel for Few<'_, A> {
 impl<A: Integers> Few<'_, A> {
     /// (rows side by side, strips side by side): as many sums as registers allow.
     #[inline(always)]
-    fn many_registers<S: Simd>(self, s: S, strips: &Strips<'_, A>) {
+    fn many_registers<S: Simd>(self, s: S, strips: &Blocked<'_, A>) {
         let side = self.0.x.side();
         match const { S::REGISTERS / A::PARTS } {
             32 => match side {
@@ -73,7 +74,7 @@ impl<A: Integers> Few<'_, A> {
     }
 
     #[inline(always)]
-    fn one_strip<S: Simd>(self, s: S, strips: &Strips<'_, A>) {
+    fn one_strip<S: Simd>(self, s: S, strips: &Blocked<'_, A>) {
         match self.0.x.side() {
             1 => self.tiles::<S, 1, 1>(s, strips),
             2 => self.tiles::<S, 2, 1>(s, strips),
@@ -90,7 +91,7 @@ impl<A: Integers> Few<'_, A> {
     /// Few rows: takes one block of every strip in turn; all rows pass over it while it is in the
     /// near caches.
     #[inline(always)]
-    fn tiles<S: Simd, const SIDE: usize, const WIDE: usize>(self, s: S, strips: &Strips<'_, A>) {
+    fn tiles<S: Simd, const SIDE: usize, const WIDE: usize>(self, s: S, strips: &Blocked<'_, A>) {
         let Task {
             weights,
             x,
@@ -127,7 +128,7 @@ impl<A: Integers> Few<'_, A> {
                 }
             }
         }
-        let sums = Sums {
+        let sums = TaskSums {
             numbers: sums.as_flattened().as_flattened(),
             panels,
             wide: WIDE,

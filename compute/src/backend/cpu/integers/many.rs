@@ -10,7 +10,7 @@
 
 use super::super::blocks::Blocks;
 use super::super::detect::Tier;
-use super::super::results::Sums;
+use super::super::results::TaskSums;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::strips::{Coming, TASK_STRIPS};
 use super::super::words::{MAX_SIDE, Task};
@@ -133,7 +133,7 @@ impl<A: Integers> Many<'_, A> {
                     }
                 }
             }
-            let sums = Sums {
+            let sums = TaskSums {
                 numbers: sums.as_flattened().as_flattened(),
                 panels: count,
                 wide: WIDE,
