@@ -68,6 +68,24 @@ void run_lanes() {
     }
 }
 
+size_t mappings() {
+    FILE *file = fopen("/proc/self/maps", "r");
+    CHECK(file, "no /proc/self/maps");
+    size_t lines = 0;
+    for (int c; (c = fgetc(file)) != EOF;) lines += c == '\n';
+    fclose(file);
+    return lines;
+}
+
+// Linux allows a process 65,530 mappings, and tests of ranks have tens of thousands of lanes at a
+// time. The stacks of the first launch's 64 lanes must be far fewer mappings than lanes.
+void run_stacks() {
+    const size_t before = mappings();
+    run_lanes();
+    const size_t more = mappings() - before;
+    CHECK(more < 32, "64 lanes took %zu mappings", more);
+}
+
 // Several threads launch at the same time; some of the launches fail.
 void run_threads() {
     std::vector<std::thread> threads;
@@ -274,6 +292,8 @@ void refusals(bool guards) {
 } // namespace
 
 int main() {
+    const bool sanitized = __asan_init || __tsan_init;
+    if (!sanitized) run_stacks(); // sanitizers map memory themselves
     conversions();
     run_lanes();
     run_threads();
@@ -281,7 +301,7 @@ int main() {
     run_named();
     run_warpgroup();
     run_fragments();
-    refusals(!__asan_init && !__tsan_init);
+    refusals(!sanitized);
     printf("the emulated machine computes and refuses what it must\n");
     return 0;
 }
