@@ -15,7 +15,7 @@ thread_local std::unique_ptr<Machine[]> machines;
 
 struct Stacks {
     std::mutex lock;
-    std::vector<char *> unused; // those of a warp
+    std::vector<char *> unused; // each the stacks of a warp
 };
 // Never freed: threads may end after the destructors of the process have run.
 Stacks &stacks = *new Stacks;

@@ -121,9 +121,10 @@ struct Published {
 // launches kernels: every handle of a test has such a thread, and hundreds of fibers. take_stacks
 // returns null if there is no memory.
 //
-// Only lane 0's stack has a page below it that must not be touched: the lanes of a warp call the
-// same functions, so whatever is too deep is so there as well. With a page for each lane, tests of
-// ranks came to the 65,530 mappings that Linux allows a process.
+// Only lane 0's stack has a page below it that must not be touched. The lanes of a warp call the
+// same functions, so a call that is too deep is too deep on lane 0 as well. (What another lane
+// calls alone could write into its neighbour's stack.) With a page for each lane, tests of ranks
+// came to the 65,530 mappings that Linux allows a process.
 char *take_stacks();
 void give_stacks(char *);
 

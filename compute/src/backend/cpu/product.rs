@@ -270,12 +270,8 @@ impl<W: Weights> Task<'_, W> {
         count: usize,
     ) {
         let sums = &self.scratch[2 * K_PAIRS * MAX_WIDE * LANES..];
-        let sums = TaskSums {
-            numbers: sums.as_chunks().0,
-            panels: count,
-            wide: WIDE,
-            side: SIDE,
-        };
+        let sums = sums.as_chunks::<LANES>().0.as_chunks::<SIDE>().0;
+        let sums = TaskSums::new(sums.as_chunks::<WIDE>().0, count);
         let rows = first * SIDE..((first + count) * SIDE).min(self.panels.rows);
         self.write.rows(s, rows, sums);
     }

@@ -60,13 +60,27 @@ impl Finish {
 /// register tile.
 #[derive(Clone, Copy)]
 pub(super) struct TaskSums<'a> {
-    pub numbers: &'a [[f32; LANES]],
-    pub panels: usize,
-    pub wide: usize,
-    pub side: usize,
+    numbers: &'a [[f32; LANES]],
+    panels: usize,
+    wide: usize,
+    side: usize,
 }
 
 impl<'a> TaskSums<'a> {
+    /// Of `panels` panels.
+    #[inline(always)]
+    pub fn new<const SIDE: usize, const WIDE: usize>(
+        sums: &'a [[[[f32; LANES]; SIDE]; WIDE]],
+        panels: usize,
+    ) -> Self {
+        Self {
+            numbers: sums.as_flattened().as_flattened(),
+            panels,
+            wide: WIDE,
+            side: SIDE,
+        }
+    }
+
     /// The sums of strip `strip` of the task and of those after it, for row `row` of the panels.
     #[inline(always)]
     fn from(self, strip: usize, row: usize) -> Walk<'a> {

@@ -83,7 +83,7 @@ pub(super) fn tasks(
 pub(super) struct Strips<'a, W: Weights> {
     bits: &'a [W::Bits],
     len: usize,
-    pub first: usize,
+    first: usize,
     pub count: usize,
     /// First strip of the second part.
     pub second: Option<usize>,

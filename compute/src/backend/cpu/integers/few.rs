@@ -128,12 +128,6 @@ impl<A: Integers> Few<'_, A> {
                 }
             }
         }
-        let sums = TaskSums {
-            numbers: sums.as_flattened().as_flattened(),
-            panels,
-            wide: WIDE,
-            side: SIDE,
-        };
-        write.rows(s, 0..x.rows(), sums);
+        write.rows(s, 0..x.rows(), TaskSums::new(sums, panels));
     }
 }

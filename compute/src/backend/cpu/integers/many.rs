@@ -133,14 +133,8 @@ impl<A: Integers> Many<'_, A> {
                     }
                 }
             }
-            let sums = TaskSums {
-                numbers: sums.as_flattened().as_flattened(),
-                panels: count,
-                wide: WIDE,
-                side: SIDE,
-            };
             let rows = first * SIDE..((first + count) * SIDE).min(rows);
-            write.rows(s, rows, sums);
+            write.rows(s, rows, TaskSums::new(sums, count));
         }
     }
 }
