@@ -15,6 +15,7 @@
 #              kernels       each kernel against the CPU backend and against itself: tests/gpu/*.rs
 #              reference     recorded cases, every format, and batch invariance through the C API,
 #                            CUDA against the CPU
+#              choices       grammars, biases, bans and penalties against the CPU, alone and in company
 #              staged        two and four ranks on this one GPU against as many on the CPU
 #              fp8           weights and cache in fp8 against the CPU without fp8; batch invariance
 #              transformers  tokens and log probabilities of the 1b and 8b shapes against
@@ -54,7 +55,7 @@ began=$SECONDS
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 usage() { sed -n '4p' "$0" >&2; exit 2; }
-all=device,short,kernels,reference,staged,fp8,sanitizer,soak,transformers,quantised,cost,trace,switches,speed,peers,llamacpp,ncu
+all=device,short,kernels,reference,choices,staged,fp8,sanitizer,soak,transformers,quantised,cost,trace,switches,speed,peers,llamacpp,ncu
 steps=$all seconds=570 jobs=1 kernels=0 tiny='' whole=0 out='' keep=''
 while (($#)); do
   case $1 in
@@ -299,11 +300,12 @@ tests() { # tests NAME LIMIT [VARIABLE=VALUE...] -- ARGUMENTS...: tests of tests
   fi
 }
 if wanted kernels; then
-  for name in cuda models quantised sampling spans medusa features mixed gguf drafts adapters; do
+  for name in cuda models quantised sampling spans medusa features mixed gguf drafts adapters pages; do
     # Tests that only the emulated device can run say so and pass.
     filter=("$name::")
     # The other tests of these files would compile the emulator there.
     if [[ $name == cuda ]]; then filter=(--exact cuda::on_a_real_device); fi
+    if [[ $name == pages ]]; then filter=(--exact pages::on_a_real_device); fi
     if [[ $name == medusa ]]; then filter=(--exact medusa::heads_compute_what_they_are_said_to); fi
     if [[ $name == mixed ]]; then filter=(--exact mixed::matrices_of_a_layer_may_differ); fi
     if [[ $name == adapters ]]; then
@@ -316,7 +318,7 @@ if wanted kernels; then
         models) filter=(--exact models::{page_tables_grow,auto_takes_what_there_is}) ;;
         quantised) filter=(--exact quantised::company_changes_no_bit) ;;
         sampling) filter=(sampling::generations) ;;
-        spans | medusa | features | mixed | gguf | drafts | adapters) continue ;;
+        spans | medusa | features | mixed | gguf | drafts | adapters | pages) continue ;;
       esac
     fi
     tests "kernels: tests/gpu/$name.rs" 300 -- "${filter[@]}"
@@ -325,6 +327,7 @@ fi
 wanted reference && beside "reference, formats, company" 300 correctness python3 "$here/parity.py" reference
 # Without this, compute capability 9.0 would never run the kernels that all other devices run.
 wanted reference && [[ -z $tiny ]] && beside "reference, mma.sync" 300 correctness env LLAMABI_CUDA_HOPPER=0 python3 "$here/parity.py" reference
+wanted choices && beside "choices with rules" 150 correctness python3 "$here/parity.py" choices
 if wanted staged; then
   filter=(models::ranks::)
   if [[ -n $tiny && $whole == 0 ]]; then filter=(--exact models::ranks::ranks_say_what_ranks_on_the_cpu_say); fi

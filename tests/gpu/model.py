@@ -28,6 +28,23 @@ class Info(ctypes.Structure):
     )
 
 
+class Bias(ctypes.Structure):
+    _fields_ = [("token", ctypes.c_int32), ("bias", ctypes.c_float)]
+
+
+class MoreOptions(GenerateOptions):
+    """The fields that follow those a benchmark needs, up to lists of bad words."""
+
+    _fields_ = (
+        [("cache_salt", ctypes.c_uint64), ("num_return_sequences", ctypes.c_uint32), ("num_beams", ctypes.c_uint32)]
+        + [("grammar", ctypes.c_void_p), ("min_gen_len", ctypes.c_uint32), ("no_repeat_ngram_size", ctypes.c_uint32)]
+        + [(n, ctypes.c_float) for n in ("presence_penalty", "frequency_penalty", "typical_p", "epsilon_cutoff", "eta_cutoff")]
+        + [("max_time_ms", ctypes.c_uint32), ("logit_bias", ctypes.POINTER(Bias)), ("n_logit_bias", ctypes.c_size_t)]
+        + [("stop_tokens", ctypes.c_void_p), ("n_stop_tokens", ctypes.c_size_t), ("bad_words", ctypes.POINTER(ctypes.c_int32))]
+        + [("bad_word_lens", ctypes.POINTER(ctypes.c_size_t)), ("n_bad_words", ctypes.c_size_t)]
+    )
+
+
 class Message(ctypes.Structure):
     _fields_ = [("role", ctypes.c_char_p), ("content", ctypes.c_char_p)] + [
         (n, ctypes.c_size_t) for n in ("role_len", "content_len")]
@@ -52,7 +69,7 @@ class Model(Handle):
         self.lib.llama_free(self.handle)
 
     def options(self, n, flags=LOGPROBS, top=0, temperature=0.0, **others):
-        options = GenerateOptions()
+        options = MoreOptions()
         init = self.lib.llama_generate_options_init
         init.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         init(ctypes.byref(options), ctypes.sizeof(options))
@@ -60,6 +77,14 @@ class Model(Handle):
         for name, value in others.items():
             setattr(options, name, value)
         return options
+
+    def grammar(self, kind, source):
+        """A grammar of LLAMA_GRAMMAR_* `kind`. The calls that use it must be over when it is freed."""
+        grammar = ctypes.c_void_p()
+        text = None if source is None else source.encode()
+        self.check(self.lib.llama_grammar_new(self.handle, kind, text, ctypes.c_size_t(len(text or b"")), ctypes.byref(grammar),
+                                              ctypes.byref(self.error)))
+        return grammar
 
     def complete(self, prompts, n, **options):
         """`n` tokens after each of `prompts`, all in one call."""

@@ -2,7 +2,7 @@
 //! the two branches of a sequence that is forked in the middle of a page: on the CPU and on the GPU
 //! backend, over an emulated device and over the stand-in driver, with every format of the cache.
 
-use crate::emu::{Emu, standin};
+use crate::emu::{Emu, real, standin};
 use crate::small_model::{LIMITS, SHAPE, rope, runner};
 use llamabi::Dtype;
 use llamabi::backend::cpu::Cpu;
@@ -208,4 +208,16 @@ fn moved_pages_are_the_same_through_the_driver() {
         moved,
     );
     standin.assert_clean();
+}
+
+/// With `LLAMABI_TEST_DEVICE=cuda`: what a real device makes of both.
+#[test]
+fn on_a_real_device() {
+    let Some(cuda) = real::cuda() else {
+        println!("no real device is meant");
+        return;
+    };
+    let all = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8, Dtype::Fp8];
+    on_gpu(cuda.clone(), &all, moved);
+    on_gpu(cuda, &all, forked);
 }

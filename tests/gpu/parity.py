@@ -1,10 +1,11 @@
 """Compares the GPU with the recorded reference and with the CPU backend:
-parity.py device|reference|fp8|tiles|quantised|short|soak|captured.
+parity.py device|reference|choices|fp8|tiles|quantised|short|soak|captured.
 
 device: what the machine has, and that the library runs on it.
 reference: every case of tests/data/reference that tests/support/reference_cases has a test for, with its
     tolerances; every format of weights and cache against the CPU backend; batch invariance, to the
     last bit.
+choices: what rules a choice, such as grammars, biases, bans and penalties, against the CPU.
 fp8: the same for fp8. The CPU has no fp8, so it gets weights that are rounded before, and its cache
     is not rounded.
 tiles FOLDER: prompts of a large model, alone and beside others.
@@ -16,6 +17,7 @@ captured: a handle is built, used and closed while torch records a graph on anot
 DAY_TINY=1 takes a few cases of each, for emulated devices.
 """
 
+import ctypes
 import json
 import math
 import os
@@ -25,7 +27,7 @@ import threading
 import time
 import traceback
 
-from model import CPU, CUDA, ECHO, IGNORE_EOS, LOGPROBS, ROOT, Model, warnings
+from model import CPU, CUDA, ECHO, IGNORE_EOS, LOGPROBS, ROOT, Bias, Model, warnings
 from rounded import rounded
 
 REFERENCE = os.path.join(ROOT, "tests/data/reference")
@@ -270,6 +272,54 @@ def all_of_reference():
             attempt(f"{where}: alone and in company", in_company, directory, weights, kv)
 
 
+def rules_of(model):
+    """What may rule a choice: a name, and options of a call."""
+    biases = (Bias * 3)((5, 4.0), (17, -math.inf), (300, 1.5))
+    words, lens = (ctypes.c_int32 * 3)(9, 20, 21), (ctypes.c_size_t * 2)(1, 2)
+    schema = '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "n": {"type": "integer"}}, "required": ["name", "n"]}'
+    bans = {"bad_words": words, "bad_word_lens": lens, "n_bad_words": 2}
+    return [
+        ("any JSON", {"grammar": model.grammar(2, None)}),
+        ("a schema", {"grammar": model.grammar(1, schema)}),
+        ("a regular expression", {"grammar": model.grammar(3, "[a-f ]{3,40}[0-9]+")}),
+        ("words", {"grammar": model.grammar(5, '["yes", "no", "maybe so"]')}),
+        ("biases", {"logit_bias": biases, "n_logit_bias": 3, "flags": LOGPROBS | IGNORE_EOS}),
+        ("bans", {**bans, "no_repeat_ngram_size": 2, "min_gen_len": 12}),
+        ("penalties", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.3}),
+        ("all of them", {**bans, "grammar": model.grammar(3, "[a-z ]{3,60}"), "logit_bias": biases, "n_logit_bias": 3,
+                         "frequency_penalty": 0.3, "repetition_penalty": 1.1}),
+        ("four beams", {"num_beams": 4, "num_return_sequences": 1}),
+    ]
+
+
+def ruled(directory):
+    """Greedy, so float32 on both sides says the same tokens. On the GPU, drawn and greedy sequences
+    get the same bits alone and in company."""
+    prompts, n = [prompt(length, length) for length in ([3, 17] if TINY else [1, 5, 17, 40, 3, 8])], 16 if TINY else 32
+    with Model(directory, CUDA, "f32") as gpu, Model(directory, CPU, "f32") as cpu:
+        for (what, ours), (_, theirs) in zip(rules_of(gpu), rules_of(cpu)):
+            got, want = (model.complete(prompts, n, **options) for model, options in ((gpu, ours), (cpu, theirs)))
+            for i, (a, b) in enumerate(zip(got, want)):
+                check(a.tokens == b.tokens, f"{what}, sequence {i}: {a.tokens}, the CPU's {b.tokens}")
+                if a.tokens == b.tokens:
+                    close(a.logprobs, b.logprobs, 1e-3, f"{what}, sequence {i}")
+            check(any(len(sequence.tokens) > 2 for sequence in want), f"{what}: hardly a token")
+            if "num_beams" in ours:
+                continue
+            for draws in ({}, {"temperature": 0.9, "top_p": 0.95, "seed": 7}):
+                alone = [gpu.one(p, n, **ours, **draws) for p in prompts]
+                # Each sequence of a call draws numbers of its own, so drawn ones are compared with
+                # the same prompt in first place.
+                for i, p in enumerate(prompts):
+                    company = gpu.complete([p] + prompts, n, **ours, **draws)
+                    check(company[0] == alone[i], f"{what} {draws}: sequence {i} differs in company: {company[0][:2]}, {alone[i][:2]}")
+
+
+def choices():
+    for name in ["mha-f32/hf"] if TINY else ["mha-f32/hf", "gqa-f16-mp2/hf"]:
+        attempt(f"{name}: choices with rules", ruled, path(name))
+
+
 def fp8():
     models = ["mha-f32/hf"] if TINY else ["mha-f32/hf", "gqa-f16-mp2/hf", os.path.join(ROOT, "demo/hf")]
     both = [("fp8", "fp8")] if TINY else [("fp8", "fp8"), ("fp8", "bf16"), ("bf16", "fp8"), ("int4", "fp8"), ("f32", "fp8")]
@@ -387,7 +437,7 @@ def main(what, *arguments):
         if what == "captured" and not torch.cuda.is_available():
             print("skipped: torch has no CUDA here")
             return 77
-    parts = {"device": device, "reference": reference, "fp8": fp8, "quantised": quantised, "tiles": tiles, "short": short,
+    parts = {"device": device, "reference": reference, "choices": choices, "fp8": fp8, "quantised": quantised, "tiles": tiles, "short": short,
              "soak": soak, "captured": captured}
     attempt(what, parts[what], *arguments)
     return outcome()
