@@ -95,6 +95,9 @@ fn first_beyond_16(bytes: &[u8], limit: u16) -> Option<usize> {
 /// `first` of the tensor. (In all formats but NF4, scales are limited to the greatest f16.)
 pub(super) fn check_scales(source: &Source, first: usize, scales: &[f32]) -> Result<()> {
     let fits = |scale: &f32| scale.abs() < overflow(Dtype::F16);
+    if fits(&greatest_magnitude(scales)) {
+        return Ok(());
+    }
     match scales.iter().position(|scale| !fits(scale)) {
         Some(at) => Err(scale_refused(source, first + at, scales[at])),
         None => Ok(()),
@@ -141,16 +144,18 @@ pub(super) fn check_words(
     Ok(())
 }
 
+/// The greatest magnitude; NaN if there is one. The compiler vectorises a maximum of bits, and the
+/// bits of NaN are greater than those of infinity.
+fn greatest_magnitude(x: &[f32]) -> f32 {
+    let magnitudes = x.iter().map(|x| x.to_bits() & 0x7fff_ffff);
+    f32::from_bits(magnitudes.fold(0, u32::max))
+}
+
 /// Checks decoded numbers, which will be converted to `to`. The first one is number `first` of its
 /// tensor.
 pub(super) fn check_decoded(source: &Source, to: Dtype, first: usize, x: &[f32]) -> Result<()> {
     let limit = overflow(to);
-    // The compiler vectorises a maximum of bits. The bits of NaN are greater than those of
-    // infinity.
-    let most = x
-        .iter()
-        .fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));
-    if most < limit.to_bits() {
+    if greatest_magnitude(x) < limit {
         return Ok(());
     }
     let beyond = |x: &f32| x.is_nan() || x.abs() >= limit;

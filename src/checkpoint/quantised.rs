@@ -3,13 +3,15 @@
 use super::columns::{code_columns, cut_rows, scale_columns};
 use super::finite;
 use super::plan::PartPlan;
-use super::slabs::{PIECES, on_threads, slab_rows, to_f16};
+use super::slabs::{PIECES, on_threads, slab_rows};
 use super::stored::{Coded, Stored};
 use super::weights::{Loader, prepare};
 use crate::backend::{Backend, QuantBlock, QuantData};
 use crate::file::zeros;
 use crate::quant::{Quant, nf4::DoubleQuant};
 use crate::{Dtype, Result, reserve};
+use half::f16;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 /// Makes codes and scales of rows: from their float32 weights, into the codes, into the scales.
 pub type Encoder<'a> = dyn Fn(&[f32], &mut [u8], &mut [f32]) + 'a;
@@ -106,7 +108,9 @@ impl<B: Backend> Loader<'_, '_, B> {
         self.quantise_part(quant, cols, &part.stored, |row, codes, scales| {
             halves.clear();
             reserve::vec("scales of rows", &mut halves, scales.len())?;
-            halves.extend(scales.iter().map(|&s| to_f16(s)));
+            halves.resize(scales.len(), 0);
+            let numbers: &mut [f16] = halves.reinterpret_cast_mut();
+            numbers.convert_from_f32_slice(scales);
             pack(backend, mat, (index, part), row, codes, &halves);
             Ok(())
         })

@@ -8,7 +8,9 @@ use super::columns::cut_rows;
 use super::files::Source;
 use super::finite;
 use super::plan::{MatPlan, NormPlan, PartPlan, Plan};
-use super::slabs::{Progress, by_rows, float, on_threads, read, slab_rows, to_f32, zeros_f32};
+use super::slabs::{
+    Progress, as_f32, by_rows, float, on_threads, read, slab_rows, to_f32, zeros_f32,
+};
 use super::stored::{Coded, Piece, Rows, Stored};
 use crate::backend::{Backend, Block, Layer, MatSpec, Weights};
 use crate::file::zeros;
@@ -213,7 +215,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
             Stored::Floats(pieces) => pieces,
             Stored::Codes(coded) => return self.decoded_rows(cols, &**coded, to, take),
         };
-        let (backend, mut numbers) = (self.backend, Vec::new());
+        let backend = self.backend;
         // Pieces of the same rows lie side by side.
         for side_by_side in pieces.chunk_by(|a, b| a.row == b.row) {
             self.check_cancel()?;
@@ -233,14 +235,16 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                     let bytes = &mut self.buf[..n * row_bytes];
                     let offset = (piece.rows.start + row) * row_bytes;
                     read(backend, &piece.source, to, offset as u64, bytes)?;
-                    numbers.clear();
-                    to_f32(info.encoding, bytes, &mut numbers)?;
-                    let width = info.shape[1];
-                    let rows = numbers.chunks_exact(width);
-                    for (from, to) in rows.zip(values.chunks_exact_mut(cols)) {
-                        let from = &from[piece.cols.clone()];
-                        to[piece.col..piece.col + from.len()].copy_from_slice(from);
-                    }
+                    let (bytes, size) = (&*bytes, info.encoding.size());
+                    let kept = piece.cols.start * size..piece.cols.end * size;
+                    by_rows(backend, &mut values[..n * cols], cols, n, |at, values| {
+                        let rows = bytes[at * row_bytes..].chunks_exact(row_bytes);
+                        for (from, to) in rows.zip(values.chunks_exact_mut(cols)) {
+                            let to = &mut to[piece.col..piece.col + piece.cols.len()];
+                            as_f32(info.encoding, &from[kept.clone()], to);
+                        }
+                        Ok(())
+                    })?;
                     let read = bytes.len();
                     self.advance(read as u64)?;
                 }

@@ -11,7 +11,7 @@ use super::{
     head_of_page, head_stride, mat, medusa, most_decoded, ops, pad32, partial_len, sample, step,
     still_bytes,
 };
-use crate::backend::cpu::Quantiser;
+use crate::backend::cpu::HostThreads;
 use crate::backend::{
     Answer, Backend, Block, Carrier, Choices, Layer, Limits, MatSpec, Needs, PartSpec, QuantBlock,
     Shape, Step, Steps,
@@ -20,7 +20,15 @@ use crate::quant::Quant;
 use crate::{Dtype, Error, Result};
 
 impl<D: Device> Gpu<D> {
+    /// The threads of the host that load checkpoints.
+    fn loaders(&self) -> Option<&HostThreads> {
+        self.loaders
+            .get_or_init(|| HostThreads::new().ok())
+            .as_ref()
+    }
+
     fn try_load(&mut self, step: &Step, choices: &Choices) -> Result<()> {
+        drop(self.loaders.take());
         let rows = step.tokens.len();
         if step.follows && (rows != self.follow || !self.answers.has_room()) {
             return Err(Error::Internal(format!(
@@ -148,6 +156,13 @@ impl<D: Device> Backend for Gpu<D> {
         self.run(|_| mat.pack(block));
     }
 
+    fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        match self.loaders() {
+            Some(all) => all.each(tasks, task),
+            None => (0..tasks).for_each(task),
+        }
+    }
+
     fn quantise(
         &self,
         quant: Quant,
@@ -156,14 +171,14 @@ impl<D: Device> Backend for Gpu<D> {
         codes: &mut [u8],
         scales: &mut [f32],
     ) {
-        match self.quantiser.get_or_init(|| Quantiser::new().ok()) {
+        match self.loaders() {
             Some(all) => all.quantise(quant, cols, values, codes, scales),
             None => quant.encode(cols, values, codes, scales),
         }
     }
 
     fn pack_quantised(&self, mat: &mut GpuMat<D>, block: &QuantBlock<'_>) {
-        self.run(|_| mat.pack_quantised(block));
+        self.run(|_| mat.pack_quantised(block, &|tasks, task| self.each(tasks, task)));
     }
 
     fn set_bias(&self, mat: &mut GpuMat<D>, part: usize, values: &[f32]) {

@@ -4,7 +4,7 @@
 use super::device::{BOX, Device, TensorMap};
 use super::memory::Memory;
 use super::pad32;
-use super::quantised;
+use super::quantised::{self, Each};
 use crate::backend::{Block, MatSpec, PartSpec, QuantBlock, QuantData, RowOrder};
 use crate::{Dtype, Error, Result};
 use half::{bf16, f16};
@@ -192,8 +192,8 @@ impl<D: Device> GpuMat<D> {
         self.rows_to(block.part, block.row, block.order, offset, width, bytes)
     }
 
-    /// Stores the codes or the scales of some rows.
-    pub(super) fn pack_quantised(&self, block: &QuantBlock<'_>) -> Result<()> {
+    /// Stores the codes or the scales of some rows. `each` is [`crate::backend::Backend::each`].
+    pub(super) fn pack_quantised(&self, block: &QuantBlock<'_>, each: &Each<'_>) -> Result<()> {
         let run = &self.runs[self.parts[block.part].run];
         let (Some(quant), cols) = (run.dtype.quant(), run.cols) else {
             let dtype = run.dtype;
@@ -201,7 +201,7 @@ impl<D: Device> GpuMat<D> {
         };
         let (offset, width, bytes) = match block.data {
             QuantData::Codes(codes) => {
-                let bytes = quantised::codes(quant, cols, codes)?;
+                let bytes = quantised::codes(quant, cols, codes, each)?;
                 (0, quantised::code_bytes(quant, cols), bytes)
             }
             QuantData::Scales(scales) => {

@@ -64,7 +64,7 @@ pub use exchange::{GpuExchange, Group, Slices};
 pub use mat::GpuMat;
 pub use peers::{Neighbours, Peers};
 
-use super::cpu::Quantiser;
+use super::cpu::HostThreads;
 use super::{Limits, RopeTable, Shape};
 use crate::log::{Level, Log};
 use crate::{Dtype, Error, Result};
@@ -300,8 +300,9 @@ pub struct Gpu<D: Device> {
     runs_ahead: bool,
     /// How it gets the other ranks' logits, if it is one of several ranks.
     gather: Option<exchange::Gather>,
-    /// Made when a checkpoint is quantised while it is loaded.
-    quantiser: OnceLock<Option<Quantiser>>,
+    /// Made when a checkpoint or an adapter is loaded, and given up with the next step. `None`: the
+    /// host refused to start threads.
+    loaders: OnceLock<Option<HostThreads>>,
     /// The first error of the device.
     failure: Mutex<Option<Error>>,
     /// Number of chunks of the longest possible sequence.
@@ -409,7 +410,7 @@ impl<D: Device> Gpu<D> {
             follow: 0,
             runs_ahead: device.runs_ahead(),
             gather: None,
-            quantiser: OnceLock::new(),
+            loaders: OnceLock::new(),
             failure: Mutex::new(None),
             most_splits: limits.max_positions.div_ceil(CHUNK),
             sums: None,

@@ -4,6 +4,7 @@
 use super::params::GPU_BLOCK_K;
 use crate::quant::{Quant, k};
 use crate::{Result, reserve};
+use std::sync::Mutex;
 
 /// Strides of quantised weights are counted in units of this many bytes.
 pub(super) const UNIT: usize = 16;
@@ -33,13 +34,44 @@ pub(super) fn stride(quant: Quant, cols: usize) -> usize {
         * (ROW_BYTES / UNIT)
 }
 
-/// Converts rows of codes from their stored form to rows of [`code_bytes`]. Padding gets the code
-/// that means zero in the format.
-pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>> {
+/// [`crate::backend::Backend::each`].
+pub(super) type Each<'a> = dyn Fn(usize, &(dyn Fn(usize) + Sync)) + 'a;
+
+/// The number of pieces in which threads share the rows of [`codes`].
+const PIECES: usize = 16;
+
+/// Converts rows of codes from their stored form to rows of [`code_bytes`], with all threads.
+pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8], each: &Each<'_>) -> Result<Vec<u8>> {
     let (from, to) = (quant.code_bytes(cols), code_bytes(quant, cols));
-    let mut out = Vec::new();
-    let bytes = stored.len() / from * to;
-    reserve::vec("codes on their way to the device", &mut out, bytes)?;
+    let rows = stored.len() / from;
+    let mut out = reserve::filled("codes on their way to the device", rows * to, 0)?;
+    let step = rows.div_ceil(PIECES).max(1);
+    let pieces = stored.chunks(step * from).zip(out.chunks_mut(step * to));
+    let pieces: Vec<_> = pieces.map(Mutex::new).collect();
+    each(pieces.len(), &|i| {
+        let (stored, out) = &mut *pieces[i].lock().unwrap_or_else(|e| e.into_inner());
+        let rows = stored.chunks_exact(from).zip(out.chunks_exact_mut(to));
+        rows.for_each(|(stored, out)| row_of_codes(quant, stored, out));
+    });
+    drop(pieces);
+    Ok(out)
+}
+
+/// Converts a row of codes. Padding gets the code that means zero in the format.
+fn row_of_codes(quant: Quant, stored: &[u8], out: &mut [u8]) {
+    let plane = k::plane_bits(quant);
+    if plane > 0 {
+        let blocks = stored.chunks_exact(quant.code_bytes(k::BLOCK));
+        let (lines, planes) = out.split_at_mut(blocks.len() * LINE);
+        for (block, line) in blocks.clone().zip(lines.as_chunks_mut().0) {
+            *line = line_of_nibbles(block.first_chunk().expect("a line"));
+        }
+        let planes = planes.chunks_exact_mut(LINE / 4 * plane);
+        for (block, plane_of_block) in blocks.zip(planes) {
+            words_of_plane(plane, &block[k::NIBBLES..], plane_of_block);
+        }
+        return;
+    }
     // The stored code of zero. (Rows of the device's memory that are never written hold byte 0,
     // which is code -128 of int8; but their scales are zero as well.)
     let zero = match quant {
@@ -52,29 +84,19 @@ pub(super) fn codes(quant: Quant, cols: usize, stored: &[u8]) -> Result<Vec<u8>>
         Quant::Fp8 => line_of_bytes,
         _ => line_of_nibbles,
     };
-    let plane = k::plane_bits(quant);
-    for row in stored.chunks_exact(from) {
-        if plane > 0 {
-            let blocks = row.chunks_exact(quant.code_bytes(k::BLOCK));
-            for block in blocks.clone() {
-                out.extend(line_of_nibbles(block.first_chunk().expect("a line")));
+    // 8-bit formats have two lines in a block, so one may consist of padding alone.
+    let mut lines = stored.chunks(LINE);
+    for to in out.as_chunks_mut().0 {
+        let line = lines.next().unwrap_or_default();
+        *to = match line.first_chunk() {
+            Some(whole) => arranged(whole),
+            None => {
+                let mut whole = [zero; LINE];
+                whole[..line.len()].copy_from_slice(line);
+                arranged(&whole)
             }
-            for block in blocks {
-                out.extend(words_of_plane(plane, &block[k::NIBBLES..]));
-            }
-            continue;
-        }
-        for line in row.chunks(LINE) {
-            let mut whole = [zero; LINE];
-            whole[..line.len()].copy_from_slice(line);
-            out.extend(arranged(&whole));
-        }
-        // 8-bit formats have two lines in a block, so one may consist of padding alone.
-        while !out.len().is_multiple_of(to) {
-            out.extend(arranged(&[zero; LINE]));
-        }
+        };
     }
-    Ok(out)
 }
 
 /// Converts the scales of rows from their stored form to the bytes that follow the rows' codes.
@@ -137,13 +159,13 @@ fn line_of_nibbles(stored: &[u8; LINE]) -> [u8; LINE] {
     out
 }
 
-/// The plane of a block of codes. It has `bits` bits of each code. It holds the words of each piece
-/// in turn; pieces lie in such an order that the words of a lane are neighbours. A piece has four
-/// columns of every step of 32 columns. The bits of the first and third column share one half of a
-/// word; the bits of the second and fourth column share the other half.
-fn words_of_plane(bits: usize, stored: &[u8]) -> impl Iterator<Item = u8> {
+/// The plane of a block of codes, in `out`. It has `bits` bits of each code. It holds the words of
+/// each piece in turn; pieces lie in such an order that the words of a lane are neighbours. A piece
+/// has four columns of every step of 32 columns. The bits of the first and third column share one
+/// half of a word; the bits of the second and fourth column share the other half.
+fn words_of_plane(bits: usize, stored: &[u8], out: &mut [u8]) {
     let each = 8 / bits;
-    let word = move |piece: usize, first: usize| {
+    let word = |piece: usize, first: usize| {
         let mut word = 0u32;
         for step in 0..each {
             for e in 0..4 {
@@ -155,7 +177,10 @@ fn words_of_plane(bits: usize, stored: &[u8]) -> impl Iterator<Item = u8> {
         word.to_le_bytes()
     };
     let pieces = [0, 4, 1, 5, 2, 6, 3, 7].into_iter();
-    pieces.flat_map(move |piece| (0..bits).flat_map(move |i| word(piece, i * each)))
+    let words = pieces.flat_map(|piece| (0..bits).map(move |i| (piece, i * each)));
+    for ((piece, first), to) in words.zip(out.as_chunks_mut().0) {
+        *to = word(piece, first);
+    }
 }
 
 #[cfg(test)]
@@ -187,7 +212,8 @@ mod tests {
                 }
                 let (from, to) = (quant.code_bytes(cols), code_bytes(quant, cols));
                 let stored: Vec<u8> = (0..3 * from).map(|i| (i * 37 + i / 7) as u8).collect();
-                let out = codes(quant, cols, &stored).unwrap();
+                let each: &Each<'_> = &|tasks, task| (0..tasks).for_each(task);
+                let out = codes(quant, cols, &stored, each).unwrap();
                 assert_eq!(out.len(), 3 * to);
                 assert!(to % 32 == 0 && stride(quant, cols) * UNIT >= to + 2 * quant.scales(cols));
                 for (row, out) in stored.chunks(from).zip(out.chunks(to)) {

@@ -79,7 +79,7 @@ use detect::Tier;
 use multiply::Rows;
 #[cfg(target_arch = "x86_64")]
 use panels_amx::TilePanels;
-use pool::{Grid, Pool};
+use pool::{Grid, Pool, Tasks};
 use rows::Panels;
 use std::sync::{Mutex, MutexGuard};
 use step::Loaded;
@@ -226,19 +226,25 @@ fn quantise(
     });
 }
 
-/// [`Quant::encode`] on all threads, for a backend whose device does not quantise.
-pub struct Quantiser {
+/// Threads of the host that read, convert and quantise a checkpoint for a backend whose device does
+/// not.
+pub struct HostThreads {
     tier: Tier,
     pool: Pool,
 }
 
-impl Quantiser {
+impl HostThreads {
     /// With a thread for each processor.
-    pub fn new() -> Result<Quantiser> {
-        Ok(Quantiser {
+    pub fn new() -> Result<HostThreads> {
+        Ok(HostThreads {
             tier: Tier::choose()?,
             pool: Pool::new(usable_threads())?,
         })
+    }
+
+    /// As [`super::Backend::each`].
+    pub fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.pool.run(Tasks(tasks), |i, _, ()| task(i));
     }
 
     /// As [`super::Backend::quantise`].
