@@ -202,6 +202,20 @@ impl Tier {
         unreachable!("the tier {} has no products of bytes", self.name())
     }
 
+    /// Runs a kernel that sums products of codes up to 15 in 16 bits. It is compiled for AVX2
+    /// without VNNI.
+    ///
+    /// # Panics
+    /// On a tier without [`Tier::has_nibbles`].
+    #[inline]
+    pub fn run_nibbles<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(s) => s.vectorize(kernel),
+            _ => unreachable!("the tier {} has other products", self.name()),
+        }
+    }
+
     /// Runs a kernel that rounds to bfloat16 and multiplies pairs of it or tiles. It is compiled
     /// for processors with BF16.
     ///
@@ -261,6 +275,15 @@ impl Tier {
     pub fn has_bytes(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return matches!(self, Tier::Avx2Vnni(_)) || self.vnni().is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Whether the tier multiplies bytes with codes up to 15, two at a time, faster than pairs of
+    /// int16. AVX-512 without VNNI has the instruction, too, but has not been measured.
+    pub fn has_nibbles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self, Tier::Avx2(_));
         #[cfg(not(target_arch = "x86_64"))]
         false
     }

@@ -7,7 +7,7 @@ use super::product::{Ending, Finish, Target, product};
 use super::rows::Norm;
 use super::simd::LANES;
 use super::step::{ALL, Picks, kind_index};
-use super::{Cpu, CpuBuf, CpuMat, Workers, blocks, integers, lora, product, product_bf16};
+use super::{Cpu, CpuBuf, CpuMat, Workers, integers, lora, product, product_bf16};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, product_amx};
 use crate::Dtype;
@@ -251,7 +251,7 @@ impl Arithmetic {
             return Arithmetic::Tiles(amx);
         }
         let coarse = matches!(quant, Quant::Int4 | Quant::K4) || precision == Precision::Fast;
-        if tier.has_bytes() && blocks::in_bytes(quant) && coarse {
+        if coarse && integers::has_bytes(tier, quant) {
             return Arithmetic::Bytes(quant);
         }
         match tier.has_pairs() {

@@ -3,6 +3,10 @@
 //!
 //! The instruction takes unsigned bytes of weights, which therefore have a constant too much: 128
 //! in formats with eight bits and in iq4, 8 in int4. Sums begin with what that adds, negated.
+//!
+//! Without VNNI there is an instruction that adds two such products in 16 bits. They suffice for a
+//! whole group of codes up to 15, which then takes half of the instructions that pairs of int16
+//! take. (Weights up to 255 would need what pairs need.)
 
 use super::super::element::Weights;
 use super::super::simd::Simd;
@@ -17,14 +21,54 @@ pub fn in_bytes(quant: Quant) -> bool {
     !matches!(quant, Quant::Nf4 | Quant::Fp8)
 }
 
+/// Whether a format is one of [`Bytes`] with [`Bytes::NIBBLES`].
+pub fn in_nibbles(quant: Quant) -> bool {
+    matches!(quant, Quant::Int4 | Quant::Uint4 | Quant::K4)
+}
+
 /// A block format with weights in bytes.
 pub trait Bytes: Blocks {
+    /// Whether bytes are from 0 to 15, so that a group can be summed in 16 bits
+    /// ([`Simd::dot_nibbles`]).
+    const NIBBLES: bool = false;
     /// [`Blocks::Planed`], which has bytes too.
     type PlanedBytes: Bytes + Weights<Bits = u16>;
     /// The unsigned bytes of a line, four columns of every output at a time: the first, or both.
     fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2];
 
-    /// What the sum of a span begins with, from the [`bytes_offsets`] of its group.
+    /// Whether sums of a span are [`Simd::dot_nibbles`]'s, to which [`Bytes::whole`] adds what they
+    /// would begin with.
+    #[inline(always)]
+    fn sums_nibbles<S: Simd>() -> bool {
+        const { Self::NIBBLES && !S::BYTES }
+    }
+    /// What the sum of a span begins with.
+    #[inline(always)]
+    fn begin<S: Simd>(s: S, offsets: Offsets, span: usize) -> S::I {
+        s.splat_i32(match Self::sums_nibbles::<S>() {
+            true => 0,
+            false => Self::start(offsets, span),
+        })
+    }
+    /// Adds the products of a word of activations.
+    #[inline(always)]
+    fn dot<S: Simd>(s: S, sum: S::I, codes: S::I, x: S::I) -> S::I {
+        match Self::sums_nibbles::<S>() {
+            true => s.dot_nibbles_in_order(sum, codes, x),
+            false => s.dot_bytes(sum, codes, x),
+        }
+    }
+    /// The sum of a span, exactly.
+    #[inline(always)]
+    fn whole<S: Simd>(s: S, sum: S::I, offsets: Offsets, span: usize) -> S::I {
+        match Self::sums_nibbles::<S>() {
+            true => s.whole_nibbles(sum, Self::start(offsets, span)),
+            false => sum,
+        }
+    }
+
+    /// What the sum of a span is more than that of its products, from the [`bytes_offsets`] of its
+    /// group.
     #[inline(always)]
     fn start(offsets: Offsets, span: usize) -> i32 {
         match Self::MINIMA {
@@ -75,6 +119,7 @@ impl Bytes for K6 {
 }
 
 impl Bytes for Int4 {
+    const NIBBLES: bool = true;
     type PlanedBytes = Self;
     #[inline(always)]
     fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
@@ -100,6 +145,7 @@ impl Bytes for Iq4 {
 }
 
 impl Bytes for Uint4 {
+    const NIBBLES: bool = true;
     type PlanedBytes = Self;
     #[inline(always)]
     fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
@@ -108,6 +154,7 @@ impl Bytes for Uint4 {
 }
 
 impl Bytes for K4 {
+    const NIBBLES: bool = true;
     type PlanedBytes = K5;
     #[inline(always)]
     fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {

@@ -42,7 +42,7 @@ use super::element::Weights;
 use super::simd::{LANES, Lookahead, Simd};
 use crate::quant::Quant;
 use crate::quant::k::{BLOCK, GROUP_WORDS, K4_WORDS, high_bits, plane_bits};
-pub use bytes::{BYTE_WORDS, Bytes, bytes_offsets, in_bytes};
+pub use bytes::{BYTE_WORDS, Bytes, bytes_offsets, in_bytes, in_nibbles};
 pub use formats::{Int4, Int8, Nf4};
 pub use fours::{Iq4, Uint4};
 pub use k::{K4, K5, K6, K8};
@@ -315,6 +315,14 @@ macro_rules! with_bytes {
     };
 }
 pub(super) use with_bytes;
+
+/// The same for formats with [`Bytes::NIBBLES`].
+macro_rules! with_nibbles {
+    ($quant:expr, $Q:ident => $body:expr) => {
+        $crate::backend::cpu::blocks::with_one_of! { [Int4 Uint4 K4] $quant, $Q => $body }
+    };
+}
+pub(super) use with_nibbles;
 
 macro_rules! with_one_of {
     ([$($type:ident)*] $quant:expr, $Q:ident => $body:expr) => {

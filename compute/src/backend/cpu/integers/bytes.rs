@@ -52,8 +52,8 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
             let (words, units, offsets) = (&x.words[g], &x.scales[g], &x.offsets[g]);
             let mut dots = [[s.splat_i32(0); SIDE]; WIDE];
             for r in 0..SIDE {
-                let start = s.splat_i32(Q::start(offsets[r], span));
-                unrolled!(WIDE, b => { dots[b][r] = start; });
+                let begin = Q::begin(s, offsets[r], span);
+                unrolled!(WIDE, b => { dots[b][r] = begin; });
             }
             for j in 0..lines {
                 let first = (span * lines + j) * each;
@@ -67,7 +67,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                     for (q, codes) in quads.into_iter().take(each).enumerate() {
                         for r in 0..SIDE {
                             let x = s.splat_i32(words[r][first + q]);
-                            dots[b][r] = s.dot_bytes(dots[b][r], codes, x);
+                            dots[b][r] = Q::dot(s, dots[b][r], codes, x);
                         }
                     }
                 });
@@ -77,7 +77,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                 let [scale, minimum] = Q::factors(s, Q::scale(s, w[b], common[b], i));
                 for r in 0..SIDE {
                     let mut sum = s.load(&sums[b][r]);
-                    let dot = s.to_f32(dots[b][r]);
+                    let dot = s.to_f32(Q::whole(s, dots[b][r], offsets[r], span));
                     sum = s.fma(dot, s.mul(scale, s.splat(units[r])), sum);
                     if Q::MINIMA {
                         sum = s.fma(minimum, s.splat(f32::from_bits(offsets[r][0] as u32)), sum);
@@ -113,9 +113,9 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                 let lines = &w.lines[i * BYTE_WORDS + span * each..][..each];
                 let mut dots = [[s.splat_i32(0); ROWS]; WIDE];
                 for (r, &offset) in x.offsets[i][..ROWS].iter().enumerate() {
-                    let start = s.splat_i32(Q::start(offset, span));
+                    let begin = Q::begin(s, offset, span);
                     for of_strip in &mut dots {
-                        of_strip[r] = start;
+                        of_strip[r] = begin;
                     }
                 }
                 for j in 0..each {
@@ -126,8 +126,13 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
                     for r in 0..ROWS {
                         let x = s.splat_i32(words[r][span * each + j]);
                         for b in 0..WIDE {
-                            dots[b][r] = s.dot_bytes(dots[b][r], codes[b], x);
+                            dots[b][r] = Q::dot(s, dots[b][r], codes[b], x);
                         }
+                    }
+                }
+                for (r, &offset) in x.offsets[i][..ROWS].iter().enumerate() {
+                    for of_strip in &mut dots {
+                        of_strip[r] = Q::whole(s, of_strip[r], offset, span);
                     }
                 }
                 let of_rows = (&x.scales[i], &x.offsets[i]);

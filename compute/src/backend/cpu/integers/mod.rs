@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `integer` | what the two kinds of integers do differently |
 //! | `pairs` | int16: generated rows, and prompt rows where nothing is faster |
-//! | `bytes` | int8: prompt rows on tiers with VNNI |
+//! | `bytes` | int8: prompt rows on tiers with VNNI; without it, of codes up to 15 |
 //! | `few`, `many` | weights that are read, or decoded, once for every eight rows; once for many |
 //!
 //! Formats with a scale for each 16 k have two sums in a group. Minima of weights are multiplied
@@ -28,7 +28,7 @@ mod many;
 mod pairs;
 
 use super::Workers;
-use super::blocks::{Blocks, with_blocks, with_bytes};
+use super::blocks::{self, Blocks, with_blocks, with_bytes, with_nibbles};
 use super::detect::Tier;
 use super::mat::Run;
 use super::results::Ending;
@@ -40,6 +40,14 @@ use pairs::InPairs;
 
 /// Most rows that count as few, in any format.
 const MAX_FEW: usize = 3 * MAX_SIDE;
+
+/// Whether weights of this format are multiplied with activations as int8 faster than with int16.
+pub(super) fn has_bytes(tier: Tier, quant: Quant) -> bool {
+    match tier.has_bytes() {
+        true => blocks::in_bytes(quant),
+        false => tier.has_nibbles() && blocks::in_nibbles(quant),
+    }
+}
 
 /// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
 pub(super) fn scratch_len(max_rows: usize) -> usize {
@@ -115,6 +123,12 @@ pub(super) fn product(
             // Formats with a plane have kernels of their own for few rows alone.
             Form::Pairs(quant) => with_blocks!(quant, Q => {
                 many!(run_integers, InPairs, <Q as Blocks>::ForMany)
+            }),
+            Form::Bytes(quant, true) if !tier.has_bytes() => with_nibbles!(quant, Q => {
+                many!(run_nibbles, InBytes, Q)
+            }),
+            Form::Bytes(quant, false) if !tier.has_bytes() => with_nibbles!(quant, Q => {
+                tier.run_nibbles(few::Few::<InBytes<Q>>(task!(Q)))
             }),
             Form::Bytes(quant, true) => with_bytes!(quant, Q => {
                 many!(run_bytes, InBytes, <Q as Blocks>::ForMany)

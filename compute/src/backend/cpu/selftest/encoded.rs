@@ -3,6 +3,7 @@
 use super::*;
 use crate::backend::QuantData;
 use crate::backend::cpu::blocks::{Blocks, with_blocks};
+use crate::backend::cpu::integers;
 use crate::quant::{Quant, k, nf4::DoubleQuant};
 use half::f16;
 
@@ -204,7 +205,7 @@ pub fn top(tier: Tier, kind: RowKind, precision: Precision, quant: Quant) -> Opt
     match arithmetic(kind, precision) {
         RowKind::Decode => Some(pairs),
         _ if tier.has_tiles() || !tier.has_pairs() => None,
-        _ if tier.has_bytes() && (coarse || fast && quant != Quant::Nf4) => Some(127.0),
+        _ if (coarse || fast) && integers::has_bytes(tier, quant) => Some(127.0),
         _ => Some(pairs),
     }
 }

@@ -132,11 +132,25 @@ fn dot_bytes(mut acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
     acc
 }
 
+/// `vpmaddubsw` and `vpaddw`: [`Simd::dot_nibbles_in_order`].
+#[inline]
+#[target_feature(enable = "avx2")]
+fn dot_short(mut acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: as in `dot`.
+    unsafe {
+        asm!("vpmaddubsw {1}, {2}, {3}", "vpaddw {0}, {0}, {1}", inout(ymm_reg) acc,
+            out(ymm_reg) _, in(ymm_reg) a, in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    acc
+}
+
 // SAFETY of every block below: `self` exists, so `Avx2::detect` found the instructions; loads and
 // stores are unaligned ones that stay within references to arrays of the full width.
 impl<const LEVEL: u8> Simd for Avx2<LEVEL> {
     type F = F2;
     const REGISTERS: usize = 8;
+    const BYTES: bool = LEVEL >= 1;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
@@ -408,6 +422,29 @@ impl<const LEVEL: u8> Simd for Avx2<LEVEL> {
             I2(
                 _mm256_add_epi16(acc.0, _mm256_maddubs_epi16(a.0, b.0)),
                 _mm256_add_epi16(acc.1, _mm256_maddubs_epi16(a.1, b.1)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn dot_nibbles_in_order(self, acc: I2, a: I2, b: I2) -> I2 {
+        if LEVEL >= 1 {
+            return self.dot_bytes(acc, a, b);
+        }
+        // SAFETY: see the impl.
+        unsafe { I2(dot_short(acc.0, a.0, b.0), dot_short(acc.1, a.1, b.1)) }
+    }
+    #[inline(always)]
+    fn whole_nibbles(self, sum: I2, offset: i32) -> I2 {
+        // SAFETY: see the impl.
+        unsafe {
+            let (one, offset) = (_mm256_set1_epi16(1), _mm256_set1_epi32(offset));
+            let whole = |sum| match LEVEL >= 1 {
+                true => sum,
+                false => _mm256_madd_epi16(sum, one),
+            };
+            I2(
+                _mm256_add_epi32(whole(sum.0), offset),
+                _mm256_add_epi32(whole(sum.1), offset),
             )
         }
     }

@@ -109,6 +109,7 @@ fn dot_bytes(mut acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
 impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
     type F = __m512;
     const REGISTERS: usize = 32;
+    const BYTES: bool = LEVEL >= 1;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
@@ -424,6 +425,17 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
             } else {
                 _mm512_add_epi16(acc, _mm512_maddubs_epi16(a, b))
             }
+        }
+    }
+    #[inline(always)]
+    fn whole_nibbles(self, sum: __m512i, offset: i32) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let whole = match LEVEL >= 1 {
+                true => sum,
+                false => _mm512_madd_epi16(sum, _mm512_set1_epi16(1)),
+            };
+            _mm512_add_epi32(whole, _mm512_set1_epi32(offset))
         }
     }
     #[inline(always)]

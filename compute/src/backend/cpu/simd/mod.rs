@@ -47,6 +47,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type F: Copy;
     /// How many `F` the register file holds: kernels choose their tiles by it.
     const REGISTERS: usize;
+    /// Whether one instruction adds four products of bytes to every i32: VNNI.
+    const BYTES: bool;
 
     /// Runs `kernel` with these instructions.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
@@ -139,6 +141,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `acc` is zero, or the result of up to seven such calls. Only [`Simd::sum_nibbles`] knows its
     /// layout.
     fn dot_nibbles(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// The same, where the compiler must not order the sums of a loop anew: it would do so row by
+    /// row, and spill the weights that all rows need.
+    #[inline(always)]
+    fn dot_nibbles_in_order(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I {
+        self.dot_nibbles(acc, a, b)
+    }
+    /// What [`Simd::dot_nibbles`] has summed, with each sum over four bytes, plus `offset`.
+    fn whole_nibbles(self, sum: Self::I, offset: i32) -> Self::I;
     /// `256 high + low + offset`, with each sum over four bytes.
     fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
     /// Every i32 lane shifted by `by` bits to the right, as unsigned numbers; `by` is below 32.

@@ -29,6 +29,7 @@ fn f16_to_f32(h: u16) -> f32 {
 impl Simd for Portable {
     type F = [f32; LANES];
     const REGISTERS: usize = 4;
+    const BYTES: bool = false;
 
     // A function for each kernel, as on the other tiers: one kernel may call another.
     #[inline(never)]
@@ -196,6 +197,10 @@ impl Simd for Portable {
             }
         }
         out
+    }
+    #[inline(always)]
+    fn whole_nibbles(self, sum: Self::I, offset: i32) -> Self::I {
+        sum.map(|x| x.wrapping_add(offset))
     }
     #[inline(always)]
     fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I {
