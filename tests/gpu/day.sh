@@ -15,7 +15,8 @@
 #              kernels       each kernel against the CPU backend and against itself: tests/gpu/*.rs
 #              reference     recorded cases, every format, and batch invariance through the C API,
 #                            CUDA against the CPU
-#              choices       grammars, biases, bans and penalties against the CPU, alone and in company
+#              choices       grammars, biases, bans and penalties against the CPU, alone and beside
+#                            others
 #              staged        two and four ranks on this one GPU against as many on the CPU
 #              fp8           weights and cache in fp8 against the CPU without fp8; batch invariance
 #              transformers  tokens and log probabilities of the 1b and 8b shapes against

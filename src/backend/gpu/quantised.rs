@@ -211,10 +211,11 @@ mod tests {
                     continue;
                 }
                 let (from, to) = (quant.code_bytes(cols), code_bytes(quant, cols));
-                let stored: Vec<u8> = (0..3 * from).map(|i| (i * 37 + i / 7) as u8).collect();
-                let each: &Each<'_> = &|tasks, task| (0..tasks).for_each(task);
+                let stored: Vec<u8> = (0..35 * from).map(|i| (i * 37 + i / 7) as u8).collect();
+                // In no order that a loop would have.
+                let each: &Each<'_> = &|tasks, task| (0..tasks).rev().for_each(task);
                 let out = codes(quant, cols, &stored, each).unwrap();
-                assert_eq!(out.len(), 3 * to);
+                assert_eq!(out.len(), 35 * to);
                 assert!(to % 32 == 0 && stride(quant, cols) * UNIT >= to + 2 * quant.scales(cols));
                 for (row, out) in stored.chunks(from).zip(out.chunks(to)) {
                     for col in 0..padded(cols) {
