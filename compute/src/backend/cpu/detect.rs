@@ -90,6 +90,18 @@ impl Tier {
                 let bf16 = || s.bf16().filter(|_| has_fast_bf16()).map(Tier::Avx512Bf16);
                 return Self::tiles(s).or_else(bf16).unwrap_or(Tier::Avx512(s));
             }
+        }
+        Self::vectors()
+    }
+
+    /// The best tier that has nothing but vectors of float32 and of integers. Unlike
+    /// [`Tier::best`], this never asks the system for the permission that tiles need.
+    pub fn vectors() -> Tier {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(s) = Avx512::detect() {
+                return Tier::Avx512(s);
+            }
             if let Some(s) = Avx2::detect() {
                 return s.vnni().map_or(Tier::Avx2(s), Tier::Avx2Vnni);
             }

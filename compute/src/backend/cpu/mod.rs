@@ -237,7 +237,7 @@ impl HostThreads {
     /// With a thread for each processor.
     pub fn new() -> Result<HostThreads> {
         Ok(HostThreads {
-            tier: Tier::choose()?,
+            tier: Tier::vectors(),
             pool: Pool::new(usable_threads())?,
         })
     }
