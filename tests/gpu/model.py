@@ -79,7 +79,7 @@ class Model(Handle):
         return options
 
     def grammar(self, kind, source):
-        """A grammar of LLAMA_GRAMMAR_* `kind`. The calls that use it must be over when it is freed."""
+        """A grammar of LLAMA_GRAMMAR_* `kind`, which lives as long as the process."""
         grammar = ctypes.c_void_p()
         text = None if source is None else source.encode()
         self.check(self.lib.llama_grammar_new(self.handle, kind, text, ctypes.c_size_t(len(text or b"")), ctypes.byref(grammar),

@@ -62,7 +62,7 @@ pub trait Bytes: Blocks {
     #[inline(always)]
     fn whole<S: Simd>(s: S, sum: S::I, offsets: Offsets, span: usize) -> S::I {
         match Self::sums_nibbles::<S>() {
-            true => s.whole_nibbles(sum, Self::start(offsets, span)),
+            true => s.sum_nibbles(s.splat_i32(0), sum, Self::start(offsets, span)),
             false => sum,
         }
     }

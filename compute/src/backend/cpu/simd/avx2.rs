@@ -434,21 +434,6 @@ impl<const LEVEL: u8> Simd for Avx2<LEVEL> {
         unsafe { I2(dot_short(acc.0, a.0, b.0), dot_short(acc.1, a.1, b.1)) }
     }
     #[inline(always)]
-    fn whole_nibbles(self, sum: I2, offset: i32) -> I2 {
-        // SAFETY: see the impl.
-        unsafe {
-            let (one, offset) = (_mm256_set1_epi16(1), _mm256_set1_epi32(offset));
-            let whole = |sum| match LEVEL >= 1 {
-                true => sum,
-                false => _mm256_madd_epi16(sum, one),
-            };
-            I2(
-                _mm256_add_epi32(whole(sum.0), offset),
-                _mm256_add_epi32(whole(sum.1), offset),
-            )
-        }
-    }
-    #[inline(always)]
     fn sum_nibbles(self, high: I2, low: I2, offset: i32) -> I2 {
         if LEVEL >= 1 {
             return self.sum_bytes(high, low, offset);

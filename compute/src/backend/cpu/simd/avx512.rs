@@ -428,17 +428,6 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
-    fn whole_nibbles(self, sum: __m512i, offset: i32) -> __m512i {
-        // SAFETY: see the impl.
-        unsafe {
-            let whole = match LEVEL >= 1 {
-                true => sum,
-                false => _mm512_madd_epi16(sum, _mm512_set1_epi16(1)),
-            };
-            _mm512_add_epi32(whole, _mm512_set1_epi32(offset))
-        }
-    }
-    #[inline(always)]
     fn sum_nibbles(self, mut high: __m512i, mut low: __m512i, offset: i32) -> __m512i {
         // SAFETY: see the impl.
         unsafe {

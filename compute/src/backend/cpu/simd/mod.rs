@@ -147,8 +147,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn dot_nibbles_in_order(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I {
         self.dot_nibbles(acc, a, b)
     }
-    /// What [`Simd::dot_nibbles`] has summed, with each sum over four bytes, plus `offset`.
-    fn whole_nibbles(self, sum: Self::I, offset: i32) -> Self::I;
     /// `256 high + low + offset`, with each sum over four bytes.
     fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I;
     /// Every i32 lane shifted by `by` bits to the right, as unsigned numbers; `by` is below 32.

@@ -199,10 +199,6 @@ impl Simd for Portable {
         out
     }
     #[inline(always)]
-    fn whole_nibbles(self, sum: Self::I, offset: i32) -> Self::I {
-        sum.map(|x| x.wrapping_add(offset))
-    }
-    #[inline(always)]
     fn sum_nibbles(self, high: Self::I, low: Self::I, offset: i32) -> Self::I {
         let mut out = low;
         for i in 0..LANES {
