@@ -25,6 +25,11 @@ pub trait Element: 'static {
     fn narrow<S: Simd>(s: S, a: S::F, to: &mut [Self::Bits; LANES]);
     /// Two columns (k, k + 1) of a strip: sixteen outputs each.
     fn widen_pair<S: Simd>(s: S, from: &[Self::Bits; 2 * LANES]) -> [S::F; 2];
+    /// One of them, for kernels that need one after the other.
+    #[inline(always)]
+    fn widen_one<S: Simd>(s: S, from: &[Self::Bits; 2 * LANES], which: usize) -> S::F {
+        Self::widen_pair(s, from)[which]
+    }
     /// The inverse of [`Element::widen_pair`], to nearest even.
     fn narrow_pair<S: Simd>(s: S, a: [S::F; 2], to: &mut [Self::Bits; 2 * LANES]);
     /// Whether a head's vector in the cache has a scale.
@@ -96,8 +101,8 @@ pub trait Weights: 'static {
     fn array(data: &Data) -> &[Self::Bits];
     /// Pairs of columns of a strip.
     fn pairs(strip: &[Self::Bits]) -> &[[Self::Bits; 2 * LANES]];
-    /// Both columns of a pair.
-    fn widen<S: Simd>(s: S, pair: &[Self::Bits; 2 * LANES]) -> [S::F; 2];
+    /// Column `which`, 0 or 1, of a pair.
+    fn widen<S: Simd>(s: S, pair: &[Self::Bits; 2 * LANES], which: usize) -> S::F;
     /// Hands each pair of a block of columns to `to`, with the pair's number and both columns.
     fn unpack<S: Simd>(s: S, block: &[Self::Bits], to: impl Pairs<S>);
 }
@@ -125,8 +130,8 @@ impl<E: Element> Weights for E {
         strip.as_chunks().0
     }
     #[inline(always)]
-    fn widen<S: Simd>(s: S, pair: &[E::Bits; 2 * LANES]) -> [S::F; 2] {
-        E::widen_pair(s, pair)
+    fn widen<S: Simd>(s: S, pair: &[E::Bits; 2 * LANES], which: usize) -> S::F {
+        E::widen_one(s, pair, which)
     }
     #[inline(always)]
     fn unpack<S: Simd>(s: S, block: &[E::Bits], mut to: impl Pairs<S>) {
@@ -304,6 +309,13 @@ impl Element for Bf16 {
     #[inline(always)]
     fn widen_pair<S: Simd>(s: S, from: &[u16; 2 * LANES]) -> [S::F; 2] {
         s.widen_bf16_pairs(from)
+    }
+    #[inline(always)]
+    fn widen_one<S: Simd>(s: S, from: &[u16; 2 * LANES], which: usize) -> S::F {
+        match which {
+            0 => s.widen_bf16_pairs(from)[0],
+            _ => s.widen_second(from),
+        }
     }
     #[inline(always)]
     fn narrow_pair<S: Simd>(s: S, a: [S::F; 2], to: &mut [u16; 2 * LANES]) {

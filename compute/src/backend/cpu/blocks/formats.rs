@@ -21,7 +21,7 @@ macro_rules! weights {
             fn pairs(_: &[u16]) -> &[[u16; LINE]] {
                 unreachable!("a quantised strip has no pairs of columns")
             }
-            fn widen<S: Simd>(_: S, _: &[u16; LINE]) -> [S::F; 2] {
+            fn widen<S: Simd>(_: S, _: &[u16; LINE], _: usize) -> S::F {
                 unreachable!("a quantised strip has no pairs of columns")
             }
             #[inline(always)]

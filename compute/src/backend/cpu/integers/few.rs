@@ -1,11 +1,12 @@
-//! Few rows: weights are read straight from memory, and unpacked for every eight rows.
+//! Few rows: weights are read straight from memory, and unpacked for every few of them.
 
 use super::super::blocks::Blocks;
 use super::super::results::TaskSums;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::strips::TASK_STRIPS;
-use super::super::words::Task;
+use super::super::words::{MAX_SIDE, Task};
 use super::integer::{Groups, Integers};
+use super::most_side;
 
 /// A [`Task`] with few rows.
 pub struct Few<'a, A: Integers>(pub Task<'a, A::Q>);
@@ -80,11 +81,16 @@ impl<A: Integers> Few<'_, A> {
             2 => self.tiles::<S, 2, 1>(s, strips),
             3 => self.tiles::<S, 3, 1>(s, strips),
             4 => self.tiles::<S, 4, 1>(s, strips),
-            5 => self.tiles::<S, 5, 1>(s, strips),
-            6 => self.tiles::<S, 6, 1>(s, strips),
-            7 => self.tiles::<S, 7, 1>(s, strips),
-            8 => self.tiles::<S, 8, 1>(s, strips),
-            side => unreachable!("{side} rows"),
+            side => match const { most_side(S::REGISTERS, S::BYTES) } {
+                MAX_SIDE => match side {
+                    5 => self.tiles::<S, 5, 1>(s, strips),
+                    6 => self.tiles::<S, 6, 1>(s, strips),
+                    7 => self.tiles::<S, 7, 1>(s, strips),
+                    8 => self.tiles::<S, 8, 1>(s, strips),
+                    _ => unreachable!("{side} rows"),
+                },
+                most => unreachable!("{side} rows, of which {most} are multiplied at once"),
+            },
         }
     }
 

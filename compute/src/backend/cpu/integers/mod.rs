@@ -6,7 +6,7 @@
 //! | `integer` | what the two kinds of integers do differently |
 //! | `pairs` | int16: generated rows, and prompt rows where nothing is faster |
 //! | `bytes` | int8: prompt rows on tiers with VNNI; without it, of codes up to 15 |
-//! | `few`, `many` | weights that are read, or decoded, once for every eight rows; once for many |
+//! | `few`, `many` | weights that are read, or decoded, once for a few rows; once for many |
 //!
 //! Formats with a scale for each 16 k have two sums in a group. Minima of weights are multiplied
 //! with the sum of a group's activations.
@@ -18,8 +18,8 @@
 //! changes a bit of it. Because integers are exact, AVX2 and AVX-512 agree too.
 //!
 //! Few rows are bound by memory: a thread reads all strips of a task side by side, as
-//! [`super::product`] does for few rows, and unpacks codes for every eight rows. Many rows are
-//! bound by arithmetic. Which way rows go is a matter of speed alone.
+//! [`super::product`] does for few rows, and unpacks codes for every eight of them, or four. Many
+//! rows are bound by arithmetic. Which way rows go is a matter of speed alone.
 
 mod bytes;
 mod few;
@@ -54,34 +54,40 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
     many::scratch_len(max_rows).max(TASK_STRIPS * MAX_FEW * super::simd::LANES)
 }
 
-/// Most rows that count as few, as int8 or as int16. To unpack weights for every eight rows costs
-/// less than to write what was unpacked and to read it again; how much less depends on the format.
-/// (Measured on an Emerald Rapids: benches/record/2026-11-29-many-rows-without-tiles.txt.)
-fn few(quant: Quant, bytes: bool) -> usize {
+/// Most rows that count as few, as int8 or as int16, with up to `side` side by side. To unpack
+/// weights for every eight rows costs less than to write what was unpacked and to read it again;
+/// how much less depends on the format. (Measured on an Emerald Rapids:
+/// benches/record/2026-11-29-many-rows-without-tiles.txt.) For every four rows, 14 to 24 of int8
+/// took 1.1 to 1.2 times as long as unpacked once (2026-11-30-avx2-few-rows.txt, there).
+fn few(quant: Quant, bytes: bool, side: usize) -> usize {
     match quant {
         Quant::Int8 | Quant::K8 if bytes => 2 * MAX_SIDE + 2,
-        Quant::Int8 | Quant::K8 => MAX_FEW,
+        Quant::Int8 | Quant::K8 if side == MAX_SIDE => MAX_FEW,
         _ => MAX_SIDE + MAX_SIDE / 2,
     }
 }
 
-/// Most rows side by side of few rows. To emulate the products of pairs takes the portable tier so
-/// long that what more rows would save does not show, and each number of rows is compiled anew.
-fn most_side(tier: Tier) -> usize {
-    match tier.has_pairs() {
-        true => MAX_SIDE,
-        false => 2,
+/// Most rows side by side of few rows. Without VNNI a product takes a register beside its sum, so
+/// that the sixteen of AVX2 hold the sums of four rows: eight were spilled. The portable tier takes
+/// so long to emulate products of pairs that what more rows would save does not show, and each
+/// number of rows is compiled anew.
+const fn most_side(registers: usize, vnni: bool) -> usize {
+    match (registers, vnni) {
+        (4, _) => 2,
+        (8, false) => MAX_SIDE / 2,
+        _ => MAX_SIDE,
     }
 }
 
 /// The form of `rows` rows of activations for weights of this format, as int8 or as int16, and how
 /// many lie side by side.
 pub(super) fn form(tier: Tier, quant: Quant, rows: usize, bytes: bool) -> (Form, usize) {
-    let many = rows > few(quant, bytes);
+    let most = most_side(tier.registers(), tier.has_bytes());
+    let many = rows > few(quant, bytes, most);
     let side = match many {
         true => many::side(tier),
         // Panels of one size, as full as can be: the rows that fill the last one up take as long.
-        false => rows.div_ceil(rows.div_ceil(most_side(tier)).max(1)),
+        false => rows.div_ceil(rows.div_ceil(most).max(1)),
     };
     let form = match (bytes, many) {
         (true, many) => Form::Bytes(quant, many),

@@ -145,6 +145,19 @@ fn dot_short(mut acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
     acc
 }
 
+/// The upper half of each of eight words of memory, as f32: [`Simd::widen_second`].
+#[inline]
+#[target_feature(enable = "avx2")]
+fn upper_halves(words: &[u16; LANES]) -> __m256 {
+    let upper: __m256i;
+    // SAFETY: the instructions exist; they read `words` and write one register.
+    unsafe {
+        asm!("vpxor {0}, {0}, {0}", "vpblendw {0}, {0}, [{1}], 0xaa", out(ymm_reg) upper,
+            in(reg) words, options(pure, readonly, nostack, preserves_flags));
+    }
+    _mm256_castsi256_ps(upper)
+}
+
 // SAFETY of every block below: `self` exists, so `Avx2::detect` found the instructions; loads and
 // stores are unaligned ones that stay within references to arrays of the full width.
 impl<const LEVEL: u8> Simd for Avx2<LEVEL> {
@@ -311,6 +324,14 @@ impl<const LEVEL: u8> Simd for Avx2<LEVEL> {
                 ),
             ]
         }
+    }
+    #[inline(always)]
+    fn widen_second(self, from: &[u16; 2 * LANES]) -> F2 {
+        let [low, high] = from.as_chunks().0 else {
+            unreachable!()
+        };
+        // SAFETY: see the impl.
+        unsafe { F2(upper_halves(low), upper_halves(high)) }
     }
     #[inline(always)]
     fn narrow_bf16(self, a: F2, to: &mut [u16; LANES]) {

@@ -86,6 +86,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn widen_f16(self, from: &[u16; LANES]) -> Self::F;
     /// bfloat16 pairs -> the first of each, the second of each.
     fn widen_bf16_pairs(self, from: &[u16; 2 * LANES]) -> [Self::F; 2];
+    /// The second result of [`Simd::widen_bf16_pairs`], for kernels that are done with the first by
+    /// then. The compiler must not keep what both are made of in registers meanwhile: it would
+    /// spill the sums of six rows.
+    #[inline(always)]
+    fn widen_second(self, from: &[u16; 2 * LANES]) -> Self::F {
+        self.widen_bf16_pairs(from)[1]
+    }
     /// f32 -> bfloat16, to nearest even.
     fn narrow_bf16(self, a: Self::F, to: &mut [u16; LANES]);
     /// f32 -> binary16, to nearest even.
