@@ -294,10 +294,10 @@ fn stream<W: Weights, S: Simd, const SIDE: usize, const WIDE: usize>(
             for line in w[b][k].chunks(64 / size_of::<W::Bits>()) {
                 s.prefetch_far(&line[0], ahead);
             }
-            for half in 0..2 {
+            for (half, x) in x.iter().enumerate() {
                 let column = W::widen(s, &w[b][k], half);
                 for r in 0..SIDE {
-                    acc[b][r] = s.fma(column, s.splat(x[half][r]), acc[b][r]);
+                    acc[b][r] = s.fma(column, s.splat(x[r]), acc[b][r]);
                 }
             }
         }
