@@ -58,7 +58,8 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
 /// weights for every eight rows costs less than to write what was unpacked and to read it again;
 /// how much less depends on the format. (Measured on an Emerald Rapids:
 /// benches/record/2026-11-29-many-rows-without-tiles.txt.) For every four rows, 14 to 24 of int8
-/// took 1.1 to 1.2 times as long as unpacked once (2026-11-30-avx2-few-rows.txt, there).
+/// took 1.1 to 1.2 times as long as unpacked once, with AVX2 on a Zen 3
+/// (benches/record/2026-11-30-avx2-few-rows.txt).
 fn few(quant: Quant, bytes: bool, side: usize) -> usize {
     match quant {
         Quant::Int8 | Quant::K8 if bytes => 2 * MAX_SIDE + 2,
