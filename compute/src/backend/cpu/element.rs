@@ -314,7 +314,7 @@ impl Element for Bf16 {
     fn widen_one<S: Simd>(s: S, from: &[u16; 2 * LANES], which: usize) -> S::F {
         match which {
             0 => s.widen_bf16_pairs(from)[0],
-            _ => s.widen_second(from),
+            _ => s.second_bf16(from),
         }
     }
     #[inline(always)]

@@ -145,7 +145,7 @@ fn dot_short(mut acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
     acc
 }
 
-/// The upper half of each of eight words of memory, as f32: [`Simd::widen_second`].
+/// The upper half of each of eight words of memory, as f32: [`Simd::second_bf16`].
 #[inline]
 #[target_feature(enable = "avx2")]
 fn upper_halves(words: &[u16; LANES]) -> __m256 {
@@ -326,7 +326,7 @@ impl<const LEVEL: u8> Simd for Avx2<LEVEL> {
         }
     }
     #[inline(always)]
-    fn widen_second(self, from: &[u16; 2 * LANES]) -> F2 {
+    fn second_bf16(self, from: &[u16; 2 * LANES]) -> F2 {
         let [low, high] = from.as_chunks().0 else {
             unreachable!()
         };

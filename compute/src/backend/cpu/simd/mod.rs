@@ -90,7 +90,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// then. The compiler must not keep what both are made of in registers meanwhile: it would
     /// spill the sums of six rows.
     #[inline(always)]
-    fn widen_second(self, from: &[u16; 2 * LANES]) -> Self::F {
+    fn second_bf16(self, from: &[u16; 2 * LANES]) -> Self::F {
         self.widen_bf16_pairs(from)[1]
     }
     /// f32 -> bfloat16, to nearest even.
