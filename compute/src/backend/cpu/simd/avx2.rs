@@ -132,14 +132,17 @@ fn dot_bytes(mut acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
     acc
 }
 
-/// `vpmaddubsw` and `vpaddw`: [`Simd::dot_nibbles_in_order`].
+/// [`Simd::dot_nibbles_in_order`]. Both products come first: with one statement for each half, so
+/// that a product was followed by its sum, many rows took 1.15 to 1.22 times as long on a Zen 3.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn dot_short(mut acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+fn dot_short(mut acc: I2, a: I2, b: I2) -> I2 {
     // SAFETY: as in `dot`.
     unsafe {
-        asm!("vpmaddubsw {1}, {2}, {3}", "vpaddw {0}, {0}, {1}", inout(ymm_reg) acc,
-            out(ymm_reg) _, in(ymm_reg) a, in(ymm_reg) b,
+        asm!("vpmaddubsw {2}, {4}, {6}", "vpmaddubsw {3}, {5}, {7}",
+            "vpaddw {0}, {0}, {2}", "vpaddw {1}, {1}, {3}",
+            inout(ymm_reg) acc.0, inout(ymm_reg) acc.1, out(ymm_reg) _, out(ymm_reg) _,
+            in(ymm_reg) a.0, in(ymm_reg) a.1, in(ymm_reg) b.0, in(ymm_reg) b.1,
             options(pure, nomem, nostack, preserves_flags));
     }
     acc
@@ -452,7 +455,7 @@ impl<const LEVEL: u8> Simd for Avx2<LEVEL> {
             return self.dot_bytes(acc, a, b);
         }
         // SAFETY: see the impl.
-        unsafe { I2(dot_short(acc.0, a.0, b.0), dot_short(acc.1, a.1, b.1)) }
+        unsafe { dot_short(acc, a, b) }
     }
     #[inline(always)]
     fn sum_nibbles(self, high: I2, low: I2, offset: i32) -> I2 {
