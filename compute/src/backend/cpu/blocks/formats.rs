@@ -427,7 +427,8 @@ macro_rules! in_nibbles {
                         let x = s.splat_i32(x[r][first + 2 * i + part]);
                         let sum = &mut sums[r][part];
                         // AVX2 on a Zen 3: in order, one row is 1.04 to 1.1 times as fast and two
-                        // 1.1 to 1.3 times, but four and eight are 0.7 to 1.0 times.
+                        // 1.1 to 1.3 times, but four and eight are 0.7 to 1.0 times. (Measured
+                        // when a sum came before the product of the other half.)
                         *sum = match SIDE <= 2 {
                             true => s.dot_nibbles_in_order(*sum, codes, x),
                             false => s.dot_nibbles(*sum, codes, x),
