@@ -41,10 +41,10 @@ pub enum Tier {
     /// AVX-512 F, BW, VL and DQ.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
-    /// AVX-512 with VNNI and BF16, whose products of bfloat16 multiply prompt rows.
+    /// AVX-512 with VNNI, BF16 and VBMI, whose products of bfloat16 multiply prompt rows.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16(Avx512<2>),
-    /// AVX-512 with VNNI and BF16, and bfloat16 tiles for prompt rows.
+    /// AVX-512 with VNNI, BF16 and VBMI, and bfloat16 tiles for prompt rows.
     #[cfg(target_arch = "x86_64")]
     Amx(Avx512<2>, Amx),
 }
@@ -129,7 +129,7 @@ impl Tier {
             "avx2" => avx2.ok_or("AVX2, FMA and F16C"),
             "avx2vnni" => vnni.ok_or("AVX2 with AVX-VNNI"),
             "avx512" => avx512.ok_or("AVX-512 F, BW, VL and DQ"),
-            "avx512bf16" => bf16.ok_or("AVX-512 with VNNI and BF16"),
+            "avx512bf16" => bf16.ok_or("AVX-512 with VNNI, BF16 and VBMI"),
             "amx" => {
                 amx.ok_or("AVX-512 and AMX with bfloat16, or the system does not let it be used")
             }

@@ -27,17 +27,9 @@ const SQUARE: usize = 2 * SIDE;
 // rows 64 bytes apart, read from and written to references to arrays of that size, or to places in
 // slices whose lengths are checked before.
 impl Tiles {
-    /// `c = a b`: 32 rows by 32 columns, with `c` as `[half of the rows][half of the columns]`; or
-    /// if they are not `WHOLE`, the first 16 rows only.
-    #[inline(always)]
-    pub fn square<const WHOLE: bool>(&self, a: &[[Half; 2]], b: [&[Half]; 2], c: &mut [Sums; 4]) {
-        self.begin_square::<WHOLE>(c, true);
-        self.square_steps::<WHOLE>(a, b, &mut Prefetch::none());
-        self.end_square::<WHOLE>(c);
-    }
-
-    /// The beginning of a [`Tiles::square`]: zero if it is the `first` block of k, otherwise its
-    /// sums so far. Nothing else may use the tiles until its end.
+    /// The beginning of a product `c = a b` of 32 rows by 32 columns, or if it is not `WHOLE`, of
+    /// its first 16 rows, with `c` as `[half of the rows][half of the columns]`: zero if it is the
+    /// `first` block of k, otherwise its sums so far. Nothing else may use the tiles until its end.
     #[inline(always)]
     pub fn begin_square<const WHOLE: bool>(&self, c: &[Sums; 4], first: bool) {
         unsafe {
@@ -59,7 +51,7 @@ impl Tiles {
         }
     }
 
-    /// Some tiles of k of a [`Tiles::square`].
+    /// Some tiles of k of a square.
     #[inline(always)]
     pub fn square_steps<const WHOLE: bool>(
         &self,
@@ -85,7 +77,7 @@ impl Tiles {
         }
     }
 
-    /// The end of a [`Tiles::square`].
+    /// The end of a square.
     #[inline(always)]
     pub fn end_square<const WHOLE: bool>(&self, c: &mut [Sums; 4]) {
         unsafe {

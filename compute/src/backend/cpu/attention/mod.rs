@@ -24,6 +24,8 @@ mod split;
 mod task;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod weights;
 
 use self::prefix::{Beginning, Prefixes};
 use super::buf::Mem;

@@ -8,12 +8,11 @@
 
 use super::CHUNK;
 use super::chunk::{Chunk, State};
+use super::weights::{self, Weights, weights};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::buf::as_u16;
 use crate::backend::cpu::element::Element;
-use crate::backend::cpu::exp::exp2_weight;
 use crate::backend::cpu::simd::{LANES, Simd};
-use std::f32::consts::LN_2;
 use std::ops::Range;
 
 /// Queries that share a pass over K and V.
@@ -57,7 +56,7 @@ fn multiply<S: Simd, const Q: usize, const N: usize>(
 }
 
 impl<E: Element> Chunk<'_, '_, E> {
-    /// Like [`Chunk::partial`], with `q` scaled so that scores are to base 2.
+    /// Like [`Chunk::partial`], with `q` scaled for the units of [`super::weights`].
     #[inline(always)]
     pub(super) fn partial_pairs<S: Simd>(
         &self,
@@ -132,7 +131,7 @@ impl<E: Element> Chunk<'_, '_, E> {
             let seen = self.before(i + at)..self.keys(i + at);
             let (max, sum) = soften(s, seen, scores, weights);
             (part.max[i + at], part.sum[i + at]) = (max, sum);
-            weights[self.keys(i + at).next_multiple_of(LANES)..].fill(0);
+            weights[self.keys(i + at).next_multiple_of(2 * LANES)..].fill(0);
             pairs[at] = weights.as_chunks().0;
         }
         let vectors = part.padded / LANES;
@@ -234,16 +233,17 @@ impl<E: Element> Chunk<'_, '_, E> {
     }
 }
 
-/// Turns the scores of a query, to base 2, into weights of V: 2^(score - max). Returns the maximum,
-/// to base e, and the sum. Keys that the query may not see are masked here, whatever lies in them.
+/// Turns the scores of a query into weights of V. Returns the score that has the weight 1, to base
+/// e, and the sum of the weights. Keys that the query may not see are masked here, whatever lies in
+/// them.
 #[inline(always)]
 fn soften<S: Simd>(
     s: S,
     seen: Range<usize>,
     scores: &mut [f32; CHUNK],
-    weights: &mut [u16; CHUNK],
+    to: &mut [u16; CHUNK],
 ) -> (f32, f32) {
-    let used = seen.end.next_multiple_of(LANES);
+    let used = seen.end.next_multiple_of(2 * LANES);
     scores[seen.end..used].fill(f32::NEG_INFINITY);
     scores[..seen.start].fill(f32::NEG_INFINITY);
     let scores = scores[..used].as_chunks::<LANES>().0;
@@ -251,12 +251,17 @@ fn soften<S: Simd>(
     for x in scores {
         max = s.max(s.load(x), max);
     }
-    let max = s.greatest(max);
-    let mut sums = [s.splat(0.0); 2];
-    for (v, (x, to)) in scores.iter().zip(weights.as_chunks_mut().0).enumerate() {
-        let p = exp2_weight(s, s.sub(s.load(x), s.splat(max)));
-        sums[v % 2] = s.add(sums[v % 2], p);
-        s.tile_half(p, to);
+    let all = Weights::new(s, s.splat(s.greatest(max)));
+    let mut sum = s.splat(0.0);
+    for (x, to) in scores.as_chunks::<2>().0.iter().zip(to.as_chunks_mut().0) {
+        let words = [all.word(s, s.load(&x[0])), all.word(s, s.load(&x[1]))];
+        let pairs = weights(s, s.low_words_in_order(words));
+        s.store_i16(pairs, to);
+        sum = weights::add(s, sum, pairs);
     }
-    (max * LN_2, s.sum(s.add(sums[0], sums[1])))
+    let sum = all.checked(s, s.splat(s.sum(sum)));
+    let (mut maxima, mut sums) = ([0.0; LANES], [0.0; LANES]);
+    s.store(all.max(s), &mut maxima);
+    s.store(sum, &mut sums);
+    (maxima[0], sums[0])
 }

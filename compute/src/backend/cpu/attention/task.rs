@@ -136,7 +136,7 @@ impl<E: Element> Task<'_, E> {
         let scale = match amx {
             Some(_) => scale * std::f32::consts::LOG2_E,
             // The bits of prompt rows.
-            None if PAIRS => std::f32::consts::LOG2_E / (head_dim as f32).sqrt(),
+            None if PAIRS => super::weights::scale(head_dim),
             None => scale,
         };
         #[cfg(not(target_arch = "x86_64"))]

@@ -1,45 +1,56 @@
-//! Attention of prompt rows in bfloat16: Q, K, the weights of the softmax and V as tiles; scores,
-//! softmax and sums in float32. Tiles are multiplied by AMX, or by vectors where an instruction
-//! multiplies pairs of bfloat16 faster than float32.
+//! Attention of prompt rows in bfloat16: K, Q, V and the weights of the softmax as tiles; scores,
+//! their maxima and sums in float32. Tiles are multiplied by AMX, or by vectors where an
+//! instruction multiplies pairs of bfloat16 faster than float32.
+//!
+//! Everything lies on its side. Scores are K times Q, one key a row and one query a lane, so that
+//! sixteen queries go through the softmax together, and nothing is ever summed across lanes. Sums
+//! of V are V, on its side, times the weights.
 //!
 //! The chunks are the same as in the float32 kernels. Within a chunk, a query's score with a key is
 //! one product over the head's width, and its sum of V is one product over the chunk's keys. A
 //! product of tiles adds in the order of [`super::super::amx`]. A product of vectors is one chain
-//! over ascending pairs, from zero. So the bits depend neither on which queries share a pass nor on
-//! how many do.
+//! over ascending pairs, from zero. Weights are added in the order of [`super::pairs`]. So the bits
+//! depend neither on which queries share a pass nor on how many do.
 
 use super::cache::Cache;
-use super::chunk::State;
+use super::weights::{self, Weights, weights};
 use super::{CHUNK, first_key, rows_that_see};
 use crate::backend::cpu::PAGE;
-use crate::backend::cpu::amx::{Amx, Half, SIDE, Sums, TILE_K, Tiles};
+use crate::backend::cpu::amx::{Amx, Beside, Half, Prefetch, SIDE, Sums, TILE_K, Tiles};
 use crate::backend::cpu::buf::as_u16;
 use crate::backend::cpu::element::Element;
-use crate::backend::cpu::exp::exp2_weight;
+use crate::backend::cpu::exp::exp;
 use crate::backend::cpu::pool::Rect;
 use crate::backend::cpu::simd::{Kernel, LANES, Simd};
-use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
 /// The number of queries (rows times heads) that a block aims at. With so many, converting K and V
 /// to tiles costs little for each.
-pub(super) const BLOCK_QUERIES: usize = 256;
-/// Queries that go through the softmax together.
-const GROUP: usize = 2 * SIDE;
-/// Queries whose sums vectors keep in registers, with two vectors of columns each.
+pub(super) const BLOCK_QUERIES: usize = 512;
+/// Queries whose scores are computed together: two halves, each one query a lane.
+const GROUP: usize = 2 * LANES;
+/// Rows whose sums vectors keep in registers, with two vectors of columns each.
 const SUMS: usize = 8;
-/// Tiles of keys in a chunk when sums run over keys.
+/// Tiles of 32 keys in a chunk.
 const KEY_TILES: usize = CHUNK / TILE_K;
 
 /// Float32 numbers that take as much memory as a tile of either kind.
 const TILE: usize = SIDE * SIDE;
 
+/// Sixteen queries.
+type Lanes = [f32; LANES];
+/// Sixteen columns of two numbers each.
+type Row = [u16; 2 * LANES];
+/// 32 rows by a group: `[half of the rows][half of the group][row]`. Of scores, the rows are keys,
+/// the even ones before the odd ones; of sums of V, they are columns of V.
+type Square = [Sums; 4];
+
 /// The length of the scratch memory for `queries` queries.
 pub(super) fn scratch_len(queries: usize, head_dim: usize) -> usize {
     let deep = head_dim.div_ceil(TILE_K);
     let groups = queries.div_ceil(GROUP);
-    let tiles = groups * 2 * deep + 4 * KEY_TILES * deep + 4 * KEY_TILES + 2 * KEY_TILES + 4 * deep;
-    tiles * TILE + queries * (head_dim.next_multiple_of(LANES) + 2) + 2 * deep * LANES
+    let tiles = groups * 6 * deep + 4 * KEY_TILES * deep + 6 * KEY_TILES + 5 * deep;
+    tiles * TILE + groups * 2 * GROUP
 }
 
 /// All chunks of a block of prompt rows.
@@ -61,12 +72,33 @@ pub(super) struct Task<'a, E: Element> {
     pub y: Rect<'a, f32>,
 }
 
+/// Cuts so many numbers off the scratch memory.
+fn cut<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
+    scratch.split_off_mut(..len).expect("scratch_len")
+}
+
 fn tiles(room: &mut [f32]) -> &mut [Half] {
     as_u16(room).as_chunks_mut().0
 }
 
-fn sums(room: &mut [f32]) -> &mut [Sums] {
-    room.as_chunks_mut().0
+/// What the queries of a group see of a chunk.
+struct Seen {
+    /// For each half of the group, the first key; and the one after the last. Nothing if both are
+    /// the same.
+    from: [Lanes; 2],
+    to: [Lanes; 2],
+    /// Tiles of 32 keys that every query sees as a whole, if it sees any.
+    whole: Range<usize>,
+}
+
+/// The queries of a group over the chunks so far.
+struct State<'a> {
+    /// Sums of weight times V: `[head_dim / 32]`.
+    acc: &'a mut [Square],
+    /// The scores that have the weight 1.
+    max: &'a mut [Lanes],
+    /// Sums of weights.
+    sum: &'a mut [Lanes],
 }
 
 impl<E: Element> Kernel for Task<'_, E> {
@@ -74,25 +106,27 @@ impl<E: Element> Kernel for Task<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let head_dim = self.cache.head_dim;
-        let (deep, padded) = (head_dim.div_ceil(TILE_K), head_dim.next_multiple_of(LANES));
+        let deep = self.cache.head_dim.div_ceil(TILE_K);
         let queries = self.rows * self.group;
         let groups = queries.div_ceil(GROUP);
-        let scratch = std::mem::take(&mut self.scratch);
-        let (q, scratch) = scratch.split_at_mut(groups * 2 * deep * TILE);
-        let (k, scratch) = scratch.split_at_mut(2 * KEY_TILES * deep * TILE);
-        let (v, scratch) = scratch.split_at_mut(2 * KEY_TILES * deep * TILE);
-        let (scores, scratch) = scratch.split_at_mut(4 * KEY_TILES * TILE);
-        let (weights, scratch) = scratch.split_at_mut(2 * KEY_TILES * TILE);
-        let (out, scratch) = scratch.split_at_mut(4 * deep * TILE);
-        let (row, scratch) = scratch.split_at_mut(2 * deep * LANES);
-        let (mut total, _) = State::new(scratch, queries, padded);
-        let (q, k, v) = (tiles(q), tiles(k), tiles(v));
-        let (scores, weights) = (sums(scores), tiles(weights));
-        let out = sums(out);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let q = tiles(cut(&mut scratch, groups * 2 * deep * TILE));
+        let k = tiles(cut(&mut scratch, 2 * KEY_TILES * deep * TILE));
+        let v = tiles(cut(&mut scratch, 2 * KEY_TILES * deep * TILE));
+        let pairs: &mut [Row] = as_u16(cut(&mut scratch, deep * TILE)).as_chunks_mut().0;
+        let weights = tiles(cut(&mut scratch, 2 * KEY_TILES * TILE));
+        let mut squares = |n: usize| -> &mut [Square] {
+            let sums = cut(&mut scratch, n * 4 * TILE).as_chunks_mut().0;
+            sums.as_chunks_mut().0
+        };
+        let (scores, out, acc) = (squares(KEY_TILES), squares(deep), squares(groups * deep));
+        let max: &mut [Lanes] = cut(&mut scratch, groups * GROUP).as_chunks_mut().0;
+        let sum: &mut [Lanes] = cut(&mut scratch, groups * GROUP).as_chunks_mut().0;
 
+        acc.as_flattened_mut().as_flattened_mut().fill(0.0);
+        max.fill([f32::NEG_INFINITY; LANES]);
+        sum.fill([0.0; LANES]);
         self.pack_q(s, q, deep);
-        let q = q.as_chunks::<2>().0;
         for start in (0..self.position + self.rows).step_by(CHUNK) {
             // Rows before the chunk do not see any of its keys.
             let first = start.saturating_sub(self.position) * self.group;
@@ -101,87 +135,79 @@ impl<E: Element> Kernel for Task<'_, E> {
                 continue;
             }
             let keys = (self.position + self.rows - start).min(CHUNK);
-            self.unpack_k(s, start / PAGE, keys, k, deep);
+            self.unpack_k(s, start / PAGE, keys, k, pairs, deep);
             self.unpack_v(s, start / PAGE, keys, v, deep);
-            for (group, q) in q.chunks_exact(deep).enumerate().skip(first / GROUP) {
+            let (k, v) = (k.as_chunks::<2>().0, v.as_chunks::<2>().0);
+            for group in first / GROUP..last.div_ceil(GROUP) {
                 let mine = group * GROUP..queries.min((group + 1) * GROUP);
-                if mine.start >= last {
-                    break;
-                }
-                let half = mine.len() <= SIDE;
-                // The keys that the last query of the group sees. The other queries see no more. At
-                // least one.
-                let keys = self.keys(mine.end - 1, start);
-                let pairs = keys.div_ceil(TILE_K);
-                let tiles = self.amx.map(Amx::tiles);
-                let squares = scores.as_chunks_mut::<4>().0;
-                for (i, c) in squares[..pairs].iter_mut().enumerate() {
-                    let b = [&k[2 * i * deep..][..deep], &k[(2 * i + 1) * deep..][..deep]];
-                    square(s, &tiles, q, b, c, half);
-                }
-                let weights = weights.as_chunks_mut::<2>().0;
-                let (mut maxima, mut totals) = ([0.0; GROUP], [0.0; GROUP]);
-                let see = mine.start.max(first)..mine.end.min(last);
-                for i in see.clone() {
-                    let at = i - mine.start;
-                    let keys = self.first_key(i).saturating_sub(start)..self.keys(i, start);
-                    (maxima[at], totals[at]) =
-                        soften(s, at, keys, &mut squares[..pairs], &mut weights[..pairs]);
-                }
-                let weights = &weights[..pairs];
-                for (i, c) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                    let b = [2 * i, 2 * i + 1].map(|d| &v[d * KEY_TILES..][..pairs]);
-                    square(s, &tiles, weights, b, c, half);
-                }
-                drop(tiles);
-                for i in see {
-                    let at = i - mine.start;
-                    // The first chunk is taken as it is.
-                    let is_first = self.first_key(i) >= start;
-                    let mine = match is_first {
-                        true => &mut total.acc[i * padded..][..padded],
-                        false => &mut row[..padded],
-                    };
-                    for (j, to) in mine.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                        let from = &out[j / 2 * 4 + at / SIDE * 2 + j % 2];
-                        s.store(s.load(&from.as_chunks::<LANES>().0[at % SIDE]), to);
+                let seen = self.seen(start, mine.clone(), first, last);
+                // The last query sees the most keys.
+                let n = self.keys(mine.end - 1, start).div_ceil(TILE_K);
+                let amx = self.amx.map(Amx::tiles);
+                let b = [0, 1].map(|half| &q[(2 * group + half) * deep..][..deep]);
+                let scores = &mut scores[..n];
+                let mut maxima = Maxima::new(s);
+                // Maxima are found beside the products unless some keys are hidden first.
+                let all = seen.whole.start == 0 && seen.whole.end >= n;
+                if all {
+                    multiply(s, &amx, k, deep, b, scores, &mut maxima);
+                    maxima.rows(n - 1, &scores[n - 1], 0..GROUP);
+                } else {
+                    multiply(s, &amx, k, deep, b, scores, &mut ());
+                    for (i, square) in scores.iter_mut().enumerate() {
+                        if !seen.whole.contains(&i) {
+                            mask(s, i, &seen, square);
+                        }
+                        maxima.rows(i, square, 0..GROUP);
                     }
-                    if is_first {
-                        (total.max[i], total.sum[i]) = (maxima[at], totals[at]);
-                    } else {
-                        total.merge(s, i, false, &row[..padded], maxima[at], totals[at]);
-                    }
+                }
+                let halves = [
+                    soften(s, 0, maxima.of(0), scores, weights),
+                    soften(s, 1, maxima.of(1), scores, weights),
+                ];
+                let b = [0, KEY_TILES].map(|first| &weights[first..][..n]);
+                multiply(s, &amx, v, KEY_TILES, b, out, &mut ());
+                drop(amx);
+                let mut state = State {
+                    acc: &mut acc[group * deep..][..deep],
+                    max: &mut max[group * 2..][..2],
+                    sum: &mut sum[group * 2..][..2],
+                };
+                for (half, (max, sum)) in halves.into_iter().enumerate() {
+                    state.merge(s, half, &seen, max, sum, out);
                 }
             }
         }
-        for i in 0..queries {
-            let y = &mut self.y.row(i / self.group)[i % self.group * head_dim..][..head_dim];
-            total.write(s, i, y);
+        for (i, sum) in sum.iter().enumerate() {
+            self.write(s, i, &acc[i / 2 * deep..][..deep], sum);
         }
     }
 }
 
-/// `c = a b`: 32 rows, or the first 16, by 32 columns, with `c` as `[half of the rows][half of the
-/// columns]`.
+/// `c = a b`, squares that have `b` in common. `a` has `stride` pairs of tiles for each square, of
+/// which as many count as `b` has. `beside` gets all squares before the last one.
 #[inline(always)]
-fn square<S: Simd>(
+fn multiply<S: Simd>(
     s: S,
-    tiles: &Option<Tiles>,
+    amx: &Option<Tiles>,
     a: &[[Half; 2]],
+    stride: usize,
     b: [&[Half]; 2],
-    c: &mut [Sums; 4],
-    half: bool,
+    c: &mut [Square],
+    beside: &mut impl Beside,
 ) {
-    match tiles {
-        Some(tiles) if half => tiles.square::<false>(a, b, c),
-        Some(tiles) => tiles.square::<true>(a, b, c),
-        None => {
-            let c = c.as_chunks_mut::<2>().0;
-            for (side, c) in c.iter_mut().take(if half { 1 } else { 2 }).enumerate() {
-                for first in (0..SIDE).step_by(SUMS) {
-                    dot(s, a, side, first, b, c);
-                }
+    if let Some(amx) = amx {
+        return amx.squares::<1>(a, stride, b, c, 0, true, &mut Prefetch::none(), beside);
+    }
+    let n = c.len();
+    for (i, (a, c)) in a.chunks(stride).zip(c).enumerate() {
+        for (side, c) in c.as_chunks_mut().0.iter_mut().enumerate() {
+            for first in (0..SIDE).step_by(SUMS) {
+                dot(s, &a[..b[0].len()], side, first, b, c);
             }
+        }
+        if i + 1 < n {
+            beside.rows(i, c, 0..GROUP);
         }
     }
 }
@@ -215,60 +241,130 @@ fn dot<S: Simd>(
     }
     for (row, sums) in sums.iter().enumerate() {
         for (sum, c) in sums.iter().zip(c.iter_mut()) {
-            s.store(*sum, &mut c.as_chunks_mut::<LANES>().0[first + row]);
+            s.store(*sum, &mut c.as_chunks_mut().0[first + row]);
         }
     }
 }
 
-/// Turns the scores of query `at` of a group, to base 2, into weights of V: 2^(score - max).
-/// Returns the maximum, to base e, and the sum. Positions that the query may not see are masked
-/// here, whatever lies in them.
+/// Hides keys of tile `i` from queries that may not see them, whatever their scores are.
 #[inline(always)]
-fn soften<S: Simd>(
+fn mask<S: Simd>(s: S, i: usize, seen: &Seen, scores: &mut Square) {
+    let hidden = s.splat(f32::NEG_INFINITY);
+    for (part, scores) in scores.iter_mut().enumerate() {
+        let (odd, half) = (part / 2, part % 2);
+        let (from, to) = (s.load(&seen.from[half]), s.load(&seen.to[half]));
+        for (j, scores) in scores.as_chunks_mut().0.iter_mut().enumerate() {
+            let key = s.splat((i * TILE_K + 2 * j + odd) as f32);
+            let x = s.select_lt(key, to, s.load(scores), hidden);
+            s.store(s.select_lt(key, from, hidden, x), scores);
+        }
+    }
+}
+
+/// The largest scores of a group: for each half of it, in two parts.
+struct Maxima<S: Simd> {
     s: S,
-    at: usize,
-    keys: Range<usize>,
-    scores: &mut [[Sums; 4]],
-    weights: &mut [[Half; 2]],
-) -> (f32, f32) {
-    let (half, row) = (at / SIDE, at % SIDE);
-    let used = keys.end.div_ceil(LANES);
-    if !keys.end.is_multiple_of(LANES) {
-        let v = used - 1;
-        scores[v / 2][half * 2 + v % 2][row * SIDE + keys.end % LANES..(row + 1) * SIDE]
-            .fill(f32::NEG_INFINITY);
+    max: [[S::F; 2]; 2],
+}
+
+impl<S: Simd> Maxima<S> {
+    #[inline(always)]
+    fn new(s: S) -> Self {
+        let max = [[s.splat(f32::NEG_INFINITY); 2]; 2];
+        Self { s, max }
     }
-    for v in 0..keys.start.div_ceil(LANES) {
-        let n = (keys.start - v * LANES).min(LANES);
-        scores[v / 2][half * 2 + v % 2][row * SIDE..][..n].fill(f32::NEG_INFINITY);
+
+    /// The maxima of half of the group.
+    #[inline(always)]
+    fn of(&self, half: usize) -> S::F {
+        self.s.max(self.max[half][0], self.max[half][1])
     }
-    // Loads the first or second sixteen keys of a square. (This is no closure, for the reason that
-    // `product_amx` gives.)
-    macro_rules! load {
-        ($square:expr, $i:expr) => {
-            s.load(&$square[half * 2 + $i].as_chunks::<LANES>().0[row])
-        };
-    }
-    let mut max = [s.splat(f32::NEG_INFINITY); 2];
-    for v in 0..used {
-        max[v % 2] = s.max(load!(scores[v / 2], v % 2), max[v % 2]);
-    }
-    let max = s.greatest(s.max(max[0], max[1]));
-    let most = s.splat(max);
-    let mut sum = [s.splat(0.0); 2];
-    for (j, (square, to)) in scores.iter().zip(weights).enumerate() {
-        let to = &mut to[half].as_chunks_mut::<TILE_K>().0[row];
-        for (i, to) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            if 2 * j + i < used {
-                let p = exp2_weight(s, s.sub(load!(square, i), most));
-                sum[i] = s.add(sum[i], p);
-                s.tile_half(p, to);
-            } else {
-                to.fill(0);
+}
+
+impl<S: Simd> Beside for Maxima<S> {
+    #[inline(always)]
+    fn rows(&mut self, _: usize, scores: &Square, rows: Range<usize>) {
+        let s = self.s;
+        for row in rows {
+            for half in 0..2 {
+                let x = s.load(&lanes(&scores[row / SIDE * 2 + half])[row % SIDE]);
+                // This order of the arguments leaves NaN out. It reaches the weights.
+                self.max[half][row % 2] = s.max(x, self.max[half][row % 2]);
             }
         }
     }
-    (max * LN_2, s.sum(s.add(sum[0], sum[1])))
+}
+
+/// Turns the scores of half a group into weights of V, pairs of keys as rows of tiles: `[half of
+/// the group][key / 32]`. Returns the scores that have the weight 1, to base e, and the sums of the
+/// weights.
+#[inline(always)]
+fn soften<S: Simd>(
+    s: S,
+    half: usize,
+    max: S::F,
+    scores: &[Square],
+    to: &mut [Half],
+) -> (S::F, S::F) {
+    let all = Weights::new(s, max);
+    let mut sums = [s.splat(0.0); SIDE];
+    for (square, to) in scores.iter().zip(&mut to[half * KEY_TILES..]) {
+        let (even, odd) = (lanes(&square[half]), lanes(&square[2 + half]));
+        let to: &mut [Row; SIDE] = to.as_chunks_mut().0.first_chunk_mut().expect("a tile");
+        for j in 0..SIDE {
+            let words = [all.word(s, s.load(&even[j])), all.word(s, s.load(&odd[j]))];
+            let pairs = weights(s, s.low_words(words));
+            s.store_i16(pairs, &mut to[j]);
+            sums[j] = weights::add(s, sums[j], pairs);
+        }
+    }
+    let sum = weights::sum(s, sums);
+    (all.max(s), all.checked(s, sum))
+}
+
+/// The rows of a tile of sums.
+#[inline(always)]
+fn lanes(sums: &Sums) -> &[Lanes; SIDE] {
+    sums.as_chunks().0.first_chunk().expect("a tile")
+}
+
+impl State<'_> {
+    /// Merges the sums of a chunk, for the queries that see any of it; as
+    /// [`super::chunk::State::merge`] does it for one query.
+    #[inline(always)]
+    fn merge<S: Simd>(
+        &mut self,
+        s: S,
+        half: usize,
+        seen: &Seen,
+        max: S::F,
+        sum: S::F,
+        out: &[Square],
+    ) {
+        let (from, to) = (s.load(&seen.from[half]), s.load(&seen.to[half]));
+        // (This is no closure, for the reason that `product_amx` gives.)
+        macro_rules! put {
+            ($x:expr, $at:expr) => {{
+                let at: &mut Lanes = $at;
+                s.store(s.select_lt(from, to, $x, s.load(at)), at)
+            }};
+        }
+        let old = s.load(&self.max[half]);
+        let new = s.max(old, max);
+        let (a, b) = (exp(s, s.sub(old, new)), exp(s, s.sub(max, new)));
+        put!(new, &mut self.max[half]);
+        let scaled = s.mul(s.load(&self.sum[half]), a);
+        put!(s.fma(sum, b, scaled), &mut self.sum[half]);
+        for (acc, out) in self.acc.iter_mut().zip(out) {
+            for tile in [half, 2 + half] {
+                let acc = acc[tile].as_chunks_mut().0.iter_mut();
+                for (acc, out) in acc.zip(lanes(&out[tile])) {
+                    let scaled = s.mul(s.load(acc), a);
+                    put!(s.fma(s.load(out), b, scaled), acc);
+                }
+            }
+        }
+    }
 }
 
 impl<E: Element> Task<'_, E> {
@@ -287,66 +383,155 @@ impl<E: Element> Task<'_, E> {
             .min(CHUNK)
     }
 
-    /// Packs the queries, scaled so that scores are to base 2: `[query / 32][head_dim / 32][half of
-    /// the queries]` tiles.
+    /// What the queries `mine`, a group, see of the chunk at `start`, of whose keys the queries
+    /// from `first` to `last` see some.
+    #[inline(always)]
+    fn seen(&self, start: usize, mine: Range<usize>, first: usize, last: usize) -> Seen {
+        let before = |i| self.first_key(i).saturating_sub(start);
+        let mut seen = Seen {
+            from: [[0.0; LANES]; 2],
+            to: [[CHUNK as f32; LANES]; 2],
+            whole: 0..KEY_TILES,
+        };
+        let all = first <= mine.start && mine.end <= last;
+        if all && before(mine.end - 1) == 0 && self.keys(mine.start, start) == CHUNK {
+            return seen;
+        }
+        seen.to = [[0.0; LANES]; 2];
+        let some = mine.start.max(first)..mine.end.min(last);
+        seen.whole = before(some.end - 1).div_ceil(TILE_K)..self.keys(some.start, start) / TILE_K;
+        for i in some {
+            let (half, lane) = ((i - mine.start) / LANES, i % LANES);
+            seen.from[half][lane] = before(i) as f32;
+            seen.to[half][lane] = self.keys(i, start) as f32;
+        }
+        seen
+    }
+
+    /// Packs the queries, scaled: `[query / 16][head_dim / 32]` tiles of pairs of dimensions.
     #[inline(always)]
     fn pack_q<S: Simd>(&self, s: S, to: &mut [Half], deep: usize) {
         let head_dim = self.cache.head_dim;
-        let scale = s.splat(LOG2_E / (head_dim as f32).sqrt());
-        for i in 0..self.rows * self.group {
-            let at = i / self.group * self.q_dim + i % self.group * head_dim;
-            let from = &self.q[at..][..head_dim];
-            let first = i / GROUP * deep * 2 + i % GROUP / SIDE;
-            for t in 0..deep {
-                let to = to[first + 2 * t].as_chunks_mut::<LANES>().0;
-                for h in 0..2 {
-                    let from = &from[head_dim.min(t * TILE_K + h * LANES)..];
-                    let x = s.load_partial(&from[..from.len().min(LANES)]);
-                    s.tile_half(s.mul(x, scale), &mut to[i % SIDE * 2 + h]);
+        let scale = s.splat(weights::scale(head_dim));
+        for (strip, to) in to.chunks_exact_mut(deep).enumerate() {
+            for (t, to) in to.iter_mut().enumerate() {
+                let mut rows = [[0; TILE_K]; SIDE];
+                for (lane, row) in rows.iter_mut().enumerate() {
+                    let i = strip * LANES + lane;
+                    if i >= self.rows * self.group {
+                        break;
+                    }
+                    let at = i / self.group * self.q_dim + i % self.group * head_dim;
+                    let from = &self.q[at..][..head_dim];
+                    for (h, to) in row.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                        let from = &from[head_dim.min(t * TILE_K + h * LANES)..];
+                        let x = s.load_partial(&from[..from.len().min(LANES)]);
+                        s.tile_half(s.mul(x, scale), to);
+                    }
+                }
+                let mut columns = [s.splat_i32(0); SIDE];
+                for (row, column) in rows.iter().zip(&mut columns) {
+                    *column = s.load_i16(row);
+                }
+                let rows = s.transpose_i32(columns);
+                for (row, to) in rows.into_iter().zip(to.as_chunks_mut().0) {
+                    s.store_i16(row, to);
                 }
             }
         }
     }
 
-    /// Converts `keys` keys from `page` on: `[key / 16][head_dim / 32]` tiles.
+    /// Converts `keys` keys from `page` on: `[key / 32][head_dim / 32][even keys, odd keys]` tiles.
+    /// `pairs` is room for a page.
     #[inline(always)]
-    fn unpack_k<S: Simd>(&self, s: S, page: usize, keys: usize, to: &mut [Half], deep: usize) {
-        for (i, to) in to
-            .chunks_exact_mut(deep)
-            .take(keys.div_ceil(PAGE))
-            .enumerate()
-        {
-            let rows = to.as_flattened_mut().as_chunks_mut::<{ 2 * LANES }>().0;
-            self.cache.k_pairs(s, page + i, rows);
-            rows[self.cache.head_dim / 2..].as_flattened_mut().fill(0);
+    fn unpack_k<S: Simd>(
+        &self,
+        s: S,
+        page: usize,
+        keys: usize,
+        to: &mut [Half],
+        pairs: &mut [Row],
+        deep: usize,
+    ) {
+        let half = self.cache.head_dim / 2;
+        for i in 0..keys.div_ceil(PAGE) {
+            let pairs = match E::bf16_pairs(self.cache.k(page + i)) {
+                Some(pairs) => pairs,
+                None => {
+                    self.cache.k_pairs(s, page + i, pairs);
+                    &pairs[..half]
+                }
+            };
+            let to = &mut to[i / 2 * 2 * deep..][..2 * deep];
+            for (pairs, to) in pairs.chunks(SIDE).zip(to.as_chunks_mut::<2>().0) {
+                let mut rows = [s.splat_i32(0); SIDE];
+                for (pair, row) in pairs.iter().zip(&mut rows) {
+                    *row = s.load_i16(pair);
+                }
+                let rows = s.transpose_i32(rows);
+                for (key, row) in rows.into_iter().enumerate() {
+                    let to = to[key % 2].as_chunks_mut().0;
+                    s.store_i16(row, &mut to[i % 2 * (PAGE / 2) + key / 2]);
+                }
+            }
         }
     }
 
-    /// Converts `keys` values from `page` on: `[head_dim / 16][key / 32]` tiles. What lies after
-    /// them becomes zero: its weight is zero, but it may hold anything.
+    /// Converts `keys` values from `page` on: `[head_dim / 32][key / 32][half of the columns]`
+    /// tiles. What lies after them becomes zero: its weight is zero, but it may hold anything.
     #[inline(always)]
     fn unpack_v<S: Simd>(&self, s: S, page: usize, keys: usize, to: &mut [Half], deep: usize) {
         let vectors = self.cache.head_dim.div_ceil(LANES);
-        for d in 0..2 * deep {
-            for (i, to) in to[d * KEY_TILES..][..keys.div_ceil(TILE_K)]
-                .iter_mut()
-                .enumerate()
-            {
-                let rows = to.as_chunks_mut::<{ 2 * LANES }>().0;
-                for (h, rows) in rows
-                    .as_chunks_mut::<{ PAGE / 2 }>()
-                    .0
-                    .iter_mut()
-                    .enumerate()
-                {
-                    let left = keys.saturating_sub(i * TILE_K + h * PAGE).min(PAGE);
-                    if left == 0 || d >= vectors {
-                        rows.as_flattened_mut().fill(0);
-                        continue;
+        for i in 0..keys.div_ceil(TILE_K) {
+            for d in 0..2 * deep {
+                let to = &mut to[(d / 2 * KEY_TILES + i) * 2 + d % 2];
+                if d >= vectors {
+                    to.fill(0);
+                    continue;
+                }
+                let mut rows = [s.splat_i32(0); SIDE];
+                for (at, row) in rows.iter_mut().enumerate() {
+                    let (half, pair) = (at / (PAGE / 2), at % (PAGE / 2));
+                    let left = keys.saturating_sub(i * TILE_K + half * PAGE).min(PAGE);
+                    if left == 0 {
+                        break;
                     }
-                    for (j, to) in rows.iter_mut().enumerate() {
-                        self.cache.v_pair(s, page + 2 * i + h, j, d, left, to);
-                    }
+                    let page = page + 2 * i + half;
+                    let pairs = E::bf16_pairs(self.cache.v(page)).filter(|_| left == PAGE);
+                    *row = match pairs {
+                        Some(pairs) => s.load_i16(&pairs[pair * vectors + d]),
+                        None => {
+                            let mut from = [0; 2 * LANES];
+                            self.cache.v_pair(s, page, pair, d, left, &mut from);
+                            s.load_i16(&from)
+                        }
+                    };
+                }
+                let rows = s.transpose_i32(rows);
+                for (row, to) in rows.into_iter().zip(to.as_chunks_mut().0) {
+                    s.store_i16(row, to);
+                }
+            }
+        }
+    }
+
+    /// Writes the weighted means of V of sixteen queries, half number `i` of all groups' halves.
+    #[inline(always)]
+    fn write<S: Simd>(&mut self, s: S, i: usize, acc: &[Square], sum: &Lanes) {
+        let head_dim = self.cache.head_dim;
+        let scale = s.div(s.splat(1.0), s.load(sum));
+        for d in 0..head_dim.div_ceil(LANES) {
+            let mut columns = [scale; LANES];
+            let from = lanes(&acc[d / 2][d % 2 * 2 + i % 2]);
+            for (column, from) in columns.iter_mut().zip(from) {
+                *column = s.mul(s.load(from), scale);
+            }
+            for (lane, row) in s.transpose(columns).into_iter().enumerate() {
+                let query = i * LANES + lane;
+                if query < self.rows * self.group {
+                    let y = &mut self.y.row(query / self.group)[query % self.group * head_dim..];
+                    let y = &mut y[d * LANES..head_dim.min((d + 1) * LANES)];
+                    s.store_partial(row, y);
                 }
             }
         }

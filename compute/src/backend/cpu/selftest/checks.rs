@@ -1,12 +1,15 @@
 //! All checks, by name.
 
 pub use super::adapters::adapters_match;
-pub use super::attention::{generated_rows_attend, shared_pages_change_nothing};
+pub use super::attention::{
+    generated_rows_attend, prompt_rows_attend, prompt_rows_of_bad_numbers,
+    shared_pages_change_nothing,
+};
 pub use super::medusa::{hidden_rows_match, residual_blocks_match};
 pub use super::numbers::{
     every_half_number_survives, exp_is_within_two_ulp, narrowing_rounds_to_nearest_even,
     silu_is_right_at_both_ends, transposing_moves_every_lane, weights_are_decoded_as_they_are,
-    weights_of_a_softmax_are_right,
+    weights_in_bfloat16_are_right, weights_of_a_softmax_are_right,
 };
 pub use super::parts::{gate_and_up_of_two_formats, parts_keep_their_own_formats};
 pub use super::products::{

@@ -172,6 +172,7 @@ macro_rules! for_each_check {
             exp_is_within_two_ulp
             silu_is_right_at_both_ends
             weights_of_a_softmax_are_right
+            weights_in_bfloat16_are_right
             every_half_number_survives
             narrowing_rounds_to_nearest_even
             weights_are_decoded_as_they_are
@@ -198,6 +199,8 @@ macro_rules! for_each_check {
             quantised_company_changes_nothing
             int8_cache_matches
             generated_rows_attend
+            prompt_rows_attend
+            prompt_rows_of_bad_numbers
             shared_pages_change_nothing
             avx2_and_avx512_agree_in_every_bit
             a_cpu_says_what_it_is

@@ -1,6 +1,8 @@
 //! Functions of numbers, conversions, and moves between lanes.
 
 use super::*;
+#[cfg(target_arch = "x86_64")]
+use crate::backend::cpu::attention::weights::{self, Weights};
 
 pub fn exp_is_within_two_ulp(tier: Tier) {
     let mut x: Vec<f32> = vec![0.0, -0.0, 1.0, 88.7, 88.722_84, -86.899, f32::MIN_POSITIVE];
@@ -94,6 +96,104 @@ pub fn weights_of_a_softmax_are_right(tier: Tier) {
             let error = (f64::from(*y) - want).abs() / want;
             assert!(error <= 8e-6 || x.is_nan() && y.is_nan(), "{x}: {y}");
         }
+    }
+}
+
+/// Weights of a softmax as bfloat16 are what they should be, whatever the scores and their maximum
+/// are, and have the same bits in pairs and in order.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused))]
+pub fn weights_in_bfloat16_are_right(tier: Tier) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // A tier of AVX-512 without VBMI has no such table.
+        if matches!(tier, Tier::Avx512(_)) {
+            return;
+        }
+        let of = |x: &[f32; 2 * LANES], max: f32| match tier.has_bf16() || tier.has_tiles() {
+            true => tier.run_bf16(InBf16(x, max)),
+            false => tier.run(InBf16(x, max)),
+        };
+        // In units of 1/128: a third of a unit apart, around maxima of all sizes.
+        for max in [0.0, 0.3, -17.5, 5000.0, -2e6, 2e6] {
+            for first in (0..60_000).step_by(2 * LANES) {
+                let x: [f32; 2 * LANES] = std::array::from_fn(|i| max - (first + i) as f32 / 3.0);
+                let Weighed {
+                    pairs,
+                    in_order,
+                    max: one,
+                    sum,
+                } = of(&x, max);
+                let mut total = 0.0;
+                for i in 0..2 * LANES {
+                    let pair = pairs[i % LANES * 2 + i / LANES];
+                    assert_eq!(pair, in_order[i], "{} of {max}", x[i]);
+                    let y = f64::from(half::bf16::from_bits(pair));
+                    let below = f64::from(x[i]) / 128.0 - f64::from(one) * std::f64::consts::LOG2_E;
+                    let want = below.exp2();
+                    let error = (y - want).abs() / want;
+                    let far = f64::from(x[i]) + 16_000.0 < f64::from(max);
+                    assert!(error <= 0.0067 || far, "{} of {max}: {y} for {want}", x[i]);
+                    assert!(!far || (0.0..1e-37).contains(&y), "{} of {max}: {y}", x[i]);
+                    total += y;
+                }
+                let got: f64 = sum.iter().map(|&x| f64::from(x)).sum();
+                assert!(
+                    (got - total).abs() <= 1e-6 * total + 1e-35,
+                    "{got} for {total}"
+                );
+            }
+        }
+        let mut x = [0.0; 2 * LANES];
+        (x[1], x[2], x[3]) = (f32::NEG_INFINITY, f32::NAN, -3e38);
+        let Weighed { in_order, sum, .. } = of(&x, 0.0);
+        assert_eq!((in_order[0], in_order[1], in_order[3]), (0x3f80, 0, 0));
+        assert!(half::bf16::from_bits(in_order[2]).is_nan() && sum[1].is_nan());
+        // Too large for these units.
+        for max in [f32::INFINITY, 2_097_152.0, -2_097_152.0, 1e30] {
+            let Weighed { sum, .. } = of(&[max; 2 * LANES], max);
+            assert!(sum.iter().all(|x| x.is_nan()), "{max}");
+        }
+    }
+}
+
+/// Weights of 32 scores below a maximum.
+#[cfg(target_arch = "x86_64")]
+struct InBf16<'a>(&'a [f32; 2 * LANES], f32);
+
+#[cfg(target_arch = "x86_64")]
+struct Weighed {
+    /// Those of the first and the second sixteen scores side by side.
+    pairs: [u16; 2 * LANES],
+    in_order: [u16; 2 * LANES],
+    /// The score that has the weight 1, to base e.
+    max: f32,
+    /// Sums of weights in order, two in each.
+    sum: [f32; LANES],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Kernel for InBf16<'_> {
+    type Output = Weighed;
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Weighed {
+        let all = Weights::new(s, s.splat(self.1));
+        let x = self.0.as_chunks().0;
+        let words = [all.word(s, s.load(&x[0])), all.word(s, s.load(&x[1]))];
+        let mut out = Weighed {
+            pairs: [0; 2 * LANES],
+            in_order: [0; 2 * LANES],
+            max: 0.0,
+            sum: [0.0; LANES],
+        };
+        s.store_i16(weights::weights(s, s.low_words(words)), &mut out.pairs);
+        let in_order = weights::weights(s, s.low_words_in_order(words));
+        s.store_i16(in_order, &mut out.in_order);
+        let sum = all.checked(s, weights::add(s, s.splat(0.0), in_order));
+        s.store(sum, &mut out.sum);
+        let mut max = [0.0; LANES];
+        s.store(all.max(s), &mut max);
+        out.max = max[0];
+        out
     }
 }
 
@@ -267,9 +367,12 @@ pub fn transposing_moves_every_lane(tier: Tier) {
     }
     let before = a;
     tier.run(Transpose(&mut a));
+    let mut words = before.map(|row| row.map(|x| x.to_bits()));
+    tier.run(TransposeBits(&mut words));
     for i in 0..LANES {
         for j in 0..LANES {
             assert_eq!(a[i][j], before[j][i]);
+            assert_eq!(words[i][j], before[j][i].to_bits());
         }
     }
 }
@@ -358,6 +461,28 @@ impl Kernel for Transpose<'_> {
         }
         for (a, row) in s.transpose(a).into_iter().zip(self.0) {
             s.store(a, row);
+        }
+    }
+}
+
+struct TransposeBits<'a>(&'a mut [[u32; LANES]; LANES]);
+
+impl Kernel for TransposeBits<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut a = [s.splat_i32(0); LANES];
+        for (a, row) in a.iter_mut().zip(self.0.iter()) {
+            let words: [u16; 2 * LANES] =
+                std::array::from_fn(|i| (row[i / 2] >> (i % 2 * 16)) as u16);
+            *a = s.load_i16(&words);
+        }
+        for (a, row) in s.transpose_i32(a).into_iter().zip(self.0) {
+            let mut words = [0; 2 * LANES];
+            s.store_i16(a, &mut words);
+            for (pair, x) in words.as_chunks::<2>().0.iter().zip(row) {
+                *x = u32::from(pair[0]) | u32::from(pair[1]) << 16;
+            }
         }
     }
 }

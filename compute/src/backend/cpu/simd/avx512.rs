@@ -8,7 +8,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// The proof that this processor has AVX-512 F, BW, VL and DQ, and the older F16C, FMA and AVX2.
-/// `LEVEL` 1 adds VNNI, 2 adds BF16.
+/// `LEVEL` 1 adds VNNI, 2 adds BF16 and VBMI. (Cooper Lake alone has BF16 without VBMI.)
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512<const LEVEL: u8 = 0>(());
 
@@ -30,21 +30,22 @@ impl Avx512 {
         is_x86_feature_detected!("avx512vnni").then_some(Avx512(()))
     }
 
-    /// `Some` if there are VNNI and BF16 too.
+    /// `Some` if there are VNNI, BF16 and VBMI too.
     pub fn bf16(self) -> Option<Avx512<2>> {
         self.vnni()
             .filter(|_| is_x86_feature_detected!("avx512bf16"))
+            .filter(|_| is_x86_feature_detected!("avx512vbmi"))
             .map(|_| Avx512(()))
     }
 }
 
 impl Avx512<2> {
-    /// Without VNNI and BF16.
+    /// Without VNNI, BF16 and VBMI.
     pub fn base(self) -> Avx512 {
         Avx512(())
     }
 
-    /// Without BF16.
+    /// Without BF16 and VBMI.
     pub fn without_bf16(self) -> Avx512<1> {
         Avx512(())
     }
@@ -56,6 +57,18 @@ static PAIRS: [u16; 2 * LANES] = {
     let mut i = 0;
     while i < LANES {
         (order[2 * i], order[2 * i + 1]) = (i as u16, (LANES + i) as u16);
+        i += 1;
+    }
+    order
+};
+
+/// The lowest words of two vectors of i32, one after another, as [`_mm512_permutex2var_epi16`]
+/// counts the words of both.
+static LOW_WORDS: [u16; 2 * LANES] = {
+    let mut order = [0; 2 * LANES];
+    let mut i = 0;
+    while i < 2 * LANES {
+        order[i] = 2 * i as u16;
         i += 1;
     }
     order
@@ -124,7 +137,7 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
         inner!(base, "avx512f");
         inner!(vnni, "avx512vnni");
-        inner!(bf16, "avx512vnni,avx512bf16");
+        inner!(bf16, "avx512vnni,avx512bf16,avx512vbmi");
         // SAFETY: `self` is the proof.
         unsafe {
             match LEVEL {
@@ -466,6 +479,54 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
             let a: __m512bh = std::mem::transmute(a);
             let b: __m512bh = std::mem::transmute(b);
             _mm512_dpbf16_ps(acc, a, b)
+        }
+    }
+    #[inline(always)]
+    fn low_words(self, a: [__m512; 2]) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let (even, odd) = (_mm512_castps_si512(a[0]), _mm512_castps_si512(a[1]));
+            // (even & low) | odd << 16
+            let (low, upper) = (_mm512_set1_epi32(0xffff), _mm512_slli_epi32::<16>(odd));
+            _mm512_ternarylogic_epi32::<0xea>(even, low, upper)
+        }
+    }
+    #[inline(always)]
+    fn low_words_in_order(self, a: [__m512; 2]) -> __m512i {
+        // SAFETY: see the impl.
+        unsafe {
+            let (first, then) = (_mm512_castps_si512(a[0]), _mm512_castps_si512(a[1]));
+            let order = _mm512_loadu_si512(LOW_WORDS.as_ptr().cast());
+            _mm512_permutex2var_epi16(first, order, then)
+        }
+    }
+    #[inline(always)]
+    fn look_up_low_bits(self, table: &[u8; 128], a: __m512i) -> __m512i {
+        assert!(LEVEL >= 2, "tables of 128 bytes without VBMI");
+        // SAFETY: see the impl; the level is the proof of VBMI. Each half of the table is 64 bytes.
+        unsafe {
+            let table = table.as_ptr();
+            let first = _mm512_loadu_si512(table.cast());
+            let second = _mm512_loadu_si512(table.add(64).cast());
+            // The eighth bit of an index does not count. The upper bytes are of no use.
+            let found = _mm512_permutex2var_epi8(first, a, second);
+            // (found & low) | (!a & !low)
+            _mm512_ternarylogic_epi32::<0x8d>(a, found, _mm512_set1_epi32(0x007f_007f))
+        }
+    }
+    #[inline(always)]
+    fn transpose_i32(self, a: [__m512i; LANES]) -> [__m512i; LANES] {
+        // SAFETY: see the impl.
+        unsafe {
+            let (mut rows, mut out) = ([_mm512_setzero_ps(); LANES], a);
+            for i in 0..LANES {
+                rows[i] = _mm512_castsi512_ps(a[i]);
+            }
+            let rows = self.transpose(rows);
+            for i in 0..LANES {
+                out[i] = _mm512_castps_si512(rows[i]);
+            }
+            out
         }
     }
     #[inline(always)]

@@ -211,6 +211,35 @@ pub trait Simd: Copy + Send + Sync + 'static {
         let ([a0, a1], [b0, b1]) = (self.widen_bf16_pairs(&x), self.widen_bf16_pairs(&y));
         self.fma(a1, b1, self.fma(a0, b0, acc))
     }
+    /// The lowest word of every lane: those of `a[0]` in the lower halves of the result's lanes,
+    /// those of `a[1]` in the upper halves.
+    #[inline(always)]
+    fn low_words(self, a: [Self::F; 2]) -> Self::I {
+        let [even, odd] = a.map(|a| low_words(self, a));
+        let mut words = [0; 2 * LANES];
+        for (i, pair) in words.as_chunks_mut().0.iter_mut().enumerate() {
+            *pair = [even[i], odd[i]];
+        }
+        self.load_i16(&words)
+    }
+    /// The lowest word of every lane, those of `a[1]` after those of `a[0]`.
+    #[inline(always)]
+    fn low_words_in_order(self, a: [Self::F; 2]) -> Self::I {
+        let mut words = [0; 2 * LANES];
+        for (words, a) in words.as_chunks_mut().0.iter_mut().zip(a) {
+            *words = low_words(self, a);
+        }
+        self.load_i16(&words)
+    }
+    /// The complement of every word, with entry `i` of the table (at most 127) in place of its
+    /// lower seven bits, where `i` are the lower seven bits of `a`.
+    #[inline(always)]
+    fn look_up_low_bits(self, table: &[u8; 128], a: Self::I) -> Self::I {
+        let mut words = [0; 2 * LANES];
+        self.store_i16(a, &mut words);
+        let look_up = |word: u16| !word & 0xff80 | u16::from(table[usize::from(word & 127)]);
+        self.load_i16(&words.map(look_up))
+    }
     /// i32 -> f32, to nearest even.
     fn to_f32(self, a: Self::I) -> Self::F;
     /// The lower byte of every i16, sign-extended.
@@ -268,6 +297,24 @@ pub trait Simd: Copy + Send + Sync + 'static {
                 column[j] = rows[j][i];
             }
             out[i] = self.load(&column);
+        }
+        out
+    }
+
+    /// [`Simd::transpose`] of lanes of 32 bits, whatever they are.
+    #[inline(always)]
+    fn transpose_i32(self, a: [Self::I; LANES]) -> [Self::I; LANES] {
+        let mut rows = [[0u16; 2 * LANES]; LANES];
+        for i in 0..LANES {
+            self.store_i16(a[i], &mut rows[i]);
+        }
+        let mut out = a;
+        for i in 0..LANES {
+            let mut column = [0u16; 2 * LANES];
+            for j in 0..LANES {
+                column[2 * j..][..2].copy_from_slice(&rows[j][2 * i..][..2]);
+            }
+            out[i] = self.load_i16(&column);
         }
         out
     }
@@ -332,4 +379,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
             }
         }
     }
+}
+
+#[inline(always)]
+fn low_words<S: Simd>(s: S, a: S::F) -> [u16; LANES] {
+    let mut lanes = [0.0f32; LANES];
+    s.store(a, &mut lanes);
+    lanes.map(|x| x.to_bits() as u16)
 }
