@@ -91,16 +91,6 @@ struct Seen {
     whole: Range<usize>,
 }
 
-/// The queries of a group over the chunks so far.
-struct State<'a> {
-    /// Sums of weight times V: `[head_dim / 32]`.
-    acc: &'a mut [Square],
-    /// The scores that have the weight 1.
-    max: &'a mut [Lanes],
-    /// Sums of weights.
-    sum: &'a mut [Lanes],
-}
-
 impl<E: Element> Kernel for Task<'_, E> {
     type Output = ();
 
@@ -127,6 +117,7 @@ impl<E: Element> Kernel for Task<'_, E> {
         max.fill([f32::NEG_INFINITY; LANES]);
         sum.fill([0.0; LANES]);
         self.pack_q(s, q, deep);
+        let amx = self.amx.map(Amx::tiles);
         for start in (0..self.position + self.rows).step_by(CHUNK) {
             // Rows before the chunk do not see any of its keys.
             let first = start.saturating_sub(self.position) * self.group;
@@ -143,7 +134,6 @@ impl<E: Element> Kernel for Task<'_, E> {
                 let seen = self.seen(start, mine.clone(), first, last);
                 // The last query sees the most keys.
                 let n = self.keys(mine.end - 1, start).div_ceil(TILE_K);
-                let amx = self.amx.map(Amx::tiles);
                 let b = [0, 1].map(|half| &q[(2 * group + half) * deep..][..deep]);
                 let scores = &mut scores[..n];
                 let mut maxima = Maxima::new(s);
@@ -166,18 +156,15 @@ impl<E: Element> Kernel for Task<'_, E> {
                     soften(s, 1, maxima.of(1), scores, weights),
                 ];
                 let b = [0, KEY_TILES].map(|first| &weights[first..][..n]);
-                multiply(s, &amx, v, KEY_TILES, b, out, &mut ());
-                drop(amx);
-                let mut state = State {
-                    acc: &mut acc[group * deep..][..deep],
-                    max: &mut max[group * 2..][..2],
-                    sum: &mut sum[group * 2..][..2],
-                };
-                for (half, (max, sum)) in halves.into_iter().enumerate() {
-                    state.merge(s, half, &seen, max, sum, out);
-                }
+                // They are merged beside the products, too.
+                let acc = &mut acc[group * deep..][..deep];
+                let (max, sum) = (&mut max[group * 2..][..2], &mut sum[group * 2..][..2]);
+                let mut merge = Merge::new(s, &seen, halves, acc, max, sum);
+                multiply(s, &amx, v, KEY_TILES, b, out, &mut merge);
+                merge.rows(deep - 1, &out[deep - 1], 0..GROUP);
             }
         }
+        drop(amx);
         for (i, sum) in sum.iter().enumerate() {
             self.write(s, i, &acc[i / 2 * deep..][..deep], sum);
         }
@@ -328,40 +315,63 @@ fn lanes(sums: &Sums) -> &[Lanes; SIDE] {
     sums.as_chunks().0.first_chunk().expect("a tile")
 }
 
-impl State<'_> {
-    /// Merges the sums of a chunk, for the queries that see any of it; as
-    /// [`super::chunk::State::merge`] does it for one query.
+/// Adds a chunk to what there is of a group's queries that see any of it; as
+/// [`super::chunk::State::merge`] does it for one query.
+struct Merge<'a, S: Simd> {
+    s: S,
+    /// Sums of weight times V: `[head_dim / 32]`.
+    acc: &'a mut [Square],
+    /// For each half of the group: what the queries see, and what old and new sums are multiplied
+    /// by.
+    seen: [[S::F; 2]; 2],
+    scales: [[S::F; 2]; 2],
+}
+
+impl<'a, S: Simd> Merge<'a, S> {
+    /// `new` are the scores that have the weight 1 and the sums of weights of both halves, which
+    /// are merged with `max` and `sum` here.
     #[inline(always)]
-    fn merge<S: Simd>(
-        &mut self,
+    fn new(
         s: S,
-        half: usize,
         seen: &Seen,
-        max: S::F,
-        sum: S::F,
-        out: &[Square],
-    ) {
-        let (from, to) = (s.load(&seen.from[half]), s.load(&seen.to[half]));
-        // (This is no closure, for the reason that `product_amx` gives.)
-        macro_rules! put {
-            ($x:expr, $at:expr) => {{
-                let at: &mut Lanes = $at;
-                s.store(s.select_lt(from, to, $x, s.load(at)), at)
-            }};
+        new: [(S::F, S::F); 2],
+        acc: &'a mut [Square],
+        max: &mut [Lanes],
+        sum: &mut [Lanes],
+    ) -> Self {
+        let mut out = Self {
+            s,
+            acc,
+            seen: [[s.splat(0.0); 2]; 2],
+            scales: [[s.splat(0.0); 2]; 2],
+        };
+        for half in 0..2 {
+            let (from, to) = (s.load(&seen.from[half]), s.load(&seen.to[half]));
+            let (old, (new, more)) = (s.load(&max[half]), new[half]);
+            let both = s.max(old, new);
+            let (a, b) = (exp(s, s.sub(old, both)), exp(s, s.sub(new, both)));
+            s.store(s.select_lt(from, to, both, old), &mut max[half]);
+            let old = s.load(&sum[half]);
+            let total = s.fma(more, b, s.mul(old, a));
+            s.store(s.select_lt(from, to, total, old), &mut sum[half]);
+            (out.seen[half], out.scales[half]) = ([from, to], [a, b]);
         }
-        let old = s.load(&self.max[half]);
-        let new = s.max(old, max);
-        let (a, b) = (exp(s, s.sub(old, new)), exp(s, s.sub(max, new)));
-        put!(new, &mut self.max[half]);
-        let scaled = s.mul(s.load(&self.sum[half]), a);
-        put!(s.fma(sum, b, scaled), &mut self.sum[half]);
-        for (acc, out) in self.acc.iter_mut().zip(out) {
-            for tile in [half, 2 + half] {
-                let acc = acc[tile].as_chunks_mut().0.iter_mut();
-                for (acc, out) in acc.zip(lanes(&out[tile])) {
-                    let scaled = s.mul(s.load(acc), a);
-                    put!(s.fma(s.load(out), b, scaled), acc);
-                }
+        out
+    }
+}
+
+impl<S: Simd> Beside for Merge<'_, S> {
+    #[inline(always)]
+    fn rows(&mut self, square: usize, sums: &Square, rows: Range<usize>) {
+        let s = self.s;
+        for row in rows {
+            for half in 0..2 {
+                let ([from, to], [a, b]) = (self.seen[half], self.scales[half]);
+                let (tile, row) = (row / SIDE * 2 + half, row % SIDE);
+                let at = &mut self.acc[square][tile].as_chunks_mut().0[row];
+                let old = s.load(at);
+                let total = s.fma(s.load(&lanes(&sums[tile])[row]), b, s.mul(old, a));
+                s.store(s.select_lt(from, to, total, old), at);
             }
         }
     }
