@@ -50,26 +50,29 @@ fn drafts_of_a_model_change_no_bit() {
     for (dtype, hopper) in [(None, false), (Some(Dtype::Bf16), true)] {
         let device = |seed| Emu::either(hopper, 1 << 30, seed);
         let plainly = on(device(1), None, dtype);
+        let ways = [(0.0, 1.0), (1.0, 1.2)].map(|(temperature, repetition_penalty)| {
+            let plain = GenerateOptions {
+                temperature,
+                repetition_penalty,
+                seed: 5,
+                logprobs: true,
+                ignore_eos: true,
+                max_gen_len: Some(17),
+                ..GenerateOptions::default()
+            };
+            let want = run(&plainly, &plain);
+            (plain, want)
+        });
         for (draft, agrees) in [("mha-f32", true), ("gqa-bf16", false)] {
             let llama = on(device(2), Some(draft), dtype);
-            for (temperature, repetition_penalty) in [(0.0, 1.0), (1.0, 1.2)] {
-                let plain = GenerateOptions {
-                    temperature,
-                    repetition_penalty,
-                    seed: 5,
-                    logprobs: true,
-                    ignore_eos: true,
-                    max_gen_len: Some(17),
-                    ..GenerateOptions::default()
-                };
+            for (plain, want) in &ways {
                 let drafts = GenerateOptions {
                     speculation: Speculation::Draft,
                     draft_len: 3,
                     ..plain.clone()
                 };
-                let want = run(&plainly, &plain);
-                for (got, want) in run(&llama, &drafts).iter().zip(&want) {
-                    assert_eq!(bits(got), bits(want), "{draft} {dtype:?} {temperature}");
+                for (got, want) in run(&llama, &drafts).iter().zip(want) {
+                    assert_eq!(bits(got), bits(want), "{draft} {dtype:?} {plain:?}");
                     let (drafted, taken) = (got.stats.drafted_tokens, got.stats.accepted_tokens);
                     assert!(drafted > 8, "{drafted}");
                     if agrees {
