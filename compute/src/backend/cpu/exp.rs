@@ -36,7 +36,7 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     s.select_lt(s.splat(EXP_HIGHEST), x, s.splat(f32::INFINITY), y)
 }
 
-/// `2^x` for `x <= 0`, within 8e-6 of it, and exactly 1 at 0: for weights that are rounded to
+/// `2^x` for `x <= 0`, within 8e-6 of it, and exactly 1 at 0: for weights that become sums of two
 /// bfloat16 afterwards. 0 below -126, NaN for NaN. `1 + f p(f)` interpolates 2^f at the Chebyshev
 /// nodes.
 #[inline(always)]

@@ -1,14 +1,15 @@
 //! Attention of generated rows in bfloat16 without tiles, for handles whose generated rows have the
 //! arithmetic of prompts. Pairs of bfloat16 are multiplied as [`super::tiles`] does it without AMX:
 //! every score is one chain over ascending pairs of dimensions, and every sum of V one over
-//! ascending pairs of the chunk's keys. So the bits are the same as for prompt rows, whichever
-//! queries share a pass.
+//! ascending pairs of the chunk's keys. Weights are added in sixteen lanes, the pairs of keys of
+//! each 32 one after another, and then across the lanes. So the bits are the same as for prompt
+//! rows, whichever queries share a pass.
 //!
 //! A bfloat16 cache is multiplied in place; other formats are converted a page at a time.
 
 use super::CHUNK;
 use super::chunk::{Chunk, State};
-use super::weights::{self, Weights, weights};
+use super::weights::{self, Weights};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::buf::as_u16;
 use crate::backend::cpu::element::Element;
@@ -255,7 +256,7 @@ fn soften<S: Simd>(
     let mut sum = s.splat(0.0);
     for (x, to) in scores.as_chunks::<2>().0.iter().zip(to.as_chunks_mut().0) {
         let words = [all.word(s, s.load(&x[0])), all.word(s, s.load(&x[1]))];
-        let pairs = weights(s, s.low_words_in_order(words));
+        let pairs = weights::from_words(s, s.low_words_in_order(words));
         s.store_i16(pairs, to);
         sum = weights::add(s, sum, pairs);
     }

@@ -189,7 +189,8 @@ impl Plan {
                         }
                     }
                     // A tile's weights are zero where a row does not see a key, but zero times an
-                    // infinite value is NaN. Such rows are computed again, over their own keys:
+                    // infinite value is NaN; so is the sum of weights of scores that are too large
+                    // for `weights`. Such rows are computed again, over their own keys:
                     // from the first chunk on, whether others shared it or not. States after a
                     // prefix are not results yet.
                     let Rows::Consecutive(rows) = rows else { return };

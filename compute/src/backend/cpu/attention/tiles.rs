@@ -13,7 +13,7 @@
 //! depend neither on which queries share a pass nor on how many do.
 
 use super::cache::Cache;
-use super::weights::{self, Weights, weights};
+use super::weights::{self, Weights};
 use super::{CHUNK, first_key, rows_that_see};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::amx::{Amx, Beside, Half, Prefetch, SIDE, Sums, TILE_K, Tiles};
@@ -156,7 +156,7 @@ impl<E: Element> Kernel for Task<'_, E> {
                     soften(s, 1, maxima.of(1), scores, weights),
                 ];
                 let b = [0, KEY_TILES].map(|first| &weights[first..][..n]);
-                // They are merged beside the products, too.
+                // The chunk is merged beside the products, too.
                 let acc = &mut acc[group * deep..][..deep];
                 let (max, sum) = (&mut max[group * 2..][..2], &mut sum[group * 2..][..2]);
                 let mut merge = Merge::new(s, &seen, halves, acc, max, sum);
@@ -300,7 +300,7 @@ fn soften<S: Simd>(
         let to: &mut [Row; SIDE] = to.as_chunks_mut().0.first_chunk_mut().expect("a tile");
         for j in 0..SIDE {
             let words = [all.word(s, s.load(&even[j])), all.word(s, s.load(&odd[j]))];
-            let pairs = weights(s, s.low_words(words));
+            let pairs = weights::from_words(s, s.low_words(words));
             s.store_i16(pairs, &mut to[j]);
             sums[j] = weights::add(s, sums[j], pairs);
         }
@@ -525,7 +525,7 @@ impl<E: Element> Task<'_, E> {
         }
     }
 
-    /// Writes the weighted means of V of sixteen queries, half number `i` of all groups' halves.
+    /// Writes the weighted means of V of sixteen queries, the `i`th half of a group.
     #[inline(always)]
     fn write<S: Simd>(&mut self, s: S, i: usize, acc: &[Square], sum: &Lanes) {
         let head_dim = self.cache.head_dim;

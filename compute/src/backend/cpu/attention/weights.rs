@@ -3,8 +3,9 @@
 //! A bfloat16, taken as an integer, is a logarithm: its upper bits are the exponent, its lower
 //! seven bits the mantissa. So with scores to base 2 and in units of 1/128, a weight's bits are a
 //! whole number less for each unit below the largest score; only the mantissa has to be looked up,
-//! since 2^f is not quite 1 + f. That takes a third of the instructions of a polynomial in float32
-//! that is rounded afterwards. (Schraudolph 1999 has the idea, with a line for the mantissa.)
+//! since 2^f is not quite 1 + f. That takes less than half of the instructions of a polynomial in
+//! float32 that is rounded afterwards. (Schraudolph 1999 has the idea, with a line for the
+//! mantissa.)
 //!
 //! A weight is off by at most 2^(1/256) for its rounded score, and by half of the mantissa's last
 //! place: 0.7 % at most, where rounding alone would leave 0.4 %. The errors of a query's weights
@@ -82,9 +83,9 @@ impl<F: Copy> Weights<F> {
     }
 }
 
-/// The weights of complements: sixteen pairs or 32 numbers of bfloat16.
+/// The weights whose complements are `words`: sixteen pairs, or 32 numbers, of bfloat16.
 #[inline(always)]
-pub fn weights<S: Simd>(s: S, words: S::I) -> S::I {
+pub fn from_words<S: Simd>(s: S, words: S::I) -> S::I {
     s.look_up_low_bits(&MANTISSAS, words)
 }
 

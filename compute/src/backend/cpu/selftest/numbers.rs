@@ -185,8 +185,8 @@ impl Kernel for InBf16<'_> {
             max: 0.0,
             sum: [0.0; LANES],
         };
-        s.store_i16(weights::weights(s, s.low_words(words)), &mut out.pairs);
-        let in_order = weights::weights(s, s.low_words_in_order(words));
+        s.store_i16(weights::from_words(s, s.low_words(words)), &mut out.pairs);
+        let in_order = weights::from_words(s, s.low_words_in_order(words));
         s.store_i16(in_order, &mut out.in_order);
         let sum = all.checked(s, weights::add(s, s.splat(0.0), in_order));
         s.store(sum, &mut out.sum);
