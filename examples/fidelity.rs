@@ -158,7 +158,7 @@ fn main() -> Result<()> {
         "{:6} {:6} {:5} {:>12} {:>12} {:>10} {:>12} {:>10}",
         "weight", "cache", "", "bytes", "KL prompt", "perplexity", "KL generated", "perplexity"
     );
-    let (full, fast) = (Precision::Full, Precision::Fast);
+    let (full, fast) = (Precision::Full, Precision::Fast(1));
     let formats = [
         (Some(Dtype::F32), Dtype::F32, full),
         (Some(Dtype::Bf16), Dtype::Bf16, full),

@@ -21,7 +21,7 @@ impl Precision {
         match self {
             Precision::Auto => cpu::Precision::Auto(max_batch_size),
             Precision::Full => cpu::Precision::Full,
-            Precision::Fast => cpu::Precision::Fast,
+            Precision::Fast => cpu::Precision::Fast(max_batch_size),
         }
     }
 }

@@ -11,7 +11,7 @@ use llamabi::backend::cpu::{Cpu, Precision};
 
 /// Each is another arithmetic for quantised weights. To floats the fastest is that of prompts.
 fn precisions(dtype: Dtype) -> &'static [Precision] {
-    let all = &[Precision::Full, Precision::AsPrompts, Precision::Fast];
+    let all = &[Precision::Full, Precision::AsPrompts, Precision::Fast(1)];
     match dtype.is_float() {
         true => &all[..2],
         false => all,

@@ -316,6 +316,14 @@ impl Tier {
         false
     }
 
+    /// Whether the tier multiplies tiles of bytes.
+    pub fn has_byte_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.amx().is_some_and(Amx::has_bytes);
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// The tile unit that multiplies prompt rows, if this tier has it.
     #[cfg(target_arch = "x86_64")]
     pub fn amx(self) -> Option<Amx> {

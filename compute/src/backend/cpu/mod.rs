@@ -339,7 +339,7 @@ impl Cpu {
             self.tier.name(),
             if n == 1 { "" } else { "s" },
             match self.precision {
-                Precision::Fast => ", fast precision",
+                Precision::Fast(_) => ", fast precision",
                 _ if self.precision.is_full(self.tier, Dtype::Bf16) => "",
                 _ if self.precision.is_full(self.tier, Dtype::Int8) =>
                     ", generated rows like prompts if weights are not quantised",

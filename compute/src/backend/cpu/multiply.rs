@@ -165,7 +165,9 @@ impl Cpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// For a handle in which up to so many sequences run: [`Precision::Full`] if they are few, and
-    /// [`Precision::AsPrompts`] if they are so many that it is faster (`most_full`).
+    /// [`Precision::AsPrompts`] if they are so many that it is faster (`most_full`). Between the
+    /// two, on tiles, the activations of generated rows are int8 for weights of four bits
+    /// ([`MOST_BYTE_TILES`]).
     Auto(usize),
     /// Prompts have the fastest arithmetic whose rounding is small beside the rounding of the
     /// weights. Generated rows have an arithmetic that rounds very little, and with few of them
@@ -175,9 +177,10 @@ pub enum Precision {
     /// Generated rows have the arithmetic of prompts: for many sequences, when products take longer
     /// than reading weights.
     AsPrompts,
-    /// All rows have the fastest arithmetic that the instruction set has for the format of the
-    /// weights, even if it loses more than the format has lost.
-    Fast,
+    /// For a handle in which up to so many sequences run: all rows have the fastest arithmetic that
+    /// the instruction set has for the format of the weights, even if it loses more than the format
+    /// has lost.
+    Fast(usize),
 }
 
 impl Precision {
@@ -186,7 +189,7 @@ impl Precision {
         match self {
             Precision::Auto(sequences) => sequences <= most_full(tier, dtype),
             Precision::Full => true,
-            Precision::AsPrompts | Precision::Fast => false,
+            Precision::AsPrompts | Precision::Fast(_) => false,
         }
     }
 }
@@ -194,12 +197,26 @@ impl Precision {
 /// The most sequences with which [`Precision::Auto`] is [`Precision::Full`]. For tiles, quantised
 /// weights have to be decoded: on an Emerald Rapids, one stream of int8 or int4 is two to three
 /// times as fast without them, eight are 1.0 to 1.6 times, sixteen 0.7 to 0.9 times. (Other formats
-/// have not been measured in full precision there.)
+/// have not been measured in full precision there.) With activations in int8, one stream of int4 or
+/// k4 is as fast as in full precision, and eight are 1.35 times.
 fn most_full(tier: Tier, dtype: Dtype) -> usize {
-    match tier.has_tiles() && dtype.quant().is_some() {
-        true => 12,
-        false => 8,
+    match dtype.quant() {
+        Some(quant) if tier.has_byte_tiles() && is_coarse(quant) => 8,
+        Some(_) if tier.has_tiles() => 12,
+        _ => 8,
     }
+}
+
+/// The most sequences of a handle with which tiles multiply generated rows as int8. Their time
+/// grows with the rows, because the sums of every 32 k are stored, scaled and added; tiles of
+/// bfloat16 take most of theirs for decoding weights. With 16 rows int8 is 1.2 to 1.7 times as
+/// fast, depending on the format, with 32 rows 0.9 to 1.3 times, and with 64 rows of int8 or int4
+/// 0.8 and 0.7 times (benches/record/2026-11-30-bytes-on-tiles.txt).
+const MOST_BYTE_TILES: usize = 32;
+
+/// Whether so few bits are left of weights that activations in int8 lose nothing beside that.
+fn is_coarse(quant: Quant) -> bool {
+    matches!(quant, Quant::Int4 | Quant::K4)
 }
 
 /// Whether prompt rows attend in bfloat16 beside such weights, over a cache of at most 16 bits:
@@ -246,12 +263,23 @@ impl Arithmetic {
         if exact {
             return Arithmetic::Pairs(quant);
         }
+        let coarse = is_coarse(quant) || matches!(precision, Precision::Fast(_));
+        let bytes = coarse && integers::has_bytes(tier, quant);
         #[cfg(target_arch = "x86_64")]
         if let Some(amx) = tier.amx() {
-            return Arithmetic::Tiles(amx);
+            let few = match precision {
+                Precision::Auto(sequences) | Precision::Fast(sequences) => {
+                    sequences <= MOST_BYTE_TILES
+                }
+                Precision::Full | Precision::AsPrompts => false,
+            };
+            let generated = kind == RowKind::Decode && few && tier.has_byte_tiles();
+            return match bytes && generated {
+                true => Arithmetic::Bytes(quant),
+                false => Arithmetic::Tiles(amx),
+            };
         }
-        let coarse = matches!(quant, Quant::Int4 | Quant::K4) || precision == Precision::Fast;
-        if coarse && integers::has_bytes(tier, quant) {
+        if bytes {
             return Arithmetic::Bytes(quant);
         }
         match tier.has_pairs() {
@@ -289,14 +317,21 @@ mod tests {
         let tier = Tier::choose().unwrap();
         for dtype in [Dtype::Bf16, Dtype::Int8, Dtype::K4] {
             let of = |precision| Arithmetic::of(tier, dtype, RowKind::Decode, precision);
-            let most = match tier.has_tiles() && dtype != Dtype::Bf16 {
+            let most = match tier.has_tiles() && dtype == Dtype::Int8 {
                 true => 12,
                 false => 8,
             };
             for few in [1, most] {
                 assert!(of(Precision::Auto(few)) == of(Precision::Full), "{dtype}");
             }
-            for many in [most + 1, usize::MAX] {
+            let between = match dtype == Dtype::K4 && tier.has_byte_tiles() {
+                true => Precision::Fast(32),
+                false => Precision::AsPrompts,
+            };
+            for many in [most + 1, 32] {
+                assert!(of(Precision::Auto(many)) == of(between), "{dtype}");
+            }
+            for many in [33, usize::MAX] {
                 assert!(
                     of(Precision::Auto(many)) == of(Precision::AsPrompts),
                     "{dtype}"

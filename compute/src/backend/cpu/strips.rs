@@ -161,39 +161,39 @@ impl<'a, W: Weights> Strips<'a, W> {
 /// was idle during the products. 32 rows of int8 took 1.2 times as long, namely as long as reading
 /// and then multiplying (benches/record/2026-11-29-many-rows-without-tiles.txt).
 pub(super) struct Coming<'a, T, const WIDE: usize> {
-    part: [&'a [T]; WIDE],
+    /// Where the part of each strip begins, unless it is empty.
+    part: [Option<&'a T>; WIDE],
     ahead: Lookahead,
-    /// Where in the part the next line begins.
-    at: usize,
-    /// How many lines of each strip are prefetched at a time.
-    each: usize,
+    /// Lines of a strip, and calls that ask for all of them.
+    lines: usize,
+    times: usize,
+    /// Lines that are due, times `times`.
+    due: usize,
 }
 
 impl<'a, T, const WIDE: usize> Coming<'a, T, WIDE> {
-    /// Numbers of a line.
-    const LINE: usize = 64 / size_of::<T>();
-
     /// `times` calls of [`Coming::prefetch`] ask for all lines.
     #[inline(always)]
     pub fn new(part: [&'a [T]; WIDE], ahead: Lookahead, times: usize) -> Self {
         Self {
-            part,
+            lines: size_of_val(part[0]).div_ceil(64),
+            part: part.map(|strip| strip.first()),
             ahead,
-            at: 0,
-            each: part[0].len().div_ceil(Self::LINE).div_ceil(times),
+            times: times.max(1),
+            due: 0,
         }
     }
 
-    /// Prefetches the next lines, if there are any left.
+    /// Prefetches the next lines of all strips, about as many as any other call.
     #[inline(always)]
     pub fn prefetch<S: Simd>(&mut self, s: S) {
-        for _ in 0..self.each {
-            for strip in self.part {
-                if let Some(line) = strip.get(self.at) {
-                    s.prefetch_far(line, self.ahead);
-                }
+        self.due += self.lines;
+        while self.due >= self.times {
+            self.due -= self.times;
+            for strip in self.part.into_iter().flatten() {
+                s.prefetch_far(strip, self.ahead);
             }
-            self.at += Self::LINE;
+            self.ahead.bytes += 64;
         }
     }
 }

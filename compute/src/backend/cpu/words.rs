@@ -16,8 +16,10 @@ use super::strips::Strips;
 use crate::Result;
 use crate::quant::Quant;
 
-/// Most rows side by side.
+/// Most rows side by side, without tiles.
 pub(super) const MAX_SIDE: usize = 8;
+/// Rows side by side for tiles.
+pub(super) const TILE_SIDE: usize = 16;
 /// Groups of k that a task packs.
 const FILL_GROUPS: usize = 32;
 
@@ -59,8 +61,8 @@ fn groups(cols: usize) -> usize {
 
 /// Groups of [`Words`] of `rows` rows.
 fn groups_of_rows(rows: usize, cols: usize) -> usize {
-    // Up to `MAX_SIDE - 1` rows more, which fill the last panel.
-    groups(cols).saturating_mul(rows.saturating_add(MAX_SIDE))
+    // Up to `TILE_SIDE - 1` rows more, which fill the last panel.
+    groups(cols).saturating_mul(rows.saturating_add(TILE_SIDE))
 }
 
 /// 32-bit numbers in [`Words`] of `rows` rows.

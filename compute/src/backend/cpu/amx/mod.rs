@@ -29,7 +29,10 @@ pub const MAX_ROW: usize = 6;
 
 /// The proof that this process may use tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Amx(());
+pub struct Amx {
+    /// Whether there are products of bytes, too.
+    bytes: bool,
+}
 
 impl Amx {
     /// `Some` if the processor, the hypervisor and the operating system all let this process use
@@ -42,11 +45,13 @@ impl Amx {
         const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
         const XFEATURE_XTILEDATA: libc::c_long = 18;
         const TILE_AND_BF16: u32 = (1 << 24) | (1 << 22);
+        const INT8: u32 = 1 << 25;
         const OSXSAVE: u32 = 1 << 27;
-        if __cpuid(0).eax < 7
-            || __cpuid_count(7, 0).edx & TILE_AND_BF16 != TILE_AND_BF16
-            || __cpuid(1).ecx & OSXSAVE == 0
-        {
+        if __cpuid(0).eax < 7 || __cpuid(1).ecx & OSXSAVE == 0 {
+            return None;
+        }
+        let features = __cpuid_count(7, 0).edx;
+        if features & TILE_AND_BF16 != TILE_AND_BF16 {
             return None;
         }
         let enabled: u32;
@@ -67,7 +72,14 @@ impl Amx {
                 XFEATURE_XTILEDATA,
             )
         };
-        (answer == 0).then_some(Self(()))
+        (answer == 0).then_some(Self {
+            bytes: features & INT8 != 0,
+        })
+    }
+
+    /// Whether there are [`ByteTiles`].
+    pub fn has_bytes(self) -> bool {
+        self.bytes
     }
 
     /// Configures the tiles of this thread. A thread has only one configuration at a time.
@@ -178,9 +190,11 @@ macro_rules! multiply {
 }
 
 // After the macros, which they use.
+mod bytes;
 mod prefetch;
 mod squares;
 
+pub use bytes::{ByteTiles, IntSums, Rows};
 pub use prefetch::Prefetch;
 pub use squares::Beside;
 

@@ -31,10 +31,23 @@ pub trait Bytes: Blocks {
     /// Whether bytes are from 0 to 15, so that a group can be summed in 16 bits
     /// ([`Simd::dot_nibbles`]).
     const NIBBLES: bool = false;
+    /// Whether lines are signed bytes already: the weights, apart from their scale.
+    const SIGNED: bool = false;
+    /// What unsigned bytes have too much, modulo 256.
+    const EXCESS: i8 = if Self::MINIMA { 0 } else { -128 };
     /// [`Blocks::Planed`], which has bytes too.
     type PlanedBytes: Bytes + Weights<Bits = u16>;
     /// The unsigned bytes of a line, four columns of every output at a time: the first, or both.
     fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2];
+    /// The same as signed bytes, which have nothing too much.
+    #[inline(always)]
+    fn signed<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        let [a, b] = Self::quads(s, line);
+        match Self::EXCESS {
+            0 => [a, b],
+            excess => [s.sub_bytes(a, excess), s.sub_bytes(b, excess)],
+        }
+    }
 
     /// Whether sums of a span are [`Simd::dot_nibbles`]'s, to which [`Bytes::whole`] adds what they
     /// would begin with.
@@ -93,6 +106,7 @@ pub fn bytes_offsets(quant: Quant, [a, b]: [i32; 2], unit: f32) -> Offsets {
 }
 
 impl Bytes for Int8 {
+    const SIGNED: bool = true;
     type PlanedBytes = Self;
     #[inline(always)]
     fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
@@ -101,6 +115,7 @@ impl Bytes for Int8 {
 }
 
 impl Bytes for K8 {
+    const SIGNED: bool = true;
     type PlanedBytes = K6;
     #[inline(always)]
     fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
@@ -120,6 +135,7 @@ impl Bytes for K6 {
 
 impl Bytes for Int4 {
     const NIBBLES: bool = true;
+    const EXCESS: i8 = 8;
     type PlanedBytes = Self;
     #[inline(always)]
     fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {

@@ -17,7 +17,7 @@ use super::super::words::{MAX_SIDE, Task};
 use super::integer::{DECODED, Decoded, Groups, Integers, K_GROUPS};
 
 /// Rows that pass over a block of k before the next block: their activations and sums stay in L2.
-const BAND: usize = 576;
+pub const BAND: usize = 576;
 /// Up to so many panels of rows take half of [`K_GROUPS`] at a time. With all of them, 512 rows
 /// load and store their sums less often and are 5 % faster. Each panel of 32 rows has more lines to
 /// prefetch at once then, and they are 3 % slower. (AVX-512, panels of eight rows.)

@@ -1,12 +1,13 @@
-//! Products with quantised weights, without tiles: activations as integers, sums in int32 within
-//! each group of 32 k and in float32 over the groups.
+//! Products with quantised weights: activations as integers, sums in int32 within each group of 32
+//! k and in float32 over the groups.
 //!
 //! | file | |
 //! |---|---|
 //! | `integer` | what the two kinds of integers do differently |
 //! | `pairs` | int16: generated rows, and prompt rows where nothing is faster |
-//! | `bytes` | int8: prompt rows on tiers with VNNI; without it, of codes up to 15 |
+//! | `bytes` | int8: where the handle says so; without VNNI, of codes up to 15 alone |
 //! | `few`, `many` | weights that are read, or decoded, once for a few rows; once for many |
+//! | `tiled` | many rows of int8 on AMX |
 //!
 //! Formats with a scale for each 16 k have two sums in a group. Minima of weights are multiplied
 //! with the sum of a group's activations.
@@ -26,6 +27,8 @@ mod few;
 mod integer;
 mod many;
 mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 
 use super::Workers;
 use super::blocks::{self, Blocks, with_blocks, with_bytes, with_nibbles};
@@ -33,7 +36,7 @@ use super::detect::Tier;
 use super::mat::Run;
 use super::results::Ending;
 use super::strips::{Strips, TASK_STRIPS, Target, tasks};
-use super::words::{Form, MAX_SIDE, Task, Words};
+use super::words::{Form, MAX_SIDE, TILE_SIDE, Task, Words};
 use crate::quant::Quant;
 use bytes::InBytes;
 use pairs::InPairs;
@@ -51,7 +54,10 @@ pub(super) fn has_bytes(tier: Tier, quant: Quant) -> bool {
 
 /// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
 pub(super) fn scratch_len(max_rows: usize) -> usize {
-    many::scratch_len(max_rows).max(TASK_STRIPS * MAX_FEW * super::simd::LANES)
+    let few = TASK_STRIPS * MAX_FEW * super::simd::LANES;
+    #[cfg(target_arch = "x86_64")]
+    let few = few.max(tiled::scratch_len(max_rows));
+    many::scratch_len(max_rows).max(few)
 }
 
 /// Most rows that count as few, as int8 or as int16, with up to `side` side by side. To unpack
@@ -65,6 +71,16 @@ fn few(quant: Quant, bytes: bool, side: usize) -> usize {
         Quant::Int8 | Quant::K8 if bytes => 2 * MAX_SIDE + 2,
         Quant::Int8 | Quant::K8 if side == MAX_SIDE => MAX_FEW,
         _ => MAX_SIDE + MAX_SIDE / 2,
+    }
+}
+
+/// Most rows of int8 that are faster without tiles, which take as long for one row as for sixteen
+/// (eight rows: int4 1.05 times as fast without tiles as with them, int8 1.02, k8 0.97, k4 0.91, k6
+/// 0.84 times; benches/record/2026-11-30-bytes-on-tiles.txt).
+fn few_beside_tiles(quant: Quant) -> usize {
+    match quant.is_k() {
+        true => 6,
+        false => 8,
     }
 }
 
@@ -84,8 +100,13 @@ const fn most_side(registers: usize, vnni: bool) -> usize {
 /// many lie side by side.
 pub(super) fn form(tier: Tier, quant: Quant, rows: usize, bytes: bool) -> (Form, usize) {
     let most = most_side(tier.registers(), tier.has_bytes());
-    let many = rows > few(quant, bytes, most);
+    let tiled = bytes && tier.has_byte_tiles();
+    let many = match tiled {
+        true => rows > few_beside_tiles(quant),
+        false => rows > few(quant, bytes, most),
+    };
     let side = match many {
+        true if tiled => TILE_SIDE,
         true => many::side(tier),
         // Panels of one size, as full as can be: the rows that fill the last one up take as long.
         false => rows.div_ceil(rows.div_ceil(most).max(1)),
@@ -130,6 +151,11 @@ pub(super) fn product(
             // Formats with a plane have kernels of their own for few rows alone.
             Form::Pairs(quant) => with_blocks!(quant, Q => {
                 many!(run_integers, InPairs, <Q as Blocks>::ForMany)
+            }),
+            #[cfg(target_arch = "x86_64")]
+            Form::Bytes(quant, true) if tier.has_byte_tiles() => with_bytes!(quant, Q => {
+                let amx = tier.amx().expect("has_byte_tiles");
+                tier.run_with_tiles(tiled::Tiled::<Q> { amx, task: task!(Q) })
             }),
             Form::Bytes(quant, true) if !tier.has_bytes() => with_nibbles!(quant, Q => {
                 many!(run_nibbles, InBytes, Q)

@@ -201,9 +201,11 @@ pub fn unit(quant: Quant) -> f32 {
 pub fn top(tier: Tier, kind: RowKind, precision: Precision, quant: Quant) -> Option<f32> {
     let pairs = with_blocks!(quant, Q => Q::TOP);
     let coarse = matches!(quant, Quant::Int4 | Quant::K4);
-    let fast = precision == Precision::Fast;
+    let fast = matches!(precision, Precision::Fast(_));
+    let tiled = kind == RowKind::Decode && precision == Precision::Fast(32);
     match arithmetic(kind, precision) {
         RowKind::Decode => Some(pairs),
+        _ if tier.has_byte_tiles() && tiled && integers::has_bytes(tier, quant) => Some(127.0),
         _ if tier.has_tiles() || !tier.has_pairs() => None,
         _ if (coarse || fast) && integers::has_bytes(tier, quant) => Some(127.0),
         _ => Some(pairs),

@@ -85,19 +85,20 @@ fn rounds(tier: Tier, kind: RowKind, dtype: Dtype) -> bool {
 }
 
 /// Rows of a kind, and the backend's precision.
-const KINDS: [(RowKind, Precision); 5] = [
+const KINDS: [(RowKind, Precision); 6] = [
     (RowKind::Decode, Precision::Full),
     (RowKind::Prefill, Precision::Full),
     (RowKind::Decode, Precision::AsPrompts),
-    (RowKind::Decode, Precision::Fast),
-    (RowKind::Prefill, Precision::Fast),
+    (RowKind::Decode, Precision::Fast(32)),
+    (RowKind::Decode, Precision::Fast(33)),
+    (RowKind::Prefill, Precision::Fast(1)),
 ];
 
 /// Whose arithmetic rows of a kind have.
 fn arithmetic(kind: RowKind, precision: Precision) -> RowKind {
     match precision {
         Precision::Full => kind,
-        Precision::AsPrompts | Precision::Fast => RowKind::Prefill,
+        Precision::AsPrompts | Precision::Fast(_) => RowKind::Prefill,
         Precision::Auto(_) => unreachable!("one of the others"),
     }
 }

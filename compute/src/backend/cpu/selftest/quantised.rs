@@ -348,7 +348,8 @@ pub fn quantised_forward_matches(tier: Tier) {
 /// and chunks change no bit of either.
 pub fn quantised_company_changes_nothing(tier: Tier) {
     let all = all().flat_map(|quant| {
-        [Precision::Full, Precision::AsPrompts, Precision::Fast].map(|precision| (quant, precision))
+        [Precision::Full, Precision::AsPrompts, Precision::Fast(32)]
+            .map(|precision| (quant, precision))
     });
     for (quant, precision) in all {
         let shape = match quant.takes(64) {

@@ -72,7 +72,7 @@ pub fn long_sequences_match(tier: Tier) {
 /// Law four: alone or among others, on one thread or three, in chunks or whole, by decode steps or
 /// by prefill, the bits are the same.
 pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
-    let (full, as_prompts, fast) = (Precision::Full, Precision::AsPrompts, Precision::Fast);
+    let (full, as_prompts, fast) = (Precision::Full, Precision::AsPrompts, Precision::Fast(1));
     let cases: [(Dtype, Dtype, [usize; 2], usize, Change, Precision); 6] = [
         (Dtype::Bf16, Dtype::Bf16, [4, 2], 32, with_features, full),
         (
