@@ -127,12 +127,20 @@ pub struct Strategy {
     pub top_p: u32,
     /// Keep tokens with at least this mass; at least 1.
     pub min_mass: u64,
+    /// What else is dropped of the tokens that the fields above leave.
+    pub filters: Filters,
+}
+
+/// Filters that ask for the entropy of what is kept, or for probabilities of it. The host applies
+/// them: a device hands over the logits of a row that has one. All are 0 if they are off.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Filters {
     /// Typical sampling: keep the tokens whose -ln p is nearest to the entropy, until they have
-    /// this probability together; 0 is off.
+    /// this probability together.
     pub typical: f32,
-    /// Drop tokens less probable than this; 0 is off.
+    /// Drop tokens less probable than this.
     pub epsilon: f32,
-    /// Drop tokens less probable than `min(eta, sqrt(eta) exp(-entropy))`; 0 is off.
+    /// Drop tokens less probable than `min(eta, sqrt(eta) exp(-entropy))`.
     pub eta: f32,
 }
 
@@ -142,10 +150,9 @@ impl Strategy {
         ((u128::from(total) * u128::from(self.top_p)) >> 32) as u64
     }
 
-    /// Whether a filter asks for the entropy of what is kept, or for probabilities of it. The host
-    /// makes such choices.
+    /// Whether one of [`Filters`] has an effect, so that the host makes the choice.
     pub fn filters_probabilities(&self) -> bool {
-        self.scale.is_some() && (self.typical > 0.0 || self.epsilon > 0.0 || self.eta > 0.0)
+        self.scale.is_some() && self.filters != Filters::default()
     }
 }
 

@@ -32,6 +32,12 @@ pub(super) unsafe trait Layout: Copy {
     fn reserved(&self) -> Vec<(&'static str, u32)>;
 }
 
+/// A struct of zeros and null pointers.
+pub(super) fn zeros<T: Layout>() -> T {
+    // SAFETY: by the contract of `Layout`, every bit pattern is a value.
+    unsafe { std::mem::zeroed() }
+}
+
 /// Returns the `struct_size` of the caller's struct at `p`, if this library can work with it.
 ///
 /// # Safety

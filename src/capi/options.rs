@@ -7,7 +7,6 @@ use super::{args, cancel, grammar, layout};
 use crate::engine::request::{Bias, EarlyStopping, MAX_LIST, MAX_STOP_BYTES};
 use crate::engine::{GenerateOptions, Speculation};
 use crate::reserve;
-use std::ptr;
 use std::time::Instant;
 
 /// The most stop strings of a call.
@@ -24,56 +23,13 @@ pub(super) fn default_options() -> llama_generate_options {
     let defaults = GenerateOptions::default();
     llama_generate_options {
         struct_size: size_of::<llama_generate_options>() as u32,
-        flags: 0,
         max_gen_len: LLAMABI_MAX_GEN_LEN_DEFAULT,
         temperature: defaults.temperature,
         top_p: defaults.top_p,
-        top_k: defaults.top_k,
-        min_p: defaults.min_p,
         repetition_penalty: defaults.repetition_penalty,
-        seed: defaults.seed,
-        stop: ptr::null(),
-        n_stop: 0,
-        cancel: ptr::null_mut(),
-        on_event: None,
-        user_data: ptr::null_mut(),
-        top_logprobs: 0,
-        reserved1: 0,
-        cache_salt: defaults.cache_salt,
-        num_return_sequences: 0,
-        num_beams: 0,
-        grammar: ptr::null(),
-        min_gen_len: 0,
-        no_repeat_ngram_size: 0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        typical_p: 0.0,
-        epsilon_cutoff: 0.0,
-        eta_cutoff: 0.0,
-        max_time_ms: 0,
-        logit_bias: ptr::null(),
-        n_logit_bias: 0,
-        stop_tokens: ptr::null(),
-        n_stop_tokens: 0,
-        bad_words: ptr::null(),
-        bad_word_lens: ptr::null(),
-        n_bad_words: 0,
-        adapter: 0,
-        reserved_adapter: 0,
         length_penalty: defaults.length_penalty,
-        early_stopping: LLAMA_EARLY_FALSE,
-        on_logits: None,
-        on_stop: None,
-        speculation: LLAMA_SPEC_OFF,
-        draft_len: 0,
-        predicted: ptr::null(),
-        n_predicted: 0,
-        force_words: ptr::null(),
-        force_word_lens: ptr::null(),
-        force_group_lens: ptr::null(),
-        n_force_groups: 0,
-        contrast_beta: 0.0,
-        contrast_alpha: 0.0,
+        // In every other field, 0 means what was before there was the field.
+        ..layout::zeros()
     }
 }
 
@@ -322,4 +278,19 @@ fn early_stopping(given: i32) -> Outcome<EarlyStopping> {
 /// Returns the number of sequences of each prompt.
 pub(super) fn samples(o: &llama_generate_options) -> usize {
     o.num_return_sequences.max(1) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_the_engines() {
+        // SAFETY: every pointer is NULL.
+        let mut got = unsafe { engine_options(&default_options()) }
+            .unwrap_or_else(|e| panic!("{}", e.message));
+        got.asked_at = None;
+        let want = GenerateOptions::default();
+        assert_eq!(format!("{got:#?}"), format!("{want:#?}"));
+    }
 }

@@ -401,16 +401,14 @@ fn no_row() -> SampleRow {
 
 /// The fields of a row that follow from the choice alone.
 fn row(choice: &Choice) -> SampleRow {
-    // A new filter is either a field of a row, or `filters_probabilities` leaves it to the host.
+    // Every field of a strategy is a field of a row, but for the filters that the host applies.
     let Strategy {
         penalty,
         scale,
         top_k,
         top_p,
         min_mass,
-        typical: _,
-        epsilon: _,
-        eta: _,
+        filters: _,
     } = choice.strategy;
     let greedy = Scale {
         halvings: 0.0,

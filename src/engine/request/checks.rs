@@ -5,55 +5,47 @@ use super::options::*;
 use crate::{Error, Result, Token, reserve};
 use std::fmt::Display;
 
+/// What a float may be. Every range is of finite numbers.
+#[derive(Clone, Copy)]
+pub(super) enum Range {
+    Finite,
+    AtLeast0,
+    Above0,
+    To1,
+    ToBelow1,
+}
+
+impl Range {
+    fn contains(self, value: f32) -> bool {
+        // A NaN fails every comparison.
+        match self {
+            Range::Finite => value.is_finite(),
+            Range::AtLeast0 => value >= 0.0 && value.is_finite(),
+            Range::Above0 => value > 0.0 && value.is_finite(),
+            Range::To1 => (0.0..=1.0).contains(&value),
+            Range::ToBelow1 => (0.0..1.0).contains(&value),
+        }
+    }
+
+    /// The range as an error says it.
+    fn expected(self) -> &'static str {
+        match self {
+            Range::Finite => "finite",
+            Range::AtLeast0 => "finite and at least 0",
+            Range::Above0 => "finite and more than 0",
+            Range::To1 => "0 to 1",
+            Range::ToBelow1 => "0 to below 1",
+        }
+    }
+}
+
 impl GenerateOptions {
     /// Check every number; the error names it, its range and its value.
     pub fn check(&self, limits: &RequestLimits) -> Result<()> {
-        let in_range = |name: &str, value: f32, ok: bool, expected: &str| {
-            // A NaN fails every comparison of which `ok` is made.
-            if ok {
-                Ok(())
-            } else {
-                Err(Error::invalid(name, expected, value))
+        for (name, value, range) in self.floats() {
+            if !range.contains(value) {
+                return Err(Error::invalid(name, range.expected(), value));
             }
-        };
-        let (t, p, m, r) = (
-            self.temperature,
-            self.top_p,
-            self.min_p,
-            self.repetition_penalty,
-        );
-        in_range(
-            "temperature",
-            t,
-            t >= 0.0 && t.is_finite(),
-            "finite and at least 0",
-        )?;
-        in_range("top_p", p, (0.0..=1.0).contains(&p), "0 to 1")?;
-        in_range("min_p", m, (0.0..=1.0).contains(&m), "0 to 1")?;
-        let typical = self.typical_p;
-        in_range(
-            "typical_p",
-            typical,
-            (0.0..=1.0).contains(&typical),
-            "0 to 1",
-        )?;
-        for (name, cutoff) in [
-            ("epsilon_cutoff", self.epsilon_cutoff),
-            ("eta_cutoff", self.eta_cutoff),
-        ] {
-            in_range(name, cutoff, (0.0..1.0).contains(&cutoff), "0 to below 1")?;
-        }
-        in_range(
-            "repetition_penalty",
-            r,
-            r > 0.0 && r.is_finite(),
-            "finite and more than 0",
-        )?;
-        for (name, penalty) in [
-            ("presence_penalty", self.presence_penalty),
-            ("frequency_penalty", self.frequency_penalty),
-        ] {
-            in_range(name, penalty, penalty.is_finite(), "finite")?;
         }
         self.check_lists(limits.vocab_size)?;
         if let Some(most) = self.max_gen_len
@@ -103,14 +95,7 @@ impl GenerateOptions {
 
 impl GenerateOptions {
     fn check_guessers(&self, limits: &RequestLimits) -> Result<()> {
-        let (beta, alpha) = (self.contrast_beta, self.contrast_alpha);
-        if !(beta >= 0.0 && beta.is_finite()) {
-            let expected = "finite and at least 0";
-            return Err(Error::invalid("contrast_beta", expected, beta));
-        }
-        if !(0.0..=1.0).contains(&alpha) {
-            return Err(Error::invalid("contrast_alpha", "0 to 1", alpha));
-        }
+        let beta = self.contrast_beta;
         let invalid = |name: &str, expected: &str, value: &dyn Display| {
             Err(Error::invalid(name, expected, value))
         };
@@ -141,9 +126,6 @@ impl GenerateOptions {
         };
         if beams == 0 {
             return invalid("num_beams", "at least 1".into(), &0);
-        }
-        if !self.length_penalty.is_finite() {
-            return invalid("length_penalty", "finite".into(), &self.length_penalty);
         }
         if !self.has_beams() {
             let expected = "off without beams (num_beams above 1)".into();
@@ -264,5 +246,32 @@ impl GenerateOptions {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Range;
+
+    #[test]
+    fn ranges_have_their_ends_and_no_nan() {
+        let (least, most) = (f32::from_bits(1), f32::MAX);
+        let below_1 = 1.0f32.next_down();
+        for (range, within, outside) in [
+            (
+                Range::Finite,
+                [-most, most],
+                [f32::NEG_INFINITY, f32::INFINITY],
+            ),
+            (Range::AtLeast0, [0.0, most], [-least, f32::INFINITY]),
+            (Range::Above0, [least, most], [0.0, f32::INFINITY]),
+            (Range::To1, [0.0, 1.0], [-least, 1.0f32.next_up()]),
+            (Range::ToBelow1, [0.0, below_1], [-least, 1.0]),
+        ] {
+            let name = range.expected();
+            assert!(within.iter().all(|x| range.contains(*x)), "{name}");
+            assert!(!outside.iter().any(|x| range.contains(*x)), "{name}");
+            assert!(!range.contains(f32::NAN), "{name}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The options of a request, and their defaults.
 
+use super::checks::Range;
 use crate::grammar::Grammar;
 use crate::kv::Root;
 use crate::{Cancel, Token};
@@ -229,6 +230,24 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
+    /// Every float by its name, with its value and its range.
+    pub(super) fn floats(&self) -> [(&'static str, f32, Range); 12] {
+        [
+            ("temperature", self.temperature, Range::AtLeast0),
+            ("top_p", self.top_p, Range::To1),
+            ("min_p", self.min_p, Range::To1),
+            ("typical_p", self.typical_p, Range::To1),
+            ("epsilon_cutoff", self.epsilon_cutoff, Range::ToBelow1),
+            ("eta_cutoff", self.eta_cutoff, Range::ToBelow1),
+            ("repetition_penalty", self.repetition_penalty, Range::Above0),
+            ("presence_penalty", self.presence_penalty, Range::Finite),
+            ("frequency_penalty", self.frequency_penalty, Range::Finite),
+            ("length_penalty", self.length_penalty, Range::Finite),
+            ("contrast_beta", self.contrast_beta, Range::AtLeast0),
+            ("contrast_alpha", self.contrast_alpha, Range::To1),
+        ]
+    }
+
     /// Whether each prompt is searched with beams.
     pub(in crate::engine) fn has_beams(&self) -> bool {
         self.num_beams > 1

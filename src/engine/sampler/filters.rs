@@ -1,7 +1,7 @@
 //! What changes logits before a draw, and which candidates a draw leaves out.
 
 use super::{Kept, Place, place};
-use crate::backend::choice::{Changes, Edit, Strategy, rank};
+use crate::backend::choice::{Changes, Edit, Filters, rank};
 
 /// Replaces a number that is not finite by -inf. Replaces negative zero by zero, because the two
 /// are equal and must have the same [`rank`].
@@ -87,7 +87,7 @@ pub(super) fn keep_nucleus(
 /// in ascending order of ids, so entropies are always summed in the same order.
 pub(super) fn filter_probabilities(
     kept: &mut Vec<Kept>,
-    strategy: &Strategy,
+    filters: &Filters,
     values: &[f32],
     distances: &mut Vec<(f64, u64)>,
 ) {
@@ -99,14 +99,14 @@ pub(super) fn filter_probabilities(
         });
         terms.sum()
     };
-    if strategy.typical > 0.0 {
+    if filters.typical > 0.0 {
         let total = total(kept);
         let entropy = entropy(kept, total);
         let distance = |k: &Kept| (-(k.mass as f64 / total as f64).ln() - entropy).abs();
         distances.clear();
         distances.extend(kept.iter().map(|k| (distance(k), k.mass)));
         distances.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let (most, mut before) = (f64::from(strategy.typical), 0u64);
+        let (most, mut before) = (f64::from(filters.typical), 0u64);
         let mut last = 0.0;
         for (distance, mass) in &*distances {
             if before as f64 / total as f64 >= most {
@@ -125,12 +125,12 @@ pub(super) fn filter_probabilities(
         let best = best(kept);
         kept.retain(|k| k.mass as f64 / total as f64 >= least || Some(k.token) == best);
     };
-    if strategy.epsilon > 0.0 {
+    if filters.epsilon > 0.0 {
         let total = total(kept);
-        drop_below(kept, f64::from(strategy.epsilon), total);
+        drop_below(kept, f64::from(filters.epsilon), total);
     }
-    if strategy.eta > 0.0 {
-        let (total, eta) = (total(kept), f64::from(strategy.eta));
+    if filters.eta > 0.0 {
+        let (total, eta) = (total(kept), f64::from(filters.eta));
         let least = eta.min(eta.sqrt() * (-entropy(kept, total)).exp());
         drop_below(kept, least, total);
     }

@@ -21,7 +21,7 @@ use self::passes::{at_least, best, exponentials, kth_largest, maximum, share_fro
 use super::event::Alternative;
 use super::request::GenerateOptions;
 use crate::backend::Choices;
-use crate::backend::choice::{self, Changes, Choice, ONE, Scale, Strategy, mass, rank};
+use crate::backend::choice::{self, Changes, Choice, Filters, ONE, Scale, Strategy, mass, rank};
 use crate::{Result, Token, reserve};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
@@ -38,12 +38,14 @@ impl From<&GenerateOptions> for Strategy {
                 false => choice::ALL,
             },
             min_mass: ((f64::from(options.min_p) * ONE as f64).ceil() as u64).max(1),
-            typical: match options.typical_p < 1.0 {
-                true => options.typical_p,
-                false => 0.0,
+            filters: Filters {
+                typical: match options.typical_p < 1.0 {
+                    true => options.typical_p,
+                    false => 0.0,
+                },
+                epsilon: options.epsilon_cutoff,
+                eta: options.eta_cutoff,
             },
-            epsilon: options.epsilon_cutoff,
-            eta: options.eta_cutoff,
         }
     }
 }
@@ -322,7 +324,7 @@ impl Sampler {
             kept.retain(|k| k.mass >= strategy.min_mass);
         }
         if strategy.filters_probabilities() {
-            filter_probabilities(kept, strategy, values, distances);
+            filter_probabilities(kept, &strategy.filters, values, distances);
         }
         kept
     }
