@@ -29,7 +29,7 @@ pub(super) unsafe trait Layout: Copy {
     /// part of it.
     const ENDS: &'static [usize];
     /// The `reserved*` fields, which must be 0 in a caller's struct.
-    fn reserved(&self) -> Vec<(&'static str, u32)>;
+    fn reserved(&mut self) -> Vec<(&'static str, &mut u32)>;
 }
 
 /// A struct of zeros and null pointers.
@@ -97,7 +97,7 @@ pub(super) unsafe fn read<T: Layout>(name: &str, p: *const T, defaults: T) -> Ou
         let to = (&raw mut value).cast::<u8>();
         to.copy_from_nonoverlapping(p.cast(), whole_fields);
     }
-    match value.reserved().into_iter().find(|(_, got)| *got != 0) {
+    match value.reserved().into_iter().find(|(_, got)| **got != 0) {
         Some((field, got)) => Err(Failure::new(
             LLAMA_E_ABI,
             format!("{field} of {name} ({}) is {got}, must be 0", T::NAME),
@@ -175,9 +175,10 @@ mod tests {
     fn changed(size: u32, fill: u8) -> Bytes {
         let mut bytes = Bytes([fill; 8192]);
         bytes.0[..size_of::<llama_generate_options>()].fill(1);
-        bytes.0[84..88].fill(0);
-        bytes.0[204..208].fill(0);
-        bytes.0[..4].copy_from_slice(&size.to_ne_bytes());
+        // SAFETY: the bytes are aligned, there are enough, and any bytes are a value.
+        let o = unsafe { &mut *bytes.0.as_mut_ptr().cast::<llama_generate_options>() };
+        o.reserved().into_iter().for_each(|(_, field)| *field = 0);
+        o.struct_size = size;
         bytes
     }
 

@@ -1,5 +1,5 @@
-/* Size, order and type of every public struct, and every constant, written out by hand: a change here
-   is a change of the binary interface. C11; LP64. */
+/* Size and order of every public struct, types of fields, and every constant: what is here may only
+ * grow, because any other change is one of the binary interface. C11; LP64. */
 #include <llamabi.h>
 
 #define FIELD(type, field, offset, size)                                                           \
@@ -12,6 +12,7 @@
 #define TYPE(type, field, expected)                                                                \
   _Static_assert(_Generic(((type *)0)->field, expected: 1, default: 0), #type "." #field)
 
+/* Fields of llamabi.h, appended by `make header` (tests/generated/structs.rs) */
 FIELD(llama_error, struct_size, 0, 4);
 FIELD(llama_error, status, 4, 4);
 FIELD(llama_error, message, 8, 1016);
@@ -59,43 +60,6 @@ FIELD(llama_build_options, reserved1, 220, 4);
 FIELD(llama_build_options, nccl_unique_id, 224, 8);
 SIZE(llama_build_options, 232);
 
-FIELD(llama_wait, go_on, 0, 8);
-FIELD(llama_wait, context, 8, 8);
-SIZE(llama_wait, 16);
-
-FIELD(llama_comm, struct_size, 0, 4);
-FIELD(llama_comm, rank, 4, 4);
-FIELD(llama_comm, size, 8, 4);
-FIELD(llama_comm, reserved0, 12, 4);
-FIELD(llama_comm, user_data, 16, 8);
-FIELD(llama_comm, send, 24, 8);
-FIELD(llama_comm, receive, 32, 8);
-FIELD(llama_comm, all_gather, 40, 8);
-FIELD(llama_comm, all_to_all, 48, 8);
-SIZE(llama_comm, 56);
-
-FIELD(llama_rank, struct_size, 0, 4);
-FIELD(llama_rank, rank, 4, 4);
-FIELD(llama_rank, device, 8, 4);
-FIELD(llama_rank, pid, 12, 4);
-FIELD(llama_rank, weight_bytes, 16, 8);
-FIELD(llama_rank, kv_bytes, 24, 8);
-FIELD(llama_rank, exchange_ms, 32, 8);
-FIELD(llama_rank, silent_ms, 40, 8);
-FIELD(llama_rank, host, 48, 64);
-FIELD(llama_rank, device_name, 112, 128);
-SIZE(llama_rank, 240);
-
-FIELD(llama_chat_options, struct_size, 0, 4);
-FIELD(llama_chat_options, flags, 4, 4);
-FIELD(llama_chat_options, tools, 8, 8);
-FIELD(llama_chat_options, tools_len, 16, 8);
-FIELD(llama_chat_options, variables, 24, 8);
-FIELD(llama_chat_options, variables_len, 32, 8);
-FIELD(llama_chat_options, chat_template, 40, 8);
-FIELD(llama_chat_options, chat_template_len, 48, 8);
-SIZE(llama_chat_options, 56);
-
 FIELD(llama_alternative, token, 0, 4);
 FIELD(llama_alternative, logprob, 4, 4);
 SIZE(llama_alternative, 8);
@@ -117,6 +81,19 @@ FIELD(llama_event, score, 68, 4);
 FIELD(llama_event, draft, 72, 4);
 FIELD(llama_event, step, 76, 4);
 SIZE(llama_event, 80);
+
+FIELD(llama_bias, token, 0, 4);
+FIELD(llama_bias, bias, 4, 4);
+SIZE(llama_bias, 8);
+
+FIELD(llama_logits, struct_size, 0, 4);
+FIELD(llama_logits, index, 4, 4);
+FIELD(llama_logits, tokens, 8, 8);
+FIELD(llama_logits, n_tokens, 16, 8);
+FIELD(llama_logits, n_prompt, 24, 8);
+FIELD(llama_logits, logits, 32, 8);
+FIELD(llama_logits, n_logits, 40, 8);
+SIZE(llama_logits, 48);
 
 FIELD(llama_generate_options, struct_size, 0, 4);
 FIELD(llama_generate_options, flags, 4, 4);
@@ -171,24 +148,32 @@ FIELD(llama_generate_options, contrast_beta, 288, 4);
 FIELD(llama_generate_options, contrast_alpha, 292, 4);
 SIZE(llama_generate_options, 296);
 
-FIELD(llama_logits, struct_size, 0, 4);
-FIELD(llama_logits, index, 4, 4);
-FIELD(llama_logits, tokens, 8, 8);
-FIELD(llama_logits, n_tokens, 16, 8);
-FIELD(llama_logits, n_prompt, 24, 8);
-FIELD(llama_logits, logits, 32, 8);
-FIELD(llama_logits, n_logits, 40, 8);
-SIZE(llama_logits, 48);
+FIELD(llama_request_stats, struct_size, 0, 4);
+FIELD(llama_request_stats, prompt_tokens, 4, 4);
+FIELD(llama_request_stats, cached_tokens, 8, 4);
+FIELD(llama_request_stats, generated_tokens, 12, 4);
+FIELD(llama_request_stats, queue_ms, 16, 8);
+FIELD(llama_request_stats, first_token_ms, 24, 8);
+FIELD(llama_request_stats, total_ms, 32, 8);
+FIELD(llama_request_stats, drafted_tokens, 40, 4);
+FIELD(llama_request_stats, accepted_tokens, 44, 4);
+SIZE(llama_request_stats, 48);
 
-FIELD(llama_bias, token, 0, 4);
-FIELD(llama_bias, bias, 4, 4);
-SIZE(llama_bias, 8);
+FIELD(llama_message, role, 0, 8);
+FIELD(llama_message, content, 8, 8);
+FIELD(llama_message, role_len, 16, 8);
+FIELD(llama_message, content_len, 24, 8);
+SIZE(llama_message, 32);
 
-FIELD(llama_segment, text, 0, 8);
-FIELD(llama_segment, len, 8, 8);
-FIELD(llama_segment, kind, 16, 4);
-FIELD(llama_segment, reserved0, 20, 4);
-SIZE(llama_segment, 24);
+FIELD(llama_chat_options, struct_size, 0, 4);
+FIELD(llama_chat_options, flags, 4, 4);
+FIELD(llama_chat_options, tools, 8, 8);
+FIELD(llama_chat_options, tools_len, 16, 8);
+FIELD(llama_chat_options, variables, 24, 8);
+FIELD(llama_chat_options, variables_len, 32, 8);
+FIELD(llama_chat_options, chat_template, 40, 8);
+FIELD(llama_chat_options, chat_template_len, 48, 8);
+SIZE(llama_chat_options, 56);
 
 FIELD(llama_compress_options, struct_size, 0, 4);
 FIELD(llama_compress_options, flags, 4, 4);
@@ -199,11 +184,38 @@ FIELD(llama_compress_options, coarse, 20, 4);
 FIELD(llama_compress_options, cancel, 24, 8);
 SIZE(llama_compress_options, 32);
 
-FIELD(llama_message, role, 0, 8);
-FIELD(llama_message, content, 8, 8);
-FIELD(llama_message, role_len, 16, 8);
-FIELD(llama_message, content_len, 24, 8);
-SIZE(llama_message, 32);
+FIELD(llama_segment, text, 0, 8);
+FIELD(llama_segment, len, 8, 8);
+FIELD(llama_segment, kind, 16, 4);
+FIELD(llama_segment, reserved0, 20, 4);
+SIZE(llama_segment, 24);
+
+FIELD(llama_wait, go_on, 0, 8);
+FIELD(llama_wait, context, 8, 8);
+SIZE(llama_wait, 16);
+
+FIELD(llama_comm, struct_size, 0, 4);
+FIELD(llama_comm, rank, 4, 4);
+FIELD(llama_comm, size, 8, 4);
+FIELD(llama_comm, reserved0, 12, 4);
+FIELD(llama_comm, user_data, 16, 8);
+FIELD(llama_comm, send, 24, 8);
+FIELD(llama_comm, receive, 32, 8);
+FIELD(llama_comm, all_gather, 40, 8);
+FIELD(llama_comm, all_to_all, 48, 8);
+SIZE(llama_comm, 56);
+
+FIELD(llama_rank, struct_size, 0, 4);
+FIELD(llama_rank, rank, 4, 4);
+FIELD(llama_rank, device, 8, 4);
+FIELD(llama_rank, pid, 12, 4);
+FIELD(llama_rank, weight_bytes, 16, 8);
+FIELD(llama_rank, kv_bytes, 24, 8);
+FIELD(llama_rank, exchange_ms, 32, 8);
+FIELD(llama_rank, silent_ms, 40, 8);
+FIELD(llama_rank, host, 48, 64);
+FIELD(llama_rank, device_name, 112, 128);
+SIZE(llama_rank, 240);
 
 FIELD(llama_info, struct_size, 0, 4);
 FIELD(llama_info, vocab_size, 4, 4);
@@ -257,16 +269,7 @@ FIELD(llama_timings, drafted_tokens, 112, 8);
 FIELD(llama_timings, accepted_tokens, 120, 8);
 SIZE(llama_timings, 128);
 
-FIELD(llama_request_stats, struct_size, 0, 4);
-FIELD(llama_request_stats, prompt_tokens, 4, 4);
-FIELD(llama_request_stats, cached_tokens, 8, 4);
-FIELD(llama_request_stats, generated_tokens, 12, 4);
-FIELD(llama_request_stats, queue_ms, 16, 8);
-FIELD(llama_request_stats, first_token_ms, 24, 8);
-FIELD(llama_request_stats, total_ms, 32, 8);
-FIELD(llama_request_stats, drafted_tokens, 40, 4);
-FIELD(llama_request_stats, accepted_tokens, 44, 4);
-SIZE(llama_request_stats, 48);
+/* End of fields */
 
 SIZE(llama_status, 4);
 TYPE(llama_build_options, seed, uint64_t);

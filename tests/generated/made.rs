@@ -40,3 +40,19 @@ fn between(text: &str, path: &str, [first, last]: [&str; 2], made: &str) -> (Str
     let whole = format!("{}{made}{}", &text[..begins], &text[ends..]);
     (whole, text[begins..ends].to_owned())
 }
+
+/// Lines of at most 100 columns, each behind `prefix`.
+pub fn wrapped(text: &str, prefix: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().unwrap();
+        if last.is_empty() {
+            *last = word.to_owned();
+        } else if prefix.len() + last.len() + 1 + word.len() <= 100 {
+            *last += &format!(" {word}");
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.iter().map(|l| format!("{prefix}{l}\n")).collect()
+}

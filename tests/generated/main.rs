@@ -7,4 +7,5 @@ mod made;
 mod numbers;
 mod sections;
 mod since;
+mod structs;
 mod third_party;

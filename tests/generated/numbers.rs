@@ -7,6 +7,7 @@
 
 use super::header::{committed, updating};
 use super::made;
+use super::structs::{Field, structs};
 use std::fs;
 use std::path::Path;
 
@@ -26,10 +27,10 @@ const NAMES: [(&str, &str, &str); 4] = [
 /// Written by hand in Go: an id has its type there, and two belong together in one function.
 const NOT_IN_GO: [&str; 3] = ["adapter", "contrast_beta", "contrast_alpha"];
 
-struct Number {
+pub struct Number {
     /// `float` or an integer type of stdint.h.
-    c_type: String,
-    name: String,
+    pub c_type: String,
+    pub name: String,
     doc: String,
     /// What the bindings' tests set it to.
     value: String,
@@ -37,7 +38,7 @@ struct Number {
 
 impl Number {
     /// `maxTimeMs` of `max_time_ms`.
-    fn camel(&self) -> String {
+    pub fn camel(&self) -> String {
         camel(&self.name)
     }
 }
@@ -55,39 +56,29 @@ fn capital(word: &str) -> String {
 
 /// The numbers of `llama_generate_options`. A field whose documentation names a set of constants
 /// (`LLAMA_SPEC_*`) has words for its values, and a count belongs to its pointer.
-fn numbers(header: &str, values: &str) -> Vec<Number> {
-    let body = header
-        .split_once("typedef struct llama_generate_options {")
-        .and_then(|(_, rest)| rest.split_once("} llama_generate_options;"))
-        .expect("llama_generate_options")
-        .0;
-    let mut doc = String::new();
-    let mut all = Vec::new();
-    for line in body.lines().map(str::trim) {
-        if let Some(text) = line.strip_prefix("///") {
-            doc = format!("{doc} {}", text.trim()).trim().to_owned();
-            continue;
+pub fn numbers(header: &str, values: &str) -> Vec<Number> {
+    let options = structs(header)
+        .into_iter()
+        .find(|s| s.name == "llama_generate_options")
+        .expect("llama_generate_options");
+    let numbers = options.fields.into_iter().filter(|f| {
+        let number = ["float", "int32_t", "uint32_t", "uint64_t"].contains(&f.c_type.as_str());
+        let by_hand = f.name == "struct_size" || f.is_reserved() || f.doc.contains("_*`");
+        number && !by_hand
+    });
+    let number = |f: Field| {
+        let line = values
+            .lines()
+            .find_map(|l| l.strip_prefix(&format!("llama_generate_options {} ", f.name)))
+            .unwrap_or_else(|| panic!("tests/bindings/fields.txt has no value for {}", f.name));
+        Number {
+            c_type: f.c_type,
+            name: f.name,
+            doc: f.doc,
+            value: line.to_owned(),
         }
-        let doc = std::mem::take(&mut doc);
-        let Some((c_type, name)) = line.trim_end_matches(';').split_once(' ') else {
-            continue;
-        };
-        let number = matches!(c_type, "float" | "int32_t" | "uint32_t" | "uint64_t");
-        if number && name != "struct_size" && !name.starts_with("reserved") && !doc.contains("_*`")
-        {
-            let value = values
-                .lines()
-                .find_map(|l| l.strip_prefix(&format!("llama_generate_options {name} ")))
-                .unwrap_or_else(|| panic!("tests/bindings/fields.txt has no value for {name}"));
-            all.push(Number {
-                c_type: c_type.to_owned(),
-                name: name.to_owned(),
-                doc,
-                value: value.to_owned(),
-            });
-        }
-    }
-    all
+    };
+    numbers.map(number).collect()
 }
 
 /// Documentation in the words of Go (`go`) or of Node.
@@ -116,22 +107,6 @@ fn said(doc: &str, go: bool) -> String {
         .collect()
 }
 
-/// Lines of at most 100 columns, each behind `prefix`.
-fn wrapped(text: &str, prefix: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.last_mut().unwrap();
-        if last.is_empty() {
-            *last = word.to_owned();
-        } else if prefix.len() + last.len() + 1 + word.len() <= 100 {
-            *last += &format!(" {word}");
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines.iter().map(|l| format!("{prefix}{l}\n")).collect()
-}
-
 fn cpp_field(n: &Number) -> String {
     let std = if n.c_type == "float" { "" } else { "std::" };
     let (t, name) = (&n.c_type, &n.name);
@@ -148,7 +123,7 @@ fn cpp_test(n: &Number) -> String {
 }
 
 /// The name of a Go option; of a time, which is a `time.Duration`, without its unit.
-fn go_name(n: &Number) -> String {
+pub fn go_name(n: &Number) -> String {
     capital(&camel(n.name.strip_suffix("_ms").unwrap_or(&n.name)))
 }
 
@@ -173,7 +148,7 @@ fn go_option(n: &Number) -> String {
         let call = format!("number[C.{t}](&o.err, \"{name}\", n, 0, {most})");
         ("n int", call)
     };
-    let doc = wrapped(
+    let doc = made::wrapped(
         &format!(
             "{} sets {name} of the C API. {}",
             go_name(n),
@@ -208,7 +183,7 @@ fn node_property(n: &Number) -> String {
     let doc = if doc.len() <= 90 {
         format!("  /** {doc} */\n")
     } else {
-        format!("  /**\n{}   */\n", wrapped(&doc, "   * "))
+        format!("  /**\n{}   */\n", made::wrapped(&doc, "   * "))
     };
     format!("{doc}  {}?: {given};\n", n.camel())
 }
