@@ -221,6 +221,33 @@ static void strings(void) {
   CHECK(llama_status_string(INT32_MIN) != NULL && llama_status_string(INT32_MAX) != NULL);
 }
 
+/* Both ends of every range are taken. What is outside is refused, by the name of the option. */
+static void ranges(llama_t *l) {
+  llama_generate_options o;
+  llama_result_t *r = FOREIGN;
+  llama_stream_t *s = FOREIGN;
+  llama_error e;
+#define SET(field, value)                                                                          \
+  o = generate_defaults();                                                                         \
+  o.max_gen_len = 1;                                                                               \
+  o.field = (value)
+#define TAKEN(field, value)                                                                        \
+  SET(field, value);                                                                               \
+  EXPECT(LLAMA_OK, llama_generate(l, one_token, one_len, 1, &o, &r, err));                         \
+  llama_result_free(r);
+#define FLOAT(field, least, most) TAKEN(field, least) TAKEN(field, most)
+#define INTEGER                   FLOAT
+#define OUTSIDE(field, value)                                                                      \
+  SET(field, value);                                                                               \
+  e.struct_size = sizeof e;                                                                        \
+  CHECK(llama_generate(l, one_token, one_len, 1, &o, &r, &e) == INVALID);                          \
+  CHECK(strstr(e.message, #field " is ") != NULL);                                                 \
+  EXPECT(INVALID, llama_stream_open(l, one_token, one_len, 1, &o, &s, err));
+#include "ranges.def"
+#undef TAKEN
+#undef SET
+}
+
 /* With a live handle: one argument at a time is wrong. */
 static void with_model(const char *dir) {
   uint32_t id = 78;
@@ -311,20 +338,9 @@ static void with_model(const char *dir) {
     EXPECT(expected, llama_generate(l, tokens, one_len, 1, &o, &r, err));                          \
     EXPECT(expected, llama_stream_open(l, tokens, one_len, 1, &o, &s, err));                       \
   } while (0)
+  ranges(l);
   WITH(flags, 16, INVALID);
   WITH(flags, UINT32_MAX, INVALID);
-  WITH(temperature, -1.0f, INVALID);
-  WITH(temperature, (float)(1e30 * 1e30), INVALID);
-  WITH(temperature, 0.0f / (float)(1 - one_len[0]), INVALID); /* NaN */
-  WITH(top_p, -0.1f, INVALID);
-  WITH(top_p, 1.1f, INVALID);
-  WITH(min_p, -0.1f, INVALID);
-  WITH(min_p, 1.1f, INVALID);
-  WITH(top_k, -1, INVALID);
-  WITH(top_k, INT32_MIN, INVALID);
-  WITH(repetition_penalty, 0.0f, INVALID);
-  WITH(repetition_penalty, -1.0f, INVALID);
-  WITH(repetition_penalty, (float)(1e30 * 1e30), INVALID);
   WITH(n_stop, 1, INVALID);
   WITH(n_stop, SIZE_MAX, INVALID);
   WITH(n_stop, SIZE_MAX / 8 + 1, INVALID);
@@ -336,7 +352,6 @@ static void with_model(const char *dir) {
   WITH(reserved1, 1, LLAMA_E_ABI);
   WITH(num_return_sequences, UINT32_MAX, LLAMA_E_BATCH);
   WITH(num_beams, UINT32_MAX, LLAMA_E_BATCH);
-  WITH(length_penalty, (float)(1e30 * 1e30), INVALID);
   WITH(speculation, 5, INVALID);
   WITH(speculation, -1, INVALID);
   WITH(speculation, LLAMA_SPEC_DRAFT, INVALID);  /* there is no draft model */
@@ -345,9 +360,6 @@ static void with_model(const char *dir) {
   WITH(contrast_beta, -0.5f, INVALID);
   WITH(contrast_beta, NAN, INVALID);
   WITH(contrast_beta, INFINITY, INVALID);
-  WITH(contrast_alpha, 1.5f, INVALID);
-  WITH(contrast_alpha, NAN, INVALID);
-  WITH(draft_len, 17, INVALID);
   WITH(n_predicted, 1, INVALID);
   WITH(n_predicted, SIZE_MAX / 4 + 1, INVALID);
   WITH(n_predicted, 65537, INVALID);
@@ -358,12 +370,6 @@ static void with_model(const char *dir) {
   WITH(early_stopping, -1, INVALID);
   WITH(flags, LLAMA_GEN_BEAM_EVENTS, INVALID);
   WITH(min_gen_len, 2, INVALID);
-  WITH(presence_penalty, (float)(1e30 * 1e30), INVALID);
-  WITH(frequency_penalty, 0.0f / (float)(1 - one_len[0]), INVALID);
-  WITH(typical_p, 1.1f, INVALID);
-  WITH(typical_p, 0.0f / (float)(1 - one_len[0]), INVALID);
-  WITH(epsilon_cutoff, 1.0f, INVALID);
-  WITH(eta_cutoff, -0.1f, INVALID);
   WITH(n_logit_bias, 1, INVALID);
   WITH(n_logit_bias, SIZE_MAX, INVALID);
   WITH(n_logit_bias, 65537, INVALID);

@@ -4,6 +4,8 @@
 //! made here: a field, a function or a property with the header's documentation, and the value
 //! that a test gives it (`tests/bindings/fields.txt`). `make header` rewrites these parts. Options
 //! with a pointer or with names for their values are written by hand, in every binding.
+//!
+//! Of numbers with a range, `tests/abi/ranges.def` tells the C programs what they may be.
 
 use super::header::{committed, updating};
 use super::made;
@@ -34,6 +36,8 @@ pub struct Number {
     doc: String,
     /// What the bindings' tests set it to.
     value: String,
+    /// The least and the greatest that it may be, if `fields.txt` says so: `from 0 to below 1`.
+    range: Option<(String, String)>,
 }
 
 impl Number {
@@ -71,11 +75,14 @@ pub fn numbers(header: &str, values: &str) -> Vec<Number> {
             .lines()
             .find_map(|l| l.strip_prefix(&format!("llama_generate_options {} ", f.name)))
             .unwrap_or_else(|| panic!("tests/bindings/fields.txt has no value for {}", f.name));
+        let (value, range) = line.split_once(" from ").unzip();
+        let range = range.map(|range: &str| range.split_once(" to ").expect("from ... to ..."));
         Number {
             c_type: f.c_type,
             name: f.name,
             doc: f.doc,
-            value: line.to_owned(),
+            value: value.unwrap_or(line).to_owned(),
+            range: range.map(|(least, most)| (least.to_owned(), most.to_owned())),
         }
     };
     numbers.map(number).collect()
@@ -207,10 +214,62 @@ fn node_test(n: &Number) -> String {
     format!("        {}: {}{suffix},\n", n.camel(), n.value)
 }
 
+/// A bound of a float's range: the last number within it, and the first one outside.
+fn float_bound(said: &str, is_least: bool) -> [f32; 2] {
+    let outwards = if is_least {
+        f32::next_down
+    } else {
+        f32::next_up
+    };
+    let number = |said: &str| said.parse().unwrap_or_else(|e| panic!("{said}: {e}"));
+    match said.split_once(' ') {
+        None if said == "max" => [f32::MAX, f32::INFINITY],
+        None if said == "-max" => [f32::MIN, f32::NEG_INFINITY],
+        None => [number(said), outwards(number(said))],
+        Some(("above", said)) if is_least => [number(said).next_up(), number(said)],
+        Some(("below", said)) if !is_least => [number(said).next_down(), number(said)],
+        Some(_) => panic!("what bound is {said:?}?"),
+    }
+}
+
+/// What C tests ask of a number with a range: see the head of the file.
+fn c_range(n: &Number) -> String {
+    let Some((least, most)) = &n.range else {
+        return String::new();
+    };
+    let name = &n.name;
+    let line = |word: &str, values: &str| format!("{word}({name}, {values})\n");
+    if n.c_type == "float" {
+        let c = |x: f32| match x.is_finite() {
+            true => format!("{x:?}F"),
+            false => format!("{x}").replace("inf", "INFINITY"),
+        };
+        let ([least, less], [most, more]) = (float_bound(least, true), float_bound(most, false));
+        return line("FLOAT", &format!("{}, {}", c(least), c(most)))
+            + &line("OUTSIDE", &c(less))
+            + &line("OUTSIDE", &c(more))
+            + &line("OUTSIDE", "NAN");
+    }
+    let of_type = n.c_type.trim_end_matches("_t").to_uppercase();
+    let greatest = most.replace("max", &format!("{of_type}_MAX"));
+    let mut lines = line("INTEGER", &format!("{least}, {greatest}"));
+    let number = |said: &str| {
+        said.parse::<i64>()
+            .unwrap_or_else(|e| panic!("{said}: {e}"))
+    };
+    if n.c_type == "int32_t" {
+        lines += &line("OUTSIDE", &(number(least) - 1).to_string());
+    }
+    if most != "max" {
+        lines += &line("OUTSIDE", &(number(most) + 1).to_string());
+    }
+    lines
+}
+
 type Maker = fn(&Number) -> String;
 
 /// A file, what it has of each number, and what gofmt wants behind the last one.
-const PLACES: [(&str, Maker, &str); 8] = [
+const PLACES: [(&str, Maker, &str); 9] = [
     ("bindings/cpp/llamabi/options.hpp", cpp_field, ""),
     ("bindings/cpp/llamabi/arguments.hpp", cpp_argument, ""),
     ("bindings/cpp/test/fields.cc", cpp_test, ""),
@@ -219,6 +278,7 @@ const PLACES: [(&str, Maker, &str); 8] = [
     ("bindings/node/options.d.ts", node_property, ""),
     ("bindings/node/src/options.cc", node_argument, ""),
     ("bindings/node/test/library.test.js", node_test, ""),
+    ("tests/abi/ranges.def", c_range, ""),
 ];
 
 #[test]
@@ -240,7 +300,7 @@ fn what_is_no_number_is_left_to_hands() {
                   /// `LLAMA_GEN_*`, or-ed.\n  uint32_t flags;\n  /// Keep so\n  /// many. 0: off.\n  \
                   int32_t top_k;\n  /// Must be 0.\n  uint32_t reserved1;\n  /// Texts.\n  \
                   const char *const *stop;\n  /// Number.\n  size_t n_stop;\n} llama_generate_options;\n";
-    let numbers = numbers(header, "llama_generate_options top_k 5\n");
+    let numbers = numbers(header, "llama_generate_options top_k 5 from 0 to max\n");
     let [top_k] = &numbers[..] else {
         panic!("{}", numbers.len());
     };
@@ -254,4 +314,10 @@ fn what_is_no_number_is_left_to_hands() {
         "  /** Keep so many. 0: off. */\n  topK?: number;\n"
     );
     assert!(go_option(top_k).contains("func TopK(n int) GenerateOption"));
+    assert_eq!(
+        c_range(top_k),
+        "INTEGER(top_k, 0, INT32_MAX)\nOUTSIDE(top_k, -1)\n"
+    );
+    assert_eq!(float_bound("above 0", true), [f32::from_bits(1), 0.0]);
+    assert_eq!(float_bound("1", false), [1.0, 1.0 + f32::EPSILON]);
 }

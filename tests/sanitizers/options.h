@@ -1,5 +1,5 @@
 /* Messages, and options with every field, valid and invalid. tests/abi/random_caller.rs compares
- * the names of the fields with the header. */
+ * the names of the fields with the header. Numbers with a range are set by ../abi/ranges.def. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
@@ -97,75 +97,49 @@ static void some_phrases(llama_generate_options *o, int *valid) {
   }
 }
 
+static float some_float(float least, float most) {
+  float x = (float)below(most > 1 ? 31 : 11) / 10;
+  if (one_in(9)) return one_in(2) ? least : most;
+  if (least < 0 && one_in(2)) x = -x;
+  return x < least ? least : x > most ? most : x;
+}
+
+static uint32_t some_integer(uint32_t least, uint32_t most) {
+  uint32_t n = below(most - least < 4 ? most - least + 1 : 5);
+  return one_in(9) ? most - n : least + n;
+}
+
 /* What chooses the tokens. */
 static void some_strategy(llama_generate_options *o, int *valid) {
   o->temperature = one_in(2) ? 0 : 0.8f;
-  o->top_k = (int32_t)below(5);
-  if (one_in(4)) o->top_p = (float)below(11) / 10;
-  if (one_in(6)) o->min_p = (float)below(11) / 10;
-  if (one_in(6)) o->typical_p = (float)below(11) / 10;
-  if (one_in(6)) o->epsilon_cutoff = (float)below(10) / 10;
-  if (one_in(6)) o->eta_cutoff = (float)below(10) / 10;
-  if (one_in(6)) o->repetition_penalty = (float)(1 + below(30)) / 10;
-  if (one_in(6)) o->presence_penalty = ((float)below(7) - 3) * 1e38f;
-  if (one_in(6)) o->frequency_penalty = (float)below(9) - 4;
-  if (one_in(6)) o->no_repeat_ngram_size = one_in(9) ? UINT32_MAX - below(3) : below(5);
+#define FLOAT(field, least, most)                                                                  \
+  if (one_in(6)) o->field = some_float(least, most);
+#define INTEGER(field, least, most)                                                                \
+  if (one_in(3)) o->field = some_integer(least, most);
+#include "../abi/ranges.def"
   if (one_in(6)) o->min_gen_len = below(o->max_gen_len < 8 ? o->max_gen_len + 1 : 8);
   if (one_in(3)) o->speculation = (int32_t)below(5);
   if (one_in(6)) {
     o->contrast_beta = 0.5f;
-    o->contrast_alpha = 0.01f * (float)below(101);
     *valid = 0; /* what bans leave may not be likely enough */
   }
-  if (one_in(3)) o->draft_len = below(17);
   if (!one_in(20)) return;
   *valid = 0;
-  enum { N_INVALID = 15 }; /* one more than the last case */
-  switch (below(N_INVALID)) {
+  switch (below(6)) {
   case 0:
-    o->temperature = -1;
-    break;
-  case 1:
-    o->top_p = NAN;
-    break;
-  case 2:
-    o->top_k = -5;
-    break;
-  case 3:
-    o->repetition_penalty = 0;
-    break;
-  case 4:
-    o->min_p = 1.5f;
-    break;
-  case 5:
-    o->typical_p = -0.1f;
-    break;
-  case 6:
-    o->epsilon_cutoff = 1;
-    break;
-  case 7:
-    o->eta_cutoff = NAN;
-    break;
-  case 8:
-    o->presence_penalty = INFINITY;
-    break;
-  case 9:
-    o->frequency_penalty = NAN;
-    break;
-  case 10:
     o->speculation = 5 + (int32_t)below(3);
     break;
-  case 11:
-    o->draft_len = 17 + (uint32_t)draw() / 2;
-    break;
-  case 12:
+  case 1:
     o->contrast_beta = one_in(2) ? -1 : NAN;
     break;
-  case 13:
-    o->contrast_alpha = 1.5f;
-    break;
-  case N_INVALID - 1:
+  case 2:
     o->min_gen_len = UINT32_MAX - below(2);
+    break;
+  default:
+#define OUTSIDE(field, value)                                                                      \
+  if (one_in(20)) o->field = value;
+#include "../abi/ranges.def"
+    break;
   }
 }
 
