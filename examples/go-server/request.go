@@ -30,7 +30,6 @@ type common struct {
 	streamOptions
 	guessed    bool // the usage says what became of guesses
 	maxTokens  int  // -1: as many as there is room for
-	minTokens  int
 	stops      []string
 	opts       []llamabi.GenerateOption
 	constraint *constraint // nil: the answers may be anything
@@ -52,11 +51,11 @@ var harmless = map[string][]any{
 	"tools":         {[]any{}},
 }
 
-// shared are the fields that both protocols have.
-var shared = []string{"bad_words", "draft_len", "early_stopping", "epsilon_cutoff", "eta_cutoff", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
-	"guided_regex", "ignore_eos", "length_penalty", "logit_bias", "max_tokens", "min_p", "min_tokens", "model", "n", "no_repeat_ngram_size", "num_beams", "presence_penalty",
+// shared are the fields that both protocols have. Each appends its own, at the same time as others.
+var shared = slices.Clip(append([]string{"bad_words", "draft_len", "early_stopping", "guided_choice", "guided_grammar", "guided_json",
+	"guided_regex", "ignore_eos", "length_penalty", "logit_bias", "max_tokens", "model", "n", "num_beams",
 	"repeat_penalty", "repetition_penalty", "response_format", "seed", "speculation", "stop", "stop_token_ids", "stream",
-	"stream_options", "structured_outputs", "temperature", "top_k", "top_p", "typical_p", "use_beam_search"}
+	"stream_options", "structured_outputs", "use_beam_search"}, numbers...))
 
 // As the library has them.
 const (
@@ -143,6 +142,15 @@ func (f *fields) integer(name string, missing, lowest, highest float64) int {
 		return 0
 	}
 	return int(v)
+}
+
+// below is a number that is less than highest as a float32, too.
+func (f *fields) below(name string, missing, lowest, highest float64) float64 {
+	v := f.number(name, missing, lowest, highest)
+	if float32(v) >= float32(highest) {
+		f.fail(name, "'%s' is %s, must be less than %s.", name, shown(v), shown(highest))
+	}
+	return v
 }
 
 func (f *fields) flag(name string) bool {
@@ -305,15 +313,9 @@ func (f *fields) common(s *server) common {
 	if float32(repetition) <= 0 {
 		f.fail(penalty, "'%s' is %s, must be more than 0.", penalty, shown(repetition))
 	}
-	c.opts = append(c.opts,
-		llamabi.Temperature(float32(f.number("temperature", 1, 0, 2))),
-		llamabi.TopP(float32(f.number("top_p", 1, 0, 1))),
-		llamabi.TopK(max(f.integer("top_k", 0, -1, math.MaxInt32), 0)), // -1 is vLLM's for none
-		llamabi.MinP(float32(f.number("min_p", 0, 0, 1))),
-		llamabi.RepetitionPenalty(float32(repetition)),
-		llamabi.Stop(c.stops...),
-	)
-	f.chain(s, &c)
+	c.opts = append(c.opts, llamabi.RepetitionPenalty(float32(repetition)), llamabi.Stop(c.stops...))
+	c.opts = append(c.opts, f.numbers()...)
+	f.edits(s, &c)
 	for _, name := range []string{"bad_words", "logit_bias", "no_repeat_ngram_size", "min_tokens"} {
 		if f.body[name] != nil {
 			c.forbidding = append(c.forbidding, name)
@@ -328,35 +330,49 @@ func (f *fields) common(s *server) common {
 	return c
 }
 
-// chain adds the options between logits and token beyond temperature and its like.
-func (f *fields) chain(s *server, c *common) {
-	c.minTokens = f.integer("min_tokens", 0, 0, math.MaxInt32)
-	c.opts = append(c.opts,
+// Numbers of examples/requests.txt, in its order. A top_k of -1 is vLLM's for none.
+var numbers = []string{
+	"temperature",
+	"top_p",
+	"top_k",
+	"min_p",
+	"min_tokens",
+	"presence_penalty",
+	"frequency_penalty",
+	"typical_p",
+	"epsilon_cutoff",
+	"eta_cutoff",
+	"no_repeat_ngram_size",
+}
+
+// numbers reads them.
+func (f *fields) numbers() []llamabi.GenerateOption {
+	return []llamabi.GenerateOption{
+		llamabi.Temperature(float32(f.number("temperature", 1, 0, 2))),
+		llamabi.TopP(float32(f.number("top_p", 1, 0, 1))),
+		llamabi.TopK(max(f.integer("top_k", 0, -1, math.MaxInt32), 0)),
+		llamabi.MinP(float32(f.number("min_p", 0, 0, 1))),
+		llamabi.MinGenLen(f.integer("min_tokens", 0, 0, math.MaxInt32)),
 		llamabi.PresencePenalty(float32(f.number("presence_penalty", 0, -2, 2))),
 		llamabi.FrequencyPenalty(float32(f.number("frequency_penalty", 0, -2, 2))),
 		llamabi.TypicalP(float32(f.number("typical_p", 0, 0, 1))),
-		llamabi.EpsilonCutoff(f.cutoff("epsilon_cutoff")),
-		llamabi.EtaCutoff(f.cutoff("eta_cutoff")),
+		llamabi.EpsilonCutoff(float32(f.below("epsilon_cutoff", 0, 0, 1))),
+		llamabi.EtaCutoff(float32(f.below("eta_cutoff", 0, 0, 1))),
 		llamabi.NoRepeatNgramSize(f.integer("no_repeat_ngram_size", 0, 0, math.MaxInt32)),
-		llamabi.MinGenLen(c.minTokens),
-		llamabi.LogitBias(f.logitBias(s.vocabSize)),
-		llamabi.BadWords(f.badWords(s)...),
-	)
+	}
+}
+
+// End of numbers
+
+// edits adds what else changes which tokens are possible, and which is the last.
+func (f *fields) edits(s *server, c *common) {
+	c.opts = append(c.opts, llamabi.LogitBias(f.logitBias(s.vocabSize)), llamabi.BadWords(f.badWords(s)...))
 	if tokens := f.body["stop_token_ids"]; tokens != nil {
 		c.opts = append(c.opts, llamabi.StopTokens(f.tokens("stop_token_ids", "stop_token_ids", tokens, s.vocabSize)...))
 	}
 	if f.flag("ignore_eos") {
 		c.opts = append(c.opts, llamabi.IgnoreEOS())
 	}
-}
-
-// cutoff is a probability below 1.
-func (f *fields) cutoff(name string) float32 {
-	v := f.number(name, 0, 0, 1)
-	if float32(v) >= 1 {
-		f.fail(name, "'%s' is %s, must be less than 1.", name, shown(v))
-	}
-	return float32(v)
 }
 
 // logitBias reads an object of tokens and numbers, of which -100 and below ban.
@@ -457,8 +473,8 @@ func (f *fields) seed() (uint64, bool) {
 // negative.
 func (f *fields) maxTokens(c *common, name string, missing float64) {
 	c.maxTokens = f.integer(name, missing, 0, math.MaxInt32)
-	if c.maxTokens >= 0 && c.minTokens > c.maxTokens {
-		f.fail("min_tokens", "'min_tokens' is %d, must be at most '%s', %d.", c.minTokens, name, c.maxTokens)
+	if least, _ := f.body["min_tokens"].(float64); c.maxTokens >= 0 && least > float64(c.maxTokens) {
+		f.fail("min_tokens", "'min_tokens' is %s, must be at most '%s', %d.", shown(least), name, c.maxTokens)
 	}
 	if c.maxTokens >= 0 {
 		c.opts = append(c.opts, llamabi.MaxGenLen(c.maxTokens))

@@ -34,6 +34,13 @@ function integer(body, name, missing, lowest, highest) {
   return value;
 }
 
+// A number that is less than `highest` as a float32, too.
+function below(body, name, missing, lowest, highest) {
+  const value = number(body, name, missing, lowest, highest);
+  if (Math.fround(value) >= highest) throw badRequest(name, `'${name}' is ${value}, must be less than ${highest}.`);
+  return value;
+}
+
 export function flag(body, name) {
   const value = body[name] ?? false;
   if (typeof value !== 'boolean') throw badRequest(name, `'${name}' must be true or false, not ${kind(value)}.`);
@@ -78,9 +85,8 @@ const HARMLESS = {
   tool_choice: ['auto', 'none'],
   tools: [[]],
 };
-const COMMON = ['model', 'draft_len', 'temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens',
-  'bad_words', 'epsilon_cutoff', 'eta_cutoff', 'frequency_penalty', 'ignore_eos', 'logit_bias', 'min_tokens', 'no_repeat_ngram_size', 'presence_penalty',
-  'speculation', 'stop_token_ids', 'typical_p', ...BEAM_FIELDS, ...CONSTRAINTS];
+const COMMON = ['model', 'draft_len', 'repeat_penalty', 'repetition_penalty', 'stop', 'seed', 'stream', 'stream_options', 'n', 'max_tokens',
+  'bad_words', 'ignore_eos', 'logit_bias', 'speculation', 'stop_token_ids', ...BEAM_FIELDS, ...CONSTRAINTS];
 
 /** Refuses every field but those that are known, and what changes nothing. */
 export function checkNames(body, known) {
@@ -111,12 +117,35 @@ function speculationOf(body, { draft, medusa }) {
   return value;
 }
 
-// A probability below 1.
-function cutoff(body, name) {
-  const value = number(body, name, 0, 0, 1);
-  if (Math.fround(value) >= 1) throw badRequest(name, `'${name}' is ${value}, must be less than 1.`);
-  return value;
-}
+// Numbers of examples/requests.txt, in its order. A top_k of -1 is vLLM's for none.
+const NUMBERS = [
+  'temperature',
+  'top_p',
+  'top_k',
+  'min_p',
+  'min_tokens',
+  'presence_penalty',
+  'frequency_penalty',
+  'typical_p',
+  'epsilon_cutoff',
+  'eta_cutoff',
+  'no_repeat_ngram_size',
+];
+
+const numbersOf = (body) => ({
+  temperature: number(body, 'temperature', 1, 0, 2),
+  topP: number(body, 'top_p', 1, 0, 1),
+  topK: Math.max(integer(body, 'top_k', 0, -1, INT32), 0),
+  minP: number(body, 'min_p', 0, 0, 1),
+  minGenLen: integer(body, 'min_tokens', 0, 0, INT32),
+  presencePenalty: number(body, 'presence_penalty', 0, -2, 2),
+  frequencyPenalty: number(body, 'frequency_penalty', 0, -2, 2),
+  typicalP: number(body, 'typical_p', 0, 0, 1),
+  epsilonCutoff: below(body, 'epsilon_cutoff', 0, 0, 1),
+  etaCutoff: below(body, 'eta_cutoff', 0, 0, 1),
+  noRepeatNgramSize: integer(body, 'no_repeat_ngram_size', 0, 0, INT32),
+});
+// End of numbers
 
 // An object of tokens and numbers, of which -100 and below ban.
 function logitBiasOf(body, vocabSize) {
@@ -165,7 +194,7 @@ const FORBIDDING = ['bad_words', 'logit_bias', 'no_repeat_ngram_size', 'min_toke
 // What the two protocols share. Of several things that are wrong go-server names the same one: both
 // look at the fields in one order.
 function common(service, body, own) {
-  checkNames(body, [...COMMON, ...own]);
+  checkNames(body, [...COMMON, ...NUMBERS, ...own]);
   const { model = null } = body;
   if (model === null || model === '') throw badRequest('model', "You must provide a 'model' parameter.");
   if (typeof model !== 'string') throw badRequest('model', `'model' must be a string, not ${kind(model)}.`);
@@ -180,17 +209,7 @@ function common(service, body, own) {
   const options = {
     stop,
     repetitionPenalty,
-    temperature: number(body, 'temperature', 1, 0, 2),
-    topP: number(body, 'top_p', 1, 0, 1),
-    topK: Math.max(integer(body, 'top_k', 0, -1, INT32), 0), // -1 is vLLM's for none
-    minP: number(body, 'min_p', 0, 0, 1),
-    minGenLen: integer(body, 'min_tokens', 0, 0, INT32),
-    presencePenalty: number(body, 'presence_penalty', 0, -2, 2),
-    frequencyPenalty: number(body, 'frequency_penalty', 0, -2, 2),
-    typicalP: number(body, 'typical_p', 0, 0, 1),
-    epsilonCutoff: cutoff(body, 'epsilon_cutoff'),
-    etaCutoff: cutoff(body, 'eta_cutoff'),
-    noRepeatNgramSize: integer(body, 'no_repeat_ngram_size', 0, 0, INT32),
+    ...numbersOf(body),
     logitBias: logitBiasOf(body, service.vocabSize),
     badWords: badWordsOf(body, service.model),
     stopTokens: body.stop_token_ids == null ? [] : tokensOf('stop_token_ids', 'stop_token_ids', body.stop_token_ids, service.vocabSize),

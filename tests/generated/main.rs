@@ -5,6 +5,7 @@ mod dtypes;
 mod header;
 mod made;
 mod numbers;
+mod requests;
 mod sections;
 mod since;
 mod structs;

@@ -7,6 +7,7 @@ alike.py compare A B        the two that were written down, which must be the sa
 
 import itertools
 import json
+import pathlib
 import re
 import socket
 import sys
@@ -45,6 +46,16 @@ def pairs(body, wrong):
     return [{**body, one: wrong[one], other: wrong[other]} for one, other in itertools.combinations(wrong, 2)]
 
 
+def numbers():
+    """Every field of examples/requests.txt: both ends of its range, what is beyond them, and a text."""
+    for line in (pathlib.Path(__file__).parents[2] / "examples/requests.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            names, _, given = line.partition(": ")
+            least, most = given.partition(" from ")[2].split(" to ")
+            least, most = int(least), 2**31 - 1 if most == "max" else int(most.removeprefix("below "))
+            yield from ({names.split()[0]: value} for value in (least, most, least - 0.5, most + 0.5, most + 1, "1"))
+
+
 HALF = "\ud83d"  # of a surrogate pair
 # Fields of other requests, some with values that ask for nothing.
 UNASKED = ({"tools": []}, {"tools": [1]}, {"tool_choice": "none"}, {"tool_choice": "required"}, {"suffix": ""}, {"suffix": "x"}, {"functions": None}, {"user": 5}, {"max_tokens": 1}, {"__proto__": 5})
@@ -56,14 +67,14 @@ BODIES = [
         {"prompt": [[1] * 3] * 40000, "n": 2, "max_tokens": 1}, {"max_tokens": 512, "n": 128, "logprobs": 20}, {"prompt": ["a"] * 3000, "max_tokens": 600},
         {"max_tokens": 0}, {"max_tokens": 0, "echo": True, "logprobs": 0}, {"max_tokens": 1e9}, {"max_tokens": 2**31}, {"max_tokens": -1}, {"max_tokens": "3"},
         {"n": 0}, {"n": 129}, {"n": 1e30}, {"n": 1.5}, {"n": True}, {"n": None}, {"best_of": 1}, {"best_of": 3}, {"logprobs": 21}, {"logprobs": -1}, {"logprobs": True},
-        {"temperature": -0.0}, {"temperature": 2.1}, {"temperature": 1e-320}, {"top_p": -1}, {"top_k": 2**31}, {"top_k": -1}, {"top_k": -2}, {"top_k": -0.5}, {"min_p": 1.0000001}, {"repetition_penalty": 1e-46},
+        {"temperature": -0.0}, {"temperature": 1e-320}, {"top_k": -0.5}, {"min_p": 1.0000001}, {"repetition_penalty": 1e-46},
         {"repetition_penalty": 0}, {"repetition_penalty": 1e39}, {"seed": 2**63}, {"seed": -(2**63)}, {"seed": 2**64}, {"seed": 0.5}, {"seed": -1}, {"seed": 1e300},
         {"stop": " there"}, {"stop": [" there", 5]}, {"stop": ["a"] * 1025}, {"stop": ""}, {"stop": "\0"}, {"stop": "x" * 4097}, {"stop": {}}, {"stop": "\ud83d"},
         {"stream": 1}, {"stream_options": {}}, {"stream": True, "stream_options": {"x": 1}}, {"stream": True, "stream_options": 5}, {"model": "x"}, {"model": ""}, {"model": 5}, {"model": None},
         {"__proto__": 5}, {"constructor": 1}, {"toString": None}, {"b": 1, "a": 1}, {"logit_bias": {}}, {"logit_bias": {"1": 5}}, {"logit_bias": {"01": 5}}, {"logit_bias": {"1": "a", "2": 101}}, {"logit_bias": {"2": 101}}, {"logit_bias": {"400": -100}}, {"logit_bias": []},
-        {"presence_penalty": 1.5}, {"presence_penalty": 2.01}, {"frequency_penalty": -2}, {"min_tokens": 4}, {"min_tokens": 3, "ignore_eos": True}, {"ignore_eos": 1},
+        {"presence_penalty": 1.5}, {"min_tokens": 4}, {"min_tokens": 3, "ignore_eos": True}, {"ignore_eos": 1},
         {"stop_token_ids": [5, 400]}, {"stop_token_ids": 5}, {"stop_token_ids": [1024]}, {"bad_words": ["there", " was"]}, {"bad_words": [""]}, {"bad_words": "a"}, {"bad_words": [5]},
-        {"bad_words": ["\ud83d"]}, {"typical_p": 0.5, "temperature": 1}, {"typical_p": 1.5}, {"epsilon_cutoff": 1}, {"eta_cutoff": 0.3, "temperature": 1}, {"no_repeat_ngram_size": 2},
+        {"bad_words": ["\ud83d"]}, {"typical_p": 0.5, "temperature": 1}, {"eta_cutoff": 0.3, "temperature": 1}, {"no_repeat_ngram_size": 2},
         {"best_of": 3, "n": 2}, {"best_of": 3, "stream": True}, {"best_of": 2, "n": 3}, {"best_of": 4, "logprobs": 1, "temperature": 1}, {"best_of": 128, "prompt": ["a"] * 600},
         {"best_of": 3, "echo": True, "temperature": 1}, {"stop": " ", "logprobs": 1}, {"stop": " ", "logprobs": 1, "stream": True}, {"max_tokens": 0, "logprobs": 1}, {"best_of": 2, "max_tokens": 0}, *LANGUAGES,
         {"use_beam_search": True}, {"use_beam_search": 1}, {"use_beam_search": False, "num_beams": 2}, {"use_beam_search": True, "num_beams": 3, "n": 2, "logprobs": 1},
@@ -99,7 +110,7 @@ BODIES = [
 ] + [
     (path, body | more) for path, body in (("/v1/completions", STORY), ("/v1/chat/completions", CHAT)) for more in (
         {"model": HALF}, {HALF: 1}, {"stream": True, "stream_options": {HALF: 1}}, {"structured_outputs": {HALF: 1}}, {"response_format": {"type": "text", HALF: 1}}, {"logit_bias": {HALF: 1}},
-        {"n": -0.0}, {"top_p": -1e-300}, {"bad_words": ["\u20ac" * 1365] * 20}, {"bad_words": ["zebra"], "logit_bias": {str(token): -100 for token in range(1024)}}, {"guided_choice": ["fox"], "logit_bias": {str(token): -100 for token in range(1024)}, "stream": True})
+        *numbers(), {"n": -0.0}, {"top_p": -1e-300}, {"bad_words": ["\u20ac" * 1365] * 20}, {"bad_words": ["zebra"], "logit_bias": {str(token): -100 for token in range(1024)}}, {"guided_choice": ["fox"], "logit_bias": {str(token): -100 for token in range(1024)}, "stream": True})
 ] + [
     ("/v1/chat/completions", CHAT | {"messages": [message]}) for message in ({"role": HALF * 101, "content": "a"}, {"role": "user", "content": "a", HALF: 1}, {"role": "user", "content": [{"type": "text", "text": "a", HALF: 1}]})
 ] + [
