@@ -167,7 +167,7 @@ pub enum Precision {
     /// For a handle in which up to so many sequences run: [`Precision::Full`] if they are few, and
     /// [`Precision::AsPrompts`] if they are so many that it is faster (`most_full`). Between the
     /// two, on tiles, the activations of generated rows are int8 for weights of four bits
-    /// ([`MOST_BYTE_TILES`]).
+    /// (`MOST_BYTE_TILES`).
     Auto(usize),
     /// Prompts have the fastest arithmetic whose rounding is small beside the rounding of the
     /// weights. Generated rows have an arithmetic that rounds very little, and with few of them

@@ -221,8 +221,8 @@ impl Kernel for Fill<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.form {
-            // The format is asked for in every group: a loop for each was 3 % of the machine code of
-            // the crate.
+            // The format is asked for in every group: a loop for each was 3 % of the crate's
+            // machine code.
             Form::Own(quant) | Form::Pairs(quant) => {
                 let own = self.form == Form::Own(quant);
                 let (top, of_codes) = with_blocks!(quant, Q => (Q::TOP, Q::UNIT));

@@ -56,8 +56,8 @@ impl Amx {
 }
 
 // SAFETY of the blocks below: `ByteTiles` exists, so the tiles are configured as `config` says. A:
-// 16 rows of K bytes, 32 apart, of which the last ends with `Rows`, because `from + K` is at most
-// 32. B: K / 4 rows of 64 bytes. Sums: 16 rows of 64 bytes.
+// 16 rows of K bytes, 32 apart; the last one lies within `Rows`, because `from + K` is at most 32.
+// B: K / 4 rows of 64 bytes. Sums: 16 rows of 64 bytes.
 impl<const K: usize> ByteTiles<K> {
     /// Begins `a b` in place `PLACE`, 0 or 1, of the bytes of each row of `a` from `from` on.
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! AMX: products of bfloat16 tiles, summed in float32.
+//! AMX: products of bfloat16 tiles, summed in float32; in `bytes`, products of tiles of int8.
 //!
 //! Stable Rust has neither the intrinsics nor the feature's name, so the instructions are written
 //! as `asm!`. The compiler itself never uses the tile registers.
