@@ -251,7 +251,29 @@ impl GenerateOptions {
 
 #[cfg(test)]
 mod tests {
-    use super::Range;
+    use super::{GenerateOptions, Range};
+
+    /// The ranges that the tests of the C API ask for.
+    #[test]
+    fn every_float_has_the_range_of_the_table() {
+        let table = include_str!("../../../tests/bindings/fields.txt");
+        for (name, _, range) in GenerateOptions::default().floats() {
+            if name == "contrast_beta" {
+                continue; // it needs a draft model, so that it has no range of its own there
+            }
+            let field = format!("llama_generate_options {name} ");
+            let line = table.lines().find(|line| line.starts_with(&field));
+            let said = line.and_then(|line| line.split_once(" from "));
+            let want = match range {
+                Range::Finite => "-max to max",
+                Range::AtLeast0 => "0 to max",
+                Range::Above0 => "above 0 to max",
+                Range::To1 => "0 to 1",
+                Range::ToBelow1 => "0 to below 1",
+            };
+            assert_eq!(said.map(|(_, range)| range), Some(want), "{name}");
+        }
+    }
 
     #[test]
     fn ranges_have_their_ends_and_no_nan() {

@@ -342,8 +342,8 @@ impl Cpu {
                 Precision::Fast(_) => ", fast precision",
                 _ if self.precision.is_full(self.tier, Dtype::Bf16) => "",
                 _ if self.precision.is_full(self.tier, Dtype::Int8) =>
-                    ", generated rows like prompts if weights are not quantised",
-                _ => ", generated rows like prompts",
+                    ", generated rows in full precision with most quantised weights",
+                _ => ", generated rows for many sequences",
             }
         )
     }

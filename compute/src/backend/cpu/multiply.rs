@@ -166,7 +166,7 @@ impl Cpu {
 pub enum Precision {
     /// For a handle in which up to so many sequences run: [`Precision::Full`] if they are few, and
     /// [`Precision::AsPrompts`] if they are so many that it is faster (`most_full`). Between the
-    /// two, on tiles, the activations of generated rows are int8 for weights of four bits
+    /// two, on tiles, the activations of generated rows are int8 for int4 and k4
     /// (`MOST_BYTE_TILES`).
     Auto(usize),
     /// Prompts have the fastest arithmetic whose rounding is small beside the rounding of the
@@ -198,7 +198,7 @@ impl Precision {
 /// weights have to be decoded: on an Emerald Rapids, one stream of int8 or int4 is two to three
 /// times as fast without them, eight are 1.0 to 1.6 times, sixteen 0.7 to 0.9 times. (Other formats
 /// have not been measured in full precision there.) With activations in int8, one stream of int4 or
-/// k4 is as fast as in full precision, and eight are 1.35 times.
+/// k4 is as fast as in full precision, and eight are 1.35 and 1.38 times.
 fn most_full(tier: Tier, dtype: Dtype) -> usize {
     match dtype.quant() {
         Some(quant) if tier.has_byte_tiles() && is_coarse(quant) => 8,

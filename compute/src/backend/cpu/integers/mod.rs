@@ -74,9 +74,9 @@ fn few(quant: Quant, bytes: bool, side: usize) -> usize {
     }
 }
 
-/// Most rows of int8 that are faster without tiles, which take as long for one row as for sixteen
-/// (eight rows: int4 1.05 times as fast without tiles as with them, int8 1.02, k8 0.97, k4 0.91, k6
-/// 0.84 times; benches/record/2026-11-30-bytes-on-tiles.txt).
+/// Most rows of int8 that are faster without tiles, which take as long for one row as for eight
+/// (eight rows: int4 1.07 times as fast without tiles as with them, int8 1.02, k8 0.97, k4 0.90, k6
+/// 0.83 times; benches/record/2026-11-30-bytes-on-tiles.txt).
 fn few_beside_tiles(quant: Quant) -> usize {
     match quant.is_k() {
         true => 6,
