@@ -3,10 +3,12 @@
 
 use super::detect::Tier;
 use super::mat::Run;
-use super::product::{Ending, Finish, Target, product};
+use super::results::{Ending, Finish, WriteOut};
 use super::rows::Norm;
 use super::simd::LANES;
 use super::step::{ALL, Picks, kind_index};
+use super::strips::{Job, Packed, Target, product};
+use super::words::{Form, Words};
 use super::{Cpu, CpuBuf, CpuMat, Workers, integers, lora, product, product_bf16};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, product_amx};
@@ -47,7 +49,7 @@ impl Cpu {
         }
     }
 
-    /// Multiplies rows of both kinds, together if they have one arithmetic.
+    /// Multiplies rows of both kinds.
     fn multiply_run(
         &mut self,
         out: &mut CpuBuf,
@@ -57,24 +59,40 @@ impl Cpu {
         finish: Finish,
         place: Option<lora::Place>,
     ) {
-        let kinds = [RowKind::Prefill, RowKind::Decode];
-        let of = |kind| Arithmetic::of(self.tier, w.dtype, kind, self.precision);
-        let [prompts, generated] = kinds.map(of);
-        if prompts == generated {
-            return self.multiply_rows(prompts, ALL, out, w, x, norm, finish, place);
-        }
-        for (kind, arithmetic) in kinds.into_iter().zip([prompts, generated]) {
-            let rows = kind_index(kind);
-            self.multiply_rows(arithmetic, rows, out, w, x, norm, finish, place);
+        let picks = if x.wanted {
+            &self.step.wanted
+        } else {
+            &self.step.rows
+        };
+        let kinds = [RowKind::Decode, RowKind::Prefill].map(|kind| {
+            let arithmetic = Arithmetic::of(self.tier, w.dtype, kind, self.precision);
+            (arithmetic, kind_index(kind))
+        });
+        let [(generated, _), (prompts, _)] = kinds;
+        let there = kinds.map(|(_, rows)| !picks[rows].to.is_empty());
+        let mut multiply = |parts: &[(Arithmetic, usize)]| {
+            self.multiply_rows(parts, out, w, x, norm, finish, place);
+        };
+        match there {
+            [false, false] => {}
+            [true, false] => multiply(&kinds[..1]),
+            [false, true] => multiply(&kinds[1..]),
+            [true, true] if generated == prompts => multiply(&[(prompts, ALL)]),
+            // One after the other, because both are packed in the same place.
+            [true, true] if generated.takes_words() && prompts.takes_words() => {
+                multiply(&kinds[..1]);
+                multiply(&kinds[1..]);
+            }
+            [true, true] => multiply(&kinds),
         }
     }
 
-    /// Multiplies the rows of one of the [`Picks`].
+    /// Multiplies rows of one or two arithmetics, each with those of one of the [`Picks`]. Only one
+    /// of them may take [`Words`].
     #[allow(clippy::too_many_arguments)] // each is needed below, and one caller has them all
     fn multiply_rows(
         &mut self,
-        arithmetic: Arithmetic,
-        rows: usize,
+        parts: &[(Arithmetic, usize)],
         out: &mut CpuBuf,
         w: &Run,
         x: Rows<'_>,
@@ -92,71 +110,87 @@ impl Cpu {
             thin,
             ..
         } = self;
-        let picks = if x.wanted { &step.wanted } else { &step.rows };
-        let Picks { from, to } = &picks[rows];
-        if to.is_empty() {
-            return;
+        let (tier, picks) = (*tier, if x.wanted { &step.wanted } else { &step.rows });
+        for &(arithmetic, rows) in parts {
+            let Picks { from, to } = &picks[rows];
+            let row = |i: usize| &x.buf.data[from[i] as usize * x.buf.width..][..x.buf.width];
+            match arithmetic {
+                #[cfg(target_arch = "x86_64")]
+                Arithmetic::Tiles(_) if x.buf.tiled => {}
+                #[cfg(target_arch = "x86_64")]
+                Arithmetic::Tiles(_) => self.tiles.fill(pool, tier, to.len(), row, norm),
+                Arithmetic::Bf16 => {
+                    let form = product_bf16::form(to.len());
+                    words.fill(pool, tier, form, to.len(), row, norm);
+                }
+                Arithmetic::Bytes(quant) | Arithmetic::Pairs(quant) => {
+                    let bytes = arithmetic == Arithmetic::Bytes(quant);
+                    let form = integers::form(tier, quant, to.len(), bytes);
+                    words.fill(pool, tier, form, to.len(), row, norm);
+                }
+                Arithmetic::Floats => {
+                    let side = product::side(tier, w, to.len());
+                    panels.fill(pool, tier, side, to.len(), row, norm);
+                }
+            }
         }
         let stride = out.width;
         #[cfg(target_arch = "x86_64")]
         let tiled = out.tiled;
-        let out = &mut out.data[..picks[ALL].to.len() * stride];
         let first = match finish {
             Finish::Gated => 0,
             _ => w.first * LANES,
         };
         let target = Target {
-            to,
-            out,
+            out: &mut out.data[..picks[ALL].to.len() * stride],
             stride,
             columns: first..stride.min(first + w.strips() * LANES),
         };
         let workers = Workers {
             pool,
-            tier: *tier,
+            tier,
             scratch,
         };
-        let row = |i: usize| &x.buf.data[from[i] as usize * x.buf.width..][..x.buf.width];
         let low = place.map(|place| lora::Low::new(step, place, w, thin));
         let ending = Ending { finish, low };
-        match arithmetic {
+        let job = |&(arithmetic, rows): &(Arithmetic, usize)| Job {
+            rows: match arithmetic.takes_words() {
+                true => &*words,
+                false => &*panels,
+            },
+            to: &picks[rows].to,
+            ending,
+        };
+        match parts {
             #[cfg(target_arch = "x86_64")]
-            Arithmetic::Tiles(amx) => {
-                let (tiles, hidden) = (&mut self.tiles, &mut self.hidden);
-                if !x.buf.tiled {
-                    tiles.fill(pool, *tier, to.len(), row, norm);
-                }
-                let (tiles, into) = match tiled {
-                    true => (
-                        &*tiles,
-                        product_amx::Destination::Panels {
-                            out: hidden,
-                            cols: stride,
-                        },
-                    ),
-                    false => (
-                        if x.buf.tiled { &*hidden } else { &*tiles },
-                        product_amx::Destination::Rows(target),
-                    ),
+            [others @ .., (Arithmetic::Tiles(amx), rows)] => {
+                let (tiles, hidden) = (&self.tiles, &mut self.hidden);
+                let (panels, hidden) = match (x.buf.tiled, tiled) {
+                    (true, _) => (&*hidden, None),
+                    (false, true) => (tiles, Some(hidden)),
+                    (false, false) => (tiles, None),
                 };
-                product_amx::product(workers, amx, w, tiles, ending, into);
+                let tiled = product_amx::Tiled {
+                    amx: *amx,
+                    panels,
+                    to: &picks[*rows].to,
+                    ending,
+                    hidden,
+                };
+                product_amx::product(workers, w, target, tiled, others.first().map(job));
             }
-            Arithmetic::Bf16 => {
-                let form = product_bf16::form(to.len());
-                words.fill(pool, *tier, form, to.len(), row, norm);
-                product_bf16::product(workers, w, words, target, ending);
-            }
-            Arithmetic::Bytes(quant) | Arithmetic::Pairs(quant) => {
-                let bytes = arithmetic == Arithmetic::Bytes(quant);
-                let form = integers::form(*tier, quant, to.len(), bytes);
-                words.fill(pool, *tier, form, to.len(), row, norm);
-                integers::product(workers, w, words, target, ending);
-            }
-            Arithmetic::Floats => {
-                let side = product::side(*tier, w, to.len());
-                panels.fill(pool, *tier, side, to.len(), row, norm);
-                product(workers, w, panels, target, ending);
-            }
+            [one] => product(workers, w, target, &[job(one)]),
+            [one, other] => product(workers, w, target, &[job(one), job(other)]),
+            _ => unreachable!("at most two kinds of rows"),
+        }
+    }
+}
+
+impl Packed for Words {
+    fn multiply(&self, tier: Tier, weights: &Run, scratch: &mut [f32], write: WriteOut<'_>) {
+        match self.form() {
+            Form::Bf16 => product_bf16::product(tier, self, weights, scratch, write),
+            _ => integers::product(tier, self, weights, scratch, write),
         }
     }
 }
@@ -286,6 +320,14 @@ impl Arithmetic {
             true => Arithmetic::Pairs(quant),
             false => Arithmetic::Floats,
         }
+    }
+
+    /// Whether its activations are packed as [`Words`].
+    fn takes_words(self) -> bool {
+        matches!(
+            self,
+            Arithmetic::Bf16 | Arithmetic::Bytes(_) | Arithmetic::Pairs(_)
+        )
     }
 
     /// The fastest for weights that are not quantised.

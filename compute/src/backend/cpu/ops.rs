@@ -5,9 +5,9 @@ use super::attention::InBf16;
 use super::element::with_cache_element;
 use super::multiply::attends_in_bf16;
 use super::pool::{self, Grid, Tasks};
-use super::product::Finish;
 #[cfg(target_arch = "x86_64")]
 use super::product_amx;
+use super::results::Finish;
 use super::rows::{Norm, Normalise};
 use super::step::ALL;
 use super::{

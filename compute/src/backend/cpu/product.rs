@@ -13,17 +13,14 @@
 //! once and stays in the near caches while all rows pass over it, and the next one is prefetched
 //! meanwhile. Between blocks of k, partial sums wait in scratch.
 
-use super::Workers;
 use super::blocks::with_blocks;
 use super::detect::Tier;
 use super::element::{Pairs, Weights, with_element};
 use super::mat::Run;
-pub(super) use super::results::{Ending, Finish};
 use super::results::{TaskSums, WriteOut};
 use super::rows::{K_BLOCK, Panels};
 use super::simd::{Kernel, LANES, Lookahead, Simd};
-use super::strips::{Coming, TASK_STRIPS, tasks};
-pub(super) use super::strips::{Strips, Target};
+use super::strips::{Coming, Packed, Strips, TASK_STRIPS};
 
 /// Pairs of k in a block when there are many rows.
 const K_PAIRS: usize = K_BLOCK / 2;
@@ -71,23 +68,15 @@ pub(super) fn side(tier: Tier, weights: &Run, rows: usize) -> usize {
     }
 }
 
-/// Computes `weights * panels`, combined as `ending` says.
-pub(super) fn product(
-    workers: Workers<'_>,
-    weights: &Run,
-    panels: &Panels,
-    target: Target<'_>,
-    ending: Ending<'_>,
-) {
-    debug_assert_eq!(panels.cols, weights.cols.next_multiple_of(2));
-    debug_assert_eq!(panels.rows, target.to.len());
-    let tier = workers.tier;
-    tasks(workers, weights, target, ending, |cut, scratch, write| {
+impl Packed for Panels {
+    fn multiply(&self, tier: Tier, weights: &Run, scratch: &mut [f32], write: WriteOut<'_>) {
+        debug_assert_eq!(self.cols, weights.cols.next_multiple_of(2));
+        debug_assert_eq!(self.rows, write.to.len());
         macro_rules! run {
             ($W:ty) => {
                 tier.run(Task::<$W> {
-                    weights: Strips::cut(weights, cut),
-                    panels,
+                    weights: Strips::cut(weights, write.cut),
+                    panels: self,
                     scratch,
                     write,
                 })
@@ -97,7 +86,7 @@ pub(super) fn product(
             None => with_element!(weights.dtype, E => run!(E)),
             Some(quant) => with_blocks!(quant, Q => run!(Q)),
         }
-    });
+    }
 }
 
 struct Task<'a, W: Weights> {

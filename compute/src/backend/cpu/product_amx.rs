@@ -30,11 +30,12 @@ use super::buf::as_u16;
 use super::element::{Bf16, F16};
 use super::mat::Run;
 use super::panels_amx::{BLOCK, BLOCK_K, GROUP, TilePanels};
-use super::pool::Grid;
-use super::product::{Ending, Finish, Strips, Target};
+use super::pool::{Grid, Rect, Split};
+use super::results::{Ending, Finish};
 use super::results_amx::{Out, Write};
 use super::rows::K_BLOCK;
 use super::simd::{Kernel, LANES, Simd};
+use super::strips::{Cut, Job, Strips, Target, second_part};
 use super::weights_amx::{AsTiles, unpack};
 use super::{Workers, lock};
 use crate::Dtype;
@@ -68,68 +69,83 @@ pub(super) fn takes(dtype: Dtype) -> bool {
     dtype != Dtype::F32
 }
 
-/// Where the results of a product go.
-pub(super) enum Destination<'a> {
-    /// Into rows of float32.
-    Rows(Target<'a>),
-    /// Into tiles for the next product, which has `cols` columns: of SwiGLU without adapters.
-    Panels {
-        out: &'a mut TilePanels,
-        cols: usize,
-    },
+/// Most bytes of weights of a task whose strips rows of another arithmetic are multiplied with,
+/// too: they have to stay in L2 from one to the other, beside activations.
+const SHARED_BYTES: usize = 5 << 18;
+/// But at least so many strips, because each is a stream of memory.
+const SHARED_STRIPS: usize = 4;
+
+/// Rows that are multiplied as tiles.
+pub(super) struct Tiled<'a> {
+    pub amx: Amx,
+    pub panels: &'a TilePanels,
+    /// Row `i` of the panels goes to row `to[i]` of the output.
+    pub to: &'a [u32],
+    pub ending: Ending<'a>,
+    /// Tiles for the next product, into which the results go instead: of SwiGLU without adapters.
+    /// (Adapters are for rows, not for tiles.)
+    pub hidden: Option<&'a mut TilePanels>,
 }
 
-/// Computes `weights * panels`, combined as `ending` says. Adapters are for rows, not for tiles.
+/// Multiplies `weights` by rows as tiles, and by the rows of another arithmetic, if there are any.
+/// A task does both, so that weights are read from memory once.
 pub(super) fn product(
     workers: Workers<'_>,
-    amx: Amx,
     weights: &Run,
-    panels: &TilePanels,
-    ending: Ending<'_>,
-    into: Destination<'_>,
+    target: Target<'_>,
+    tiled: Tiled<'_>,
+    others: Option<Job<'_>>,
 ) {
     let Workers {
         pool,
         tier,
         scratch,
     } = workers;
+    let Tiled {
+        amx,
+        panels,
+        to,
+        ending,
+        hidden,
+    } = tiled;
+    let Target {
+        out,
+        stride,
+        columns,
+    } = target;
     debug_assert_eq!(panels.cols, weights.cols);
-    if let Destination::Panels { .. } = into {
+    if hidden.is_some() {
         debug_assert!(ending.finish == Finish::SwiGlu && ending.low.is_none());
     }
-    let cols = match &into {
-        Destination::Rows(target) => target.columns.len(),
-        Destination::Panels { cols, .. } => *cols,
-    };
+    let cols = columns.len();
     let strips = cols.div_ceil(LANES);
-    let second = (ending.finish == Finish::SwiGlu).then(|| weights.parts[1].first);
+    let second = second_part(weights, ending);
     // With few rows, all strips of a task are prefetched at the same time, except in `Task::few`,
     // which prefetches for itself.
     let most = match panels.groups() <= FEW_GROUPS && !is_few(weights.dtype, panels.rows) {
         true => 2 * Prefetch::PAIRS,
         false => TASK_STRIPS,
     };
+    let most = match others {
+        Some(_) => {
+            let fit = (SHARED_BYTES / weights.strip_bytes()).max(SHARED_STRIPS);
+            most.min(1 << fit.ilog2())
+        }
+        None => most,
+    };
     let most = match second {
         Some(_) => most / 2,
         None => most,
     };
     let n_threads = pool.n_threads();
-    let run = |task_strips: usize, task: usize, thread: usize, out: Out<'_>| {
-        let first = task * task_strips;
-        if first >= strips {
-            return;
-        }
-        let mut scratch = lock(scratch, thread);
-        let count = task_strips.min(strips - first);
-        // The task that this thread probably takes next.
-        let next = first + task_strips * n_threads;
-        let next = (next < strips).then(|| (next, task_strips.min(strips - next)));
+    let run = |cut: Cut, scratch: &mut [f32], out: Out<'_>| {
+        let first = cut.first;
         macro_rules! run {
             ($E:ty) => {{
                 tier.run_with_tiles(Task::<$E> {
                     amx,
                     panels,
-                    scratch: &mut scratch,
+                    scratch,
                     write: Write {
                         ending,
                         bias: weights.bias.as_chunks().0,
@@ -138,8 +154,8 @@ pub(super) fn product(
                         cols: cols - first * LANES,
                         out,
                     },
-                    weights: Strips::new(weights, first, count, second),
-                    next: next.map(|(first, count)| Strips::new(weights, first, count, second)),
+                    weights: Strips::cut(weights, cut),
+                    next: cut.after(strips).map(|next| Strips::cut(weights, next)),
                 })
             }};
         }
@@ -152,30 +168,41 @@ pub(super) fn product(
             },
         }
     };
-    match into {
-        Destination::Rows(target) => {
-            let Target {
-                to,
-                out,
-                stride,
-                columns,
-            } = target;
+    // The rows of the other arithmetic come first: their kernels read memory faster.
+    let others = |cut: Cut, scratch: &mut [f32], out: &mut Rect<'_, f32>| {
+        if let Some(job) = others {
+            job.run(tier, scratch, weights, cut, out);
+        }
+    };
+    match hidden {
+        None => {
             // Enough tasks that threads share them evenly. Each task has an even number of strips.
-            let tasks = strips.div_ceil(most).next_multiple_of(pool.n_threads());
-            let task_strips = strips.div_ceil(tasks).next_multiple_of(2);
-            let grid = Grid::some_columns(out, stride, columns, task_strips * LANES);
-            pool.run(grid, |task, thread, out| {
-                run(task_strips, task, thread, Out::Rows { out, to });
+            let tasks = strips.div_ceil(most).next_multiple_of(n_threads);
+            let each = strips.div_ceil(tasks).next_multiple_of(2);
+            let grid = Grid::some_columns(out, stride, columns, each * LANES);
+            pool.run(grid, |task, thread, mut out| {
+                let cut = Cut::of_task(task, each, strips, second, n_threads);
+                let mut scratch = lock(scratch, thread);
+                others(cut, &mut scratch, &mut out);
+                run(cut, &mut scratch, Out::Rows { out, to });
             });
         }
-        Destination::Panels { out, .. } => {
+        Some(hidden) => {
             let mut tiles = most * LANES / TILE_K;
-            while tiles > 1 && strips.div_ceil(2 * tiles) < 2 * pool.n_threads() {
+            while tiles > 1 && strips.div_ceil(2 * tiles) < 2 * n_threads {
                 tiles /= 2;
             }
-            let grid = out.parts(panels.rows, cols, tiles);
-            pool.run(grid, |task, thread, out| {
-                run(2 * tiles, task, thread, Out::Panels(out));
+            let each = 2 * tiles;
+            let parts = hidden.parts(panels.rows, cols, tiles);
+            let grid = Grid::some_columns(out, stride, columns, each * LANES);
+            let grid = grid.with_blocks(parts.count());
+            pool.run((parts, grid), |task, thread, (part, mut out)| {
+                if task * each < strips {
+                    let cut = Cut::of_task(task, each, strips, second, n_threads);
+                    let mut scratch = lock(scratch, thread);
+                    others(cut, &mut scratch, &mut out);
+                    run(cut, &mut scratch, Out::Panels(part));
+                }
             });
         }
     }

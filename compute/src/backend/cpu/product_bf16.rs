@@ -6,12 +6,12 @@
 //! beside it, so that the bits do not depend on them. Few rows are bound by memory and many by
 //! arithmetic: as in [`super::product`].
 
-use super::Workers;
+use super::detect::Tier;
 use super::element::{Bf16, Weights};
 use super::mat::Run;
-use super::results::{Ending, TaskSums};
+use super::results::{TaskSums, WriteOut};
 use super::simd::{Kernel, LANES, Lookahead, Simd};
-use super::strips::{Strips, TASK_STRIPS, Target, tasks};
+use super::strips::{Strips, TASK_STRIPS};
 use super::words::{Form, MAX_SIDE, Task, Words};
 
 /// Pairs of k of a group of activations.
@@ -45,22 +45,20 @@ pub(super) fn form(rows: usize) -> (Form, usize) {
     (Form::Bf16, side)
 }
 
-/// Computes `weights * x`, combined as `ending` says.
+/// As [`super::strips::Packed::multiply`].
 pub(super) fn product(
-    workers: Workers<'_>,
-    weights: &Run,
+    tier: Tier,
     x: &Words,
-    target: Target<'_>,
-    ending: Ending<'_>,
+    weights: &Run,
+    scratch: &mut [f32],
+    write: WriteOut<'_>,
 ) {
-    tasks(workers, weights, target, ending, |cut, scratch, write| {
-        workers.tier.run_bf16(Product(Task {
-            weights: Strips::cut(weights, cut),
-            x,
-            scratch,
-            write,
-        }))
-    });
+    tier.run_bf16(Product(Task {
+        weights: Strips::cut(weights, write.cut),
+        x,
+        scratch,
+        write,
+    }));
 }
 
 struct Product<'a>(Task<'a, Bf16>);

@@ -135,6 +135,11 @@ impl Run {
         strip_len(self.dtype, self.cols).expect("a strip that there is")
     }
 
+    /// Bytes of a strip.
+    pub(super) fn strip_bytes(&self) -> usize {
+        self.strip_len() * unit(self.dtype)
+    }
+
     pub(super) fn lookup(&self, tier: Tier, row: usize, to: &mut [f32]) {
         assert!(
             row < self.parts[0].rows,

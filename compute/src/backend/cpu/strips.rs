@@ -1,18 +1,17 @@
 //! The part that all products have in common: which strips of weights a task takes, and what it
 //! prefetches.
 
-use super::detect::prefetches_into_l1;
+use super::detect::{Tier, prefetches_into_l1};
 use super::element::Weights;
 use super::mat::Run;
-use super::pool::Grid;
+use super::pool::{Grid, Rect};
 use super::results::{Ending, Finish, WriteOut};
 use super::simd::{LANES, Lookahead, Simd};
 use super::{Workers, lock};
 use std::ops::Range;
 
-/// The place for results: row `i` goes into row `to[i]` of `out`.
+/// The place for results.
 pub(super) struct Target<'a> {
-    pub to: &'a [u32],
     pub out: &'a mut [f32],
     /// Distance between rows of `out`.
     pub stride: usize,
@@ -20,7 +19,7 @@ pub(super) struct Target<'a> {
     pub columns: Range<usize>,
 }
 
-/// Strips of output that one task computes.
+/// Most strips that are multiplied at a time, without tiles.
 pub(super) const TASK_STRIPS: usize = 8;
 
 /// Which strips of a matrix a task takes.
@@ -35,47 +34,129 @@ pub(super) struct Cut {
     next: usize,
 }
 
-/// Runs `f` for every task of a product, with the task's strips, scratch memory, and the place for
-/// its sums.
-pub(super) fn tasks(
-    workers: Workers<'_>,
-    run: &Run,
-    target: Target<'_>,
-    ending: Ending<'_>,
-    f: impl Fn(Cut, &mut [f32], WriteOut<'_>) + Sync,
-) {
-    let Workers { pool, scratch, .. } = workers;
+impl Cut {
+    /// Task `task` of a product of `strips` strips, of which each task takes `each`.
+    pub fn of_task(
+        task: usize,
+        each: usize,
+        strips: usize,
+        second: Option<usize>,
+        threads: usize,
+    ) -> Self {
+        let first = task * each;
+        let next = each * threads;
+        Self {
+            first,
+            count: each.min(strips - first),
+            second,
+            next: if first + next < strips { next } else { 0 },
+        }
+    }
+
+    /// The task that this thread probably takes next, of a product of `strips` strips.
+    pub fn after(self, strips: usize) -> Option<Self> {
+        let first = self.first + self.next;
+        (self.next > 0).then(|| Self {
+            first,
+            count: self.count.min(strips - first),
+            next: 0,
+            ..self
+        })
+    }
+
+    /// `count` of its strips from strip `at` on.
+    fn part(self, at: usize, count: usize) -> Self {
+        Self {
+            first: self.first + at,
+            count,
+            next: match at + count < self.count {
+                true => count,
+                false => self.next.saturating_sub(at),
+            },
+            ..self
+        }
+    }
+}
+
+/// Most strips of a product that are multiplied at a time, not counting those of the second part.
+fn most_strips(second: Option<usize>) -> usize {
+    match second {
+        Some(_) => TASK_STRIPS / 2,
+        None => TASK_STRIPS,
+    }
+}
+
+/// Activations that are packed for one arithmetic, which is not that of tiles.
+pub(super) trait Packed: Sync {
+    /// Multiplies the strips that `write` says, at most [`TASK_STRIPS`], by all rows.
+    fn multiply(&self, tier: Tier, weights: &Run, scratch: &mut [f32], write: WriteOut<'_>);
+}
+
+/// Rows of one arithmetic in a product.
+#[derive(Clone, Copy)]
+pub(super) struct Job<'a> {
+    pub rows: &'a dyn Packed,
+    /// Row `i` of them goes to row `to[i]` of the output.
+    pub to: &'a [u32],
+    pub ending: Ending<'a>,
+}
+
+impl Job<'_> {
+    /// Multiplies the strips of a task, whose columns are `out`.
+    pub fn run(
+        &self,
+        tier: Tier,
+        scratch: &mut [f32],
+        weights: &Run,
+        cut: Cut,
+        out: &mut Rect<'_, f32>,
+    ) {
+        let most = most_strips(cut.second);
+        for at in (0..cut.count).step_by(most) {
+            let cut = cut.part(at, most.min(cut.count - at));
+            let end = out.cols().min((at + cut.count) * LANES);
+            let write = WriteOut {
+                cut,
+                bias: &weights.bias,
+                ending: self.ending,
+                to: self.to,
+                out: out.columns(at * LANES..end),
+            };
+            self.rows.multiply(tier, weights, scratch, write);
+        }
+    }
+}
+
+/// Multiplies `weights` by the rows of all jobs. A task does one job after another, so that weights
+/// are read from memory once.
+pub(super) fn product(workers: Workers<'_>, weights: &Run, target: Target<'_>, jobs: &[Job<'_>]) {
     let Target {
-        to,
         out,
         stride,
         columns,
     } = target;
     let strips = columns.len().div_ceil(LANES);
-    let (each, second) = match ending.finish {
-        Finish::SwiGlu => (TASK_STRIPS / 2, Some(run.parts[1].first)),
-        _ => (TASK_STRIPS, None),
-    };
+    let second = second_part(weights, jobs[0].ending);
+    let each = most_strips(second);
+    let Workers {
+        pool,
+        tier,
+        scratch,
+    } = workers;
     let threads = pool.n_threads();
     let grid = Grid::some_columns(out, stride, columns, each * LANES);
-    pool.run(grid, |task, thread, out| {
-        let first = task * each;
-        let next = each * threads;
-        let cut = Cut {
-            first,
-            count: each.min(strips - first),
-            second,
-            next: if first + next < strips { next } else { 0 },
-        };
-        let write = WriteOut {
-            cut,
-            bias: &run.bias,
-            ending,
-            to,
-            out,
-        };
-        f(cut, &mut lock(scratch, thread), write);
+    pool.run(grid, |task, thread, mut out| {
+        let cut = Cut::of_task(task, each, strips, second, threads);
+        let mut scratch = lock(scratch, thread);
+        for job in jobs {
+            job.run(tier, &mut scratch, weights, cut, &mut out);
+        }
     });
+}
+
+/// The first strip of the second part, if the product has two.
+pub(super) fn second_part(weights: &Run, ending: Ending<'_>) -> Option<usize> {
+    (ending.finish == Finish::SwiGlu).then(|| weights.parts[1].first)
 }
 
 /// The strips of weights that a task multiplies with: `count` from `first` on and, in SwiGLU, as
@@ -93,20 +174,19 @@ pub(super) struct Strips<'a, W: Weights> {
 
 impl<'a, W: Weights> Strips<'a, W> {
     pub fn cut(run: &'a Run, cut: Cut) -> Self {
-        Self {
-            next: cut.next,
-            ..Self::new(run, cut.first, cut.count, cut.second)
-        }
-    }
-
-    pub fn new(run: &'a Run, first: usize, count: usize, second: Option<usize>) -> Self {
+        let Cut {
+            first,
+            count,
+            second,
+            next,
+        } = cut;
         Self {
             bits: W::array(&run.data),
             len: run.strip_len(),
             first,
             count,
             second,
-            next: 0,
+            next,
             into_l1: prefetches_into_l1(),
         }
     }

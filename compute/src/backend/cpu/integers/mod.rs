@@ -30,12 +30,11 @@ mod pairs;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 
-use super::Workers;
 use super::blocks::{self, Blocks, with_blocks, with_bytes, with_nibbles};
 use super::detect::Tier;
 use super::mat::Run;
-use super::results::Ending;
-use super::strips::{Strips, TASK_STRIPS, Target, tasks};
+use super::results::WriteOut;
+use super::strips::{Strips, TASK_STRIPS};
 use super::words::{Form, MAX_SIDE, TILE_SIDE, Task, Words};
 use crate::quant::Quant;
 use bytes::InBytes;
@@ -119,57 +118,54 @@ pub(super) fn form(tier: Tier, quant: Quant, rows: usize, bytes: bool) -> (Form,
     (form, side)
 }
 
-/// Computes `weights * x`, combined as `ending` says.
+/// As [`super::strips::Packed::multiply`].
 pub(super) fn product(
-    workers: Workers<'_>,
-    weights: &Run,
+    tier: Tier,
     x: &Words,
-    target: Target<'_>,
-    ending: Ending<'_>,
+    weights: &Run,
+    scratch: &mut [f32],
+    write: WriteOut<'_>,
 ) {
-    let tier = workers.tier;
-    tasks(workers, weights, target, ending, |cut, scratch, write| {
-        macro_rules! task {
-            ($Q:ty) => {
-                Task::<$Q> {
-                    weights: Strips::cut(weights, cut),
-                    x,
-                    scratch,
-                    write,
-                }
-            };
-        }
-        macro_rules! many {
-            ($run:ident, $As:ident, $Q:ty) => {
-                tier.$run(many::Many::<$As<$Q>>(task!($Q)))
-            };
-        }
-        match x.form() {
-            Form::Own(quant) => with_blocks!(quant, Q => {
-                tier.run_integers(few::Few::<InPairs<Q>>(task!(Q)))
-            }),
-            // Formats with a plane have kernels of their own for few rows alone.
-            Form::Pairs(quant) => with_blocks!(quant, Q => {
-                many!(run_integers, InPairs, <Q as Blocks>::ForMany)
-            }),
-            #[cfg(target_arch = "x86_64")]
-            Form::Bytes(quant, true) if tier.has_byte_tiles() => with_bytes!(quant, Q => {
-                let amx = tier.amx().expect("has_byte_tiles");
-                tier.run_with_tiles(tiled::Tiled::<Q> { amx, task: task!(Q) })
-            }),
-            Form::Bytes(quant, true) if !tier.has_bytes() => with_nibbles!(quant, Q => {
-                many!(run_nibbles, InBytes, Q)
-            }),
-            Form::Bytes(quant, false) if !tier.has_bytes() => with_nibbles!(quant, Q => {
-                tier.run_nibbles(few::Few::<InBytes<Q>>(task!(Q)))
-            }),
-            Form::Bytes(quant, true) => with_bytes!(quant, Q => {
-                many!(run_bytes, InBytes, <Q as Blocks>::ForMany)
-            }),
-            Form::Bytes(quant, false) => with_bytes!(quant, Q => {
-                tier.run_bytes(few::Few::<InBytes<Q>>(task!(Q)))
-            }),
-            other => unreachable!("integers in {other:?}"),
-        }
-    });
+    macro_rules! task {
+        ($Q:ty) => {
+            Task::<$Q> {
+                weights: Strips::cut(weights, write.cut),
+                x,
+                scratch,
+                write,
+            }
+        };
+    }
+    macro_rules! many {
+        ($run:ident, $As:ident, $Q:ty) => {
+            tier.$run(many::Many::<$As<$Q>>(task!($Q)))
+        };
+    }
+    match x.form() {
+        Form::Own(quant) => with_blocks!(quant, Q => {
+            tier.run_integers(few::Few::<InPairs<Q>>(task!(Q)))
+        }),
+        // Formats with a plane have kernels of their own for few rows alone.
+        Form::Pairs(quant) => with_blocks!(quant, Q => {
+            many!(run_integers, InPairs, <Q as Blocks>::ForMany)
+        }),
+        #[cfg(target_arch = "x86_64")]
+        Form::Bytes(quant, true) if tier.has_byte_tiles() => with_bytes!(quant, Q => {
+            let amx = tier.amx().expect("has_byte_tiles");
+            tier.run_with_tiles(tiled::Tiled::<Q> { amx, task: task!(Q) })
+        }),
+        Form::Bytes(quant, true) if !tier.has_bytes() => with_nibbles!(quant, Q => {
+            many!(run_nibbles, InBytes, Q)
+        }),
+        Form::Bytes(quant, false) if !tier.has_bytes() => with_nibbles!(quant, Q => {
+            tier.run_nibbles(few::Few::<InBytes<Q>>(task!(Q)))
+        }),
+        Form::Bytes(quant, true) => with_bytes!(quant, Q => {
+            many!(run_bytes, InBytes, <Q as Blocks>::ForMany)
+        }),
+        Form::Bytes(quant, false) => with_bytes!(quant, Q => {
+            tier.run_bytes(few::Few::<InBytes<Q>>(task!(Q)))
+        }),
+        other => unreachable!("integers in {other:?}"),
+    }
 }

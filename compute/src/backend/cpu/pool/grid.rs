@@ -71,6 +71,13 @@ impl<'a, T: Send> Grid<'a, T> {
         grid
     }
 
+    /// With so many blocks, of which those beyond the last column are empty.
+    pub fn with_blocks(mut self, blocks: usize) -> Self {
+        assert!(blocks >= self.blocks, "blocks are left out");
+        self.blocks = blocks;
+        self
+    }
+
     /// Consecutive pieces of `data`, each `len` long, the last perhaps shorter.
     pub fn pieces(data: &'a mut [T], len: usize) -> Self {
         let stride = data.len();
@@ -123,9 +130,9 @@ unsafe impl<'a, T: Send> Split for Grid<'a, T> {
             Cuts::One(rows) => 0..rows,
             Cuts::Many(cuts) => cuts[band]..cuts[band + 1],
         };
-        let column = block * self.block;
+        let column = (block * self.block).min(self.width);
         Rect {
-            // SAFETY: within the array, by the assertions of `cut`.
+            // SAFETY: within the array, by the assertions of `cut`, or at the end of a row.
             at: unsafe { self.at.add(rows.start * self.stride + column) },
             rows: rows.len(),
             stride: self.stride,
@@ -196,6 +203,22 @@ impl<T> Rect<'_, T> {
             // no rows; while the part lives, `self` is borrowed.
             at: unsafe { self.at.add(rows.start * self.stride) },
             rows: rows.len(),
+            ..*self
+        }
+    }
+
+    /// Some columns of the rectangle.
+    pub fn columns(&mut self, columns: Range<usize>) -> Rect<'_, T> {
+        assert!(
+            columns.start <= columns.end && columns.end <= self.cols,
+            "columns {columns:?} of a rectangle of {}",
+            self.cols
+        );
+        Rect {
+            // SAFETY: in bounds (above, and `Grid::part`), or the end of a row if there are no
+            // columns; while the part lives, `self` is borrowed.
+            at: unsafe { self.at.add(columns.start) },
+            cols: columns.len(),
             ..*self
         }
     }

@@ -140,7 +140,7 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
                 .iter()
                 .map(|tokens| machine.prefill(tokens, 100).0)
                 .collect();
-            for n in [1, 5, 8] {
+            for (n, rows) in [(1, 40), (5, 200), (8, 40)] {
                 let (mut sequence, _) = machine.prefill(&tokens[..258], 258);
                 let mut before = company[..n].to_vec();
                 let mut work: Vec<(&mut Sequence, &[Token], RowKind)> = before
@@ -156,11 +156,11 @@ pub fn company_threads_and_chunks_change_nothing(tier: Tier) {
                 // A prompt among decoding rows, in one step.
                 let mut second = Sequence::default();
                 let mut work: Vec<(&mut Sequence, &[Token], RowKind)> =
-                    vec![(&mut second, &tokens[..40], RowKind::Prefill)];
+                    vec![(&mut second, &tokens[..rows], RowKind::Prefill)];
                 work.push((&mut sequence, &tokens[259..260], RowKind::Decode));
                 let got = machine.step(&mut work);
-                assert!(got[..40] == want[..40], "{threads} threads, mixed");
-                assert!(got[40] == late[1], "{threads} threads, mixed");
+                assert!(got[..rows] == want[..rows], "{threads} threads, mixed");
+                assert!(got[rows] == late[1], "{threads} threads, mixed");
                 machine.release(second);
                 machine.release(sequence);
             }
