@@ -3,8 +3,9 @@
 //!
 //! For some values of `max_step_ms` in turns, first without prompts: the time between two tokens of
 //! a stream (median, 99th of 100, longest), and how long a prompt waited for its first token.
-//! `BENCH_DTYPE` (default: as stored) is the type that weights are converted to. Prompts are random
-//! tokens, so none finds pages of another; texts go on behind EOS.
+//! `BENCH_DTYPE` (default: as stored) is the type that weights are converted to, and
+//! `BENCH_SEQUENCES` (default: eight more than there are streams) what the handle is built for.
+//! Prompts are random tokens, so none finds pages of another; texts go on behind EOS.
 
 use llamabi::engine::{Event, GenerateOptions, Prompt};
 use llamabi::{BuildOptions, Cancel, Dtype, Llama, Token};
@@ -30,6 +31,11 @@ fn main() {
     let (streams, prompt, seconds) = (number(1, 32), number(2, 2000), number(3, 15));
     let dtype = std::env::var("BENCH_DTYPE").ok();
     let dtype = dtype.map(|name| Dtype::named(&name).expect("BENCH_DTYPE is a dtype"));
+    let sequences = std::env::var("BENCH_SEQUENCES").ok();
+    let sequences = match sequences {
+        Some(text) => text.parse().expect("BENCH_SEQUENCES is a number"),
+        None => streams + 8,
+    };
     println!("{streams} streams, every second a prompt of {prompt} tokens, {seconds} s each");
     println!("                      between tokens, ms                 to the first token, ms");
     println!("max_step_ms           median     99 %  longest  ratio    median  longest  prompts");
@@ -37,7 +43,7 @@ fn main() {
     for max_step_ms in [0, 200, 100, 50, 25] {
         let options = BuildOptions {
             max_seq_len: prompt + SHORT + 16,
-            max_batch_size: streams + 8,
+            max_batch_size: sequences,
             weights_dtype: dtype,
             max_step_ms: if max_step_ms == 0 { 100 } else { max_step_ms },
             ..BuildOptions::default()

@@ -90,6 +90,11 @@ pub trait Run: Send {
         1
     }
 
+    /// So many prompt rows take little longer than half as many.
+    fn prompt_group(&self) -> usize {
+        16
+    }
+
     /// How often [`Run::beat`] is to be called, at least, between steps and while there are none.
     fn beats(&self) -> Option<Duration> {
         None
@@ -133,6 +138,11 @@ pub trait Steps: Backend {
         1
     }
 
+    /// [`Run::prompt_group`].
+    fn prompt_group(&self) -> usize {
+        16
+    }
+
     /// Waits for the oldest answer that was fetched but not read: the first `wanted * vocab_size`
     /// numbers of `out`; or, if the backend chooses tokens itself, what the step's choices ask for.
     fn answer<'a>(&'a mut self, out: &'a Self::Buf) -> Result<Answer<'a>>;
@@ -146,6 +156,10 @@ impl Steps for Cpu {
 
     fn n_threads(&self) -> usize {
         self.count()
+    }
+
+    fn prompt_group(&self) -> usize {
+        Cpu::prompt_group(self)
     }
 
     fn answer<'a>(&'a mut self, logits: &'a CpuBuf) -> Result<Answer<'a>> {

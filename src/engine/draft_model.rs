@@ -61,9 +61,14 @@ impl DraftModel {
             return Err(Error::invalid(name, expected, limits.vocab_size));
         }
         Ok(Self {
-            run,
             plan: Plan::new(&limits, options.max_batch_size)?,
-            pace: Pace::new(options.prefill_chunk, options.max_step_ms, limits.max_rows)?,
+            pace: Pace::new(
+                options.prefill_chunk,
+                run.prompt_group(),
+                options.max_step_ms,
+                limits.max_rows,
+            )?,
+            run,
             share: options.draft_share,
             askers: Askers::NOBODY,
             record: Record::default(),

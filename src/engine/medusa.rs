@@ -33,7 +33,7 @@ impl Medusa {
             n,
             plan: Plan::new(limits, max_batch_size)?,
             // It is asked for times alone, not for rows of prompts.
-            pace: Pace::new(None, 0, limits.max_wanted)?,
+            pace: Pace::new(None, 0, 0, limits.max_wanted)?,
             askers: Askers::NOBODY,
             record: Record::default(),
             seconds: 0.0,

@@ -6,11 +6,9 @@ use crate::{Result, reserve};
 use std::ops::Range;
 
 /// Prompts get so much of the time that rows of decode take, even if these alone take longer than a
-/// step should. With [`LEAST_ROWS`] alone, 32 streams would keep a prompt of 2,000 tokens waiting
+/// step should. With 16 rows a step, 32 streams would keep a prompt of 2,000 tokens waiting
 /// for 125 steps.
 const LEAST_SHARE: f64 = 0.5;
-/// Prefill always goes on with at least this many rows, however slow the machine is.
-const LEAST_ROWS: usize = 16;
 /// The number of rows before anything has been measured.
 const FIRST_ROWS: usize = 64;
 
@@ -47,6 +45,8 @@ pub(super) enum Gain {
 #[derive(Debug)]
 pub(super) struct Pace {
     fixed: Option<usize>,
+    /// Prefill always goes on with at least this many rows, however slow the machine is.
+    least: usize,
     /// The longest time that a step with running streams should take.
     target_seconds: f64,
     seconds_per_decode: Option<f64>,
@@ -69,10 +69,11 @@ struct Measured {
 
 impl Pace {
     /// Steps get `fixed` prompt rows, or so many that a step with running streams takes
-    /// `max_step_ms` by measured times; and at most `most` rows of decode.
-    pub fn new(fixed: Option<usize>, max_step_ms: u32, most: usize) -> Result<Self> {
+    /// `max_step_ms` by measured times, but at least `least`; and at most `most` rows of decode.
+    pub fn new(fixed: Option<usize>, least: usize, max_step_ms: u32, most: usize) -> Result<Self> {
         Ok(Self {
             fixed,
+            least,
             target_seconds: f64::from(max_step_ms) / 1e3,
             seconds_per_decode: None,
             seconds_per_prompt_row: None,
@@ -100,7 +101,7 @@ impl Pace {
         let rows = self
             .seconds_per_prompt_row
             .map_or(FIRST_ROWS, |row| (left / row) as usize);
-        rows.clamp(LEAST_ROWS.min(room), room)
+        rows.clamp(self.least.min(room), room)
     }
 
     /// Records the time that a step took. `decodes` are its rows of decode, drafts included.
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_step_beside_running_streams_aims_at_the_target() {
-        let mut pace = Pace::new(None, 100, 32).unwrap();
+        let mut pace = Pace::new(None, 16, 100, 32).unwrap();
         assert_eq!(pace.prompt_rows(1, true, 264), 64);
         pace.observe(0, 1, 0.050);
         pace.observe(100, 0, 0.100);
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn a_caller_may_set_the_target() {
         for (max_step_ms, rows) in [(60, 25), (80, 30), (100, 50), (1000, 260), (1, 25)] {
-            let mut pace = Pace::new(None, max_step_ms, 32).unwrap();
+            let mut pace = Pace::new(None, 16, max_step_ms, 32).unwrap();
             pace.observe(0, 1, 0.050);
             pace.observe(100, 0, 0.100);
             assert_eq!(pace.prompt_rows(4, true, 264), rows, "{max_step_ms}");
@@ -245,19 +246,21 @@ mod tests {
 
     #[test]
     fn the_bounds_hold_on_any_machine() {
-        let mut pace = Pace::new(None, 100, 32).unwrap();
+        let mut pace = Pace::new(None, 16, 100, 32).unwrap();
         pace.observe(0, 1, 10.0);
         pace.observe(1, 1, 100.0);
         assert_eq!(pace.prompt_rows(4, true, 264), 16);
         assert_eq!(pace.prompt_rows(4, true, 10), 6);
-        let mut pace = Pace::new(None, 100, 32).unwrap();
+        pace.least = 32;
+        assert_eq!(pace.prompt_rows(4, true, 264), 32);
+        let mut pace = Pace::new(None, 16, 100, 32).unwrap();
         pace.observe(1, 0, 0.0);
         assert_eq!(pace.prompt_rows(4, true, 264), 260);
     }
 
     /// A pace that has measured steps of so many rows.
     fn measured(known: &[(usize, f64)]) -> Pace {
-        let mut pace = Pace::new(None, 100, 64).unwrap();
+        let mut pace = Pace::new(None, 16, 100, 64).unwrap();
         for &(rows, seconds) in known.iter().chain(known) {
             pace.observe(0, rows, seconds);
         }
@@ -332,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_fixed_chunk_is_only_bounded_by_the_room() {
-        let mut pace = Pace::new(Some(7), 100, 32).unwrap();
+        let mut pace = Pace::new(Some(7), 16, 100, 32).unwrap();
         pace.observe(1, 1, 100.0);
         assert_eq!(pace.prompt_rows(3, true, 100), 7);
         assert_eq!(pace.prompt_rows(3, true, 8), 5);
@@ -340,7 +343,7 @@ mod tests {
 
     #[test]
     fn steps_are_measured_by_their_rows() {
-        let mut pace = Pace::new(None, 100, 16).unwrap();
+        let mut pace = Pace::new(None, 16, 100, 16).unwrap();
         assert!(pace.decode_seconds(4) < 1.1 * pace.decode_seconds(1));
         let mut twice = |rows, seconds| {
             pace.observe(0, rows, seconds);

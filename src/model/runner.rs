@@ -152,4 +152,8 @@ impl<B: Steps> Run for Runner<B> {
     fn n_threads(&self) -> usize {
         self.backend.n_threads()
     }
+
+    fn prompt_group(&self) -> usize {
+        self.backend.prompt_group()
+    }
 }

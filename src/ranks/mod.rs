@@ -292,6 +292,10 @@ impl Run for Ranks {
     fn n_threads(&self) -> usize {
         self.own.run.n_threads()
     }
+
+    fn prompt_group(&self) -> usize {
+        self.own.run.prompt_group()
+    }
 }
 
 impl Ranks {

@@ -246,6 +246,10 @@ impl Run for Processes {
         self.own.n_threads()
     }
 
+    fn prompt_group(&self) -> usize {
+        self.own.prompt_group()
+    }
+
     fn beats(&self) -> Option<Duration> {
         Some(self.link.link().beats())
     }

@@ -331,6 +331,15 @@ impl Cpu {
         self
     }
 
+    /// So many prompt rows take little longer than half as many: tiles multiply them side by side,
+    /// and what it takes to fetch weights into tiles, or to decode them, is the same.
+    pub fn prompt_group(&self) -> usize {
+        match self.tier.has_tiles() {
+            true => 32,
+            false => 16,
+        }
+    }
+
     /// What was found and chosen: "AVX-512, 2 threads".
     pub fn description(&self) -> String {
         let n = self.pool.n_threads();
