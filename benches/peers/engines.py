@@ -25,7 +25,8 @@ class Llamabi:
         tokenizer = os.path.join(os.path.dirname(path), "tokenizer.model") if path.endswith(".gguf") else None
         dtype, precision = dtype.split()
         dtype = {"Q4_K_M": "auto"}.get(dtype, dtype)
-        self.handle = Handle(os.environ["LLAMABI_LIBRARY"], path, dtype, MAX_SEQ_LEN, MAX_BATCH,
+        sequences = int(os.environ.get("BENCH_SEQUENCES", MAX_BATCH))
+        self.handle = Handle(os.environ["LLAMABI_LIBRARY"], path, dtype, MAX_SEQ_LEN, sequences,
                              tokenizer=tokenizer, precision=precision)
 
     def run(self, prompts, tokens):

@@ -95,7 +95,7 @@ pub type llama_log_fn = Option<
 
 /// `LLAMA_PRECISION_FULL`; but if `max_batch_size` is above 8, or above 12 for most quantised
 /// weights on a processor with AMX, generated rows are multiplied as those of prompts are, which is
-/// faster for many sequences. (With int4 and Q4_K, and up to 32 sequences on such a processor, they
+/// faster for many sequences. (With int4 and Q4_K, and up to 16 sequences on such a processor, they
 /// have the 8-bit activations of `LLAMA_PRECISION_FAST`.)
 pub const LLAMA_PRECISION_AUTO: i32 = 0;
 /// Activations are rounded so little that it does not show beside the rounding of the weights, and

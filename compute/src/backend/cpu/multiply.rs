@@ -246,7 +246,12 @@ fn most_full(tier: Tier, dtype: Dtype) -> usize {
 /// bfloat16 take most of theirs for decoding weights. With 16 rows int8 is 1.2 to 1.7 times as
 /// fast, depending on the format, with 32 rows 0.9 to 1.3 times, and with 64 rows of int8 or int4
 /// 0.8 and 0.7 times (benches/record/2026-11-30-bytes-on-tiles.txt).
-const MOST_BYTE_TILES: usize = 32;
+///
+/// Beside prompt rows the two kinds of tiles take as long as one after the other. It was 32, and a
+/// prompt beside 20 streams of int4 waited five times as long for its first token as with tiles of
+/// bfloat16 for all rows, which without prompts were as fast
+/// (benches/record/2026-12-01-prompts-beside-streams.txt).
+const MOST_BYTE_TILES: usize = 16;
 
 /// Whether so few bits are left of weights that activations in int8 lose nothing beside that.
 fn is_coarse(quant: Quant) -> bool {
@@ -367,13 +372,13 @@ mod tests {
                 assert!(of(Precision::Auto(few)) == of(Precision::Full), "{dtype}");
             }
             let between = match dtype == Dtype::K4 && tier.has_byte_tiles() {
-                true => Precision::Fast(32),
+                true => Precision::Fast(16),
                 false => Precision::AsPrompts,
             };
-            for many in [most + 1, 32] {
+            for many in [most + 1, 16] {
                 assert!(of(Precision::Auto(many)) == of(between), "{dtype}");
             }
-            for many in [33, usize::MAX] {
+            for many in [17, usize::MAX] {
                 assert!(
                     of(Precision::Auto(many)) == of(Precision::AsPrompts),
                     "{dtype}"

@@ -202,7 +202,7 @@ pub fn top(tier: Tier, kind: RowKind, precision: Precision, quant: Quant) -> Opt
     let pairs = with_blocks!(quant, Q => Q::TOP);
     let coarse = matches!(quant, Quant::Int4 | Quant::K4);
     let fast = matches!(precision, Precision::Fast(_));
-    let tiled = kind == RowKind::Decode && precision == Precision::Fast(32);
+    let tiled = kind == RowKind::Decode && precision == Precision::Fast(16);
     match arithmetic(kind, precision) {
         RowKind::Decode => Some(pairs),
         _ if tier.has_byte_tiles() && tiled && integers::has_bytes(tier, quant) => Some(127.0),

@@ -89,8 +89,8 @@ const KINDS: [(RowKind, Precision); 6] = [
     (RowKind::Decode, Precision::Full),
     (RowKind::Prefill, Precision::Full),
     (RowKind::Decode, Precision::AsPrompts),
-    (RowKind::Decode, Precision::Fast(32)),
-    (RowKind::Decode, Precision::Fast(33)),
+    (RowKind::Decode, Precision::Fast(16)),
+    (RowKind::Decode, Precision::Fast(17)),
     (RowKind::Prefill, Precision::Fast(1)),
 ];
 

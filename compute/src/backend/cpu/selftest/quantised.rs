@@ -348,7 +348,7 @@ pub fn quantised_forward_matches(tier: Tier) {
 /// and chunks change no bit of either.
 pub fn quantised_company_changes_nothing(tier: Tier) {
     let all = all().flat_map(|quant| {
-        [Precision::Full, Precision::AsPrompts, Precision::Fast(32)]
+        [Precision::Full, Precision::AsPrompts, Precision::Fast(16)]
             .map(|precision| (quant, precision))
     });
     for (quant, precision) in all {
