@@ -11,6 +11,8 @@
 //! product of tiles adds in the order of [`super::super::amx`]. A product of vectors is one chain
 //! over ascending pairs, from zero. Weights are added in the order of [`super::pairs`]. So the bits
 //! depend neither on which queries share a pass nor on how many do.
+//!
+//! `operands` makes tiles of Q, K and V; this is what becomes of them.
 
 use super::cache::Cache;
 use super::weights::{self, Weights};
@@ -32,7 +34,7 @@ const GROUP: usize = 2 * LANES;
 /// Rows whose sums vectors keep in registers, with two vectors of columns each.
 const SUMS: usize = 8;
 /// Tiles of 32 keys in a chunk.
-const KEY_TILES: usize = CHUNK / TILE_K;
+pub(super) const KEY_TILES: usize = CHUNK / TILE_K;
 
 /// Float32 numbers that take as much memory as a tile of either kind.
 const TILE: usize = SIDE * SIDE;
@@ -40,7 +42,7 @@ const TILE: usize = SIDE * SIDE;
 /// Sixteen queries.
 type Lanes = [f32; LANES];
 /// Sixteen columns of two numbers each.
-type Row = [u16; 2 * LANES];
+pub(super) type Row = [u16; 2 * LANES];
 /// 32 rows by a group: `[half of the rows][half of the group][row]`. Of scores, the rows are keys,
 /// the even ones before the odd ones; of sums of V, they are columns of V.
 type Square = [Sums; 4];
@@ -416,113 +418,6 @@ impl<E: Element> Task<'_, E> {
             seen.to[half][lane] = self.keys(i, start) as f32;
         }
         seen
-    }
-
-    /// Packs the queries, scaled: `[query / 16][head_dim / 32]` tiles of pairs of dimensions.
-    #[inline(always)]
-    fn pack_q<S: Simd>(&self, s: S, to: &mut [Half], deep: usize) {
-        let head_dim = self.cache.head_dim;
-        let scale = s.splat(weights::scale(head_dim));
-        for (strip, to) in to.chunks_exact_mut(deep).enumerate() {
-            for (t, to) in to.iter_mut().enumerate() {
-                let mut rows = [[0; TILE_K]; SIDE];
-                for (lane, row) in rows.iter_mut().enumerate() {
-                    let i = strip * LANES + lane;
-                    if i >= self.rows * self.group {
-                        break;
-                    }
-                    let at = i / self.group * self.q_dim + i % self.group * head_dim;
-                    let from = &self.q[at..][..head_dim];
-                    for (h, to) in row.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                        let from = &from[head_dim.min(t * TILE_K + h * LANES)..];
-                        let x = s.load_partial(&from[..from.len().min(LANES)]);
-                        s.tile_half(s.mul(x, scale), to);
-                    }
-                }
-                let mut columns = [s.splat_i32(0); SIDE];
-                for (row, column) in rows.iter().zip(&mut columns) {
-                    *column = s.load_i16(row);
-                }
-                let rows = s.transpose_i32(columns);
-                for (row, to) in rows.into_iter().zip(to.as_chunks_mut().0) {
-                    s.store_i16(row, to);
-                }
-            }
-        }
-    }
-
-    /// Converts `keys` keys from `page` on: `[key / 32][head_dim / 32][even keys, odd keys]` tiles.
-    /// `pairs` is room for a page.
-    #[inline(always)]
-    fn unpack_k<S: Simd>(
-        &self,
-        s: S,
-        page: usize,
-        keys: usize,
-        to: &mut [Half],
-        pairs: &mut [Row],
-        deep: usize,
-    ) {
-        let half = self.cache.head_dim / 2;
-        for i in 0..keys.div_ceil(PAGE) {
-            let pairs = match E::bf16_pairs(self.cache.k(page + i)) {
-                Some(pairs) => pairs,
-                None => {
-                    self.cache.k_pairs(s, page + i, pairs);
-                    &pairs[..half]
-                }
-            };
-            let to = &mut to[i / 2 * 2 * deep..][..2 * deep];
-            for (pairs, to) in pairs.chunks(SIDE).zip(to.as_chunks_mut::<2>().0) {
-                let mut rows = [s.splat_i32(0); SIDE];
-                for (pair, row) in pairs.iter().zip(&mut rows) {
-                    *row = s.load_i16(pair);
-                }
-                let rows = s.transpose_i32(rows);
-                for (key, row) in rows.into_iter().enumerate() {
-                    let to = to[key % 2].as_chunks_mut().0;
-                    s.store_i16(row, &mut to[i % 2 * (PAGE / 2) + key / 2]);
-                }
-            }
-        }
-    }
-
-    /// Converts `keys` values from `page` on: `[head_dim / 32][key / 32][half of the columns]`
-    /// tiles. What lies after them becomes zero: its weight is zero, but it may hold anything.
-    #[inline(always)]
-    fn unpack_v<S: Simd>(&self, s: S, page: usize, keys: usize, to: &mut [Half], deep: usize) {
-        let vectors = self.cache.head_dim.div_ceil(LANES);
-        for i in 0..keys.div_ceil(TILE_K) {
-            for d in 0..2 * deep {
-                let to = &mut to[(d / 2 * KEY_TILES + i) * 2 + d % 2];
-                if d >= vectors {
-                    to.fill(0);
-                    continue;
-                }
-                let mut rows = [s.splat_i32(0); SIDE];
-                for (at, row) in rows.iter_mut().enumerate() {
-                    let (half, pair) = (at / (PAGE / 2), at % (PAGE / 2));
-                    let left = keys.saturating_sub(i * TILE_K + half * PAGE).min(PAGE);
-                    if left == 0 {
-                        break;
-                    }
-                    let page = page + 2 * i + half;
-                    let pairs = E::bf16_pairs(self.cache.v(page)).filter(|_| left == PAGE);
-                    *row = match pairs {
-                        Some(pairs) => s.load_i16(&pairs[pair * vectors + d]),
-                        None => {
-                            let mut from = [0; 2 * LANES];
-                            self.cache.v_pair(s, page, pair, d, left, &mut from);
-                            s.load_i16(&from)
-                        }
-                    };
-                }
-                let rows = s.transpose_i32(rows);
-                for (row, to) in rows.into_iter().zip(to.as_chunks_mut().0) {
-                    s.store_i16(row, to);
-                }
-            }
-        }
     }
 
     /// Writes the weighted means of V of sixteen queries, the `i`th half of a group.
