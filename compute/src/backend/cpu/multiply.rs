@@ -49,6 +49,22 @@ impl Cpu {
         }
     }
 
+    /// Whether results of `first` can be tiles for `second`: prompt rows are tiles in both
+    /// products, and generated rows in both or in neither. (In a layer of k4 and k6, they may be
+    /// bytes in the first and tiles in the second.)
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn hands_on_tiles(&self, first: &CpuMat, second: &CpuMat) -> bool {
+        let tiled = |mat: &CpuMat, kind| {
+            mat.all(|dtype| {
+                let arithmetic = Arithmetic::of(self.tier, dtype, kind, self.precision);
+                matches!(arithmetic, Arithmetic::Tiles(_))
+            })
+        };
+        let both = |kind| [first, second].map(|mat| tiled(mat, kind));
+        let [generated, prompts] = [RowKind::Decode, RowKind::Prefill].map(both);
+        prompts == [true; 2] && generated[0] == generated[1]
+    }
+
     /// Multiplies rows of both kinds.
     fn multiply_run(
         &mut self,

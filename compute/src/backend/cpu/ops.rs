@@ -5,8 +5,6 @@ use super::attention::InBf16;
 use super::element::with_cache_element;
 use super::multiply::attends_in_bf16;
 use super::pool::{self, Grid, Tasks};
-#[cfg(target_arch = "x86_64")]
-use super::product_amx;
 use super::results::Finish;
 use super::rows::{Norm, Normalise};
 use super::step::ALL;
@@ -248,10 +246,9 @@ impl Backend for Cpu {
         {
             // Adapters read the input of the next product as numbers, not as tiles. With adapters,
             // the tiles are made of the same numbers later, and are rounded alike.
-            h.tiled = self.tier.has_tiles()
-                && !self.step.has_adapters()
-                && [&layer.w13, &layer.w2].map(|w| w.all(product_amx::takes)) == [true; 2]
-                && layer.w13.runs.len() == 1;
+            h.tiled = !self.step.has_adapters()
+                && layer.w13.runs.len() == 1
+                && self.hands_on_tiles(&layer.w13, &layer.w2);
         }
         self.multiply(h, &layer.w13, x, Some(norm), Finish::SwiGlu);
     }

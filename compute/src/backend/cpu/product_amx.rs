@@ -114,6 +114,7 @@ pub(super) fn product(
         columns,
     } = target;
     debug_assert_eq!(panels.cols, weights.cols);
+    debug_assert_eq!(panels.rows, to.len());
     if hidden.is_some() {
         debug_assert!(ending.finish == Finish::SwiGlu && ending.low.is_none());
     }
