@@ -36,6 +36,10 @@ fn main() {
         Some(text) => text.parse().expect("BENCH_SEQUENCES is a number"),
         None => streams + 8,
     };
+    assert!(
+        sequences > streams,
+        "prompts need a slot beside the streams"
+    );
     println!("{streams} streams, every second a prompt of {prompt} tokens, {seconds} s each");
     println!("                      between tokens, ms                 to the first token, ms");
     println!("max_step_ms           median     99 %  longest  ratio    median  longest  prompts");

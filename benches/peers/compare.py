@@ -28,7 +28,7 @@ when nothing else computes, and lets others go on at the end of its input.
 | BENCH_CASES | cases whose name contains it: prefill, decode, "batch 1", "16 streams" |
 | BENCH_ROUNDS (7, of streams 3) | so many, after one that warms up |
 | BENCH_OURS (fast full) | precisions of llamabi |
-| BENCH_SEQUENCES (64) | what handles of llamabi are built for; its arithmetic depends on it |
+| BENCH_SEQUENCES (64) | how many sequences a handle of llamabi is built for: its arithmetic depends on that, and more prompts wait |
 | BENCH_SLICES | a file that keeps every round: see above |
 | BENCH_QUIET | a command that keeps the machine quiet while a round of a slice runs: see above |
 | BENCH_RECORD | a file that gets the numbers as lines of JSON, too |

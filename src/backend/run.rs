@@ -5,6 +5,11 @@ use super::{Answer, Backend, Choices, Limits, Step, Threads};
 use crate::Result;
 use std::time::Duration;
 
+/// [`Run::least_prompt_rows`], which was chosen where twice as many rows take nearly twice as long.
+/// On tiles they take little longer, because most of the time goes into fetching and decoding
+/// weights; so there it is twice as many (benches/record/2026-12-01-prompts-beside-streams.txt).
+const LEAST_PROMPT_ROWS: usize = 16;
+
 /// A model on a backend, as the engine sees it. Tests drive the engine with a scripted one.
 ///
 /// Steps take effect in the order in which they are submitted, each as if the previous one had
@@ -90,9 +95,10 @@ pub trait Run: Send {
         1
     }
 
-    /// So many prompt rows take little longer than half as many.
-    fn prompt_group(&self) -> usize {
-        16
+    /// The fewest prompt rows that a step should have beside running streams, while so many are
+    /// left: with fewer, prompts would take longer, and the step hardly less.
+    fn least_prompt_rows(&self) -> usize {
+        LEAST_PROMPT_ROWS
     }
 
     /// How often [`Run::beat`] is to be called, at least, between steps and while there are none.
@@ -138,9 +144,9 @@ pub trait Steps: Backend {
         1
     }
 
-    /// [`Run::prompt_group`].
-    fn prompt_group(&self) -> usize {
-        16
+    /// [`Run::least_prompt_rows`].
+    fn least_prompt_rows(&self) -> usize {
+        LEAST_PROMPT_ROWS
     }
 
     /// Waits for the oldest answer that was fetched but not read: the first `wanted * vocab_size`
@@ -158,8 +164,11 @@ impl Steps for Cpu {
         self.count()
     }
 
-    fn prompt_group(&self) -> usize {
-        Cpu::prompt_group(self)
+    fn least_prompt_rows(&self) -> usize {
+        match self.has_tiles() {
+            true => 2 * LEAST_PROMPT_ROWS,
+            false => LEAST_PROMPT_ROWS,
+        }
     }
 
     fn answer<'a>(&'a mut self, logits: &'a CpuBuf) -> Result<Answer<'a>> {

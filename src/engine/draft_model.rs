@@ -64,7 +64,7 @@ impl DraftModel {
             plan: Plan::new(&limits, options.max_batch_size)?,
             pace: Pace::new(
                 options.prefill_chunk,
-                run.prompt_group(),
+                run.least_prompt_rows(),
                 options.max_step_ms,
                 limits.max_rows,
             )?,

@@ -6,8 +6,8 @@ use crate::{Result, reserve};
 use std::ops::Range;
 
 /// Prompts get so much of the time that rows of decode take, even if these alone take longer than a
-/// step should. With 16 rows a step, 32 streams would keep a prompt of 2,000 tokens waiting
-/// for 125 steps.
+/// step should. With no more than the least rows, 16, a prompt of 2,000 tokens beside 32 streams
+/// would take 125 steps.
 const LEAST_SHARE: f64 = 0.5;
 /// The number of rows before anything has been measured.
 const FIRST_ROWS: usize = 64;
@@ -110,8 +110,8 @@ impl Pace {
             mix(&mut self.seconds_per_decode, seconds);
             self.note(decodes, seconds);
         } else {
-            // Decode rows read all weights. Beside prompt rows they add about the time of a step of
-            // their own.
+            // Rows of both kinds share the reading of weights, which counts as decode's here. So
+            // prompt rows seem cheaper beside streams than alone.
             let decode = if decodes > 0 {
                 self.seconds_per_decode.unwrap_or(0.0)
             } else {

@@ -153,7 +153,7 @@ impl<B: Steps> Run for Runner<B> {
         self.backend.n_threads()
     }
 
-    fn prompt_group(&self) -> usize {
-        self.backend.prompt_group()
+    fn least_prompt_rows(&self) -> usize {
+        self.backend.least_prompt_rows()
     }
 }

@@ -293,8 +293,8 @@ impl Run for Ranks {
         self.own.run.n_threads()
     }
 
-    fn prompt_group(&self) -> usize {
-        self.own.run.prompt_group()
+    fn least_prompt_rows(&self) -> usize {
+        self.own.run.least_prompt_rows()
     }
 }
 

@@ -226,9 +226,9 @@ pub struct llama_build_options {
     /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt
     /// beside running streams. It is about the longest time between two tokens of a stream while
     /// prompts arrive; with less of it, prompts take longer. Prompts get a third of a step's time
-    /// at least, and 16 tokens, whatever that takes. Sequences of calls without `on_event` are not
-    /// waited for token by token, and hold no prompt back. 0 means 100. Results do not depend on
-    /// it.
+    /// at least, and 16 tokens (32 on a processor with AMX), whatever that takes. Sequences of
+    /// calls without `on_event` are not waited for token by token, and hold no prompt back. 0 means
+    /// 100. Results do not depend on it.
     pub max_step_ms: u32,
     /// Must be 0.
     pub reserved1: u32,

@@ -107,7 +107,7 @@ impl Scheduler {
             pool: Pool::new(limits.n_pages, limits.page_size)?,
             pace: Pace::new(
                 options.prefill_chunk,
-                run.prompt_group(),
+                run.least_prompt_rows(),
                 options.max_step_ms,
                 limits.max_wanted,
             )?,

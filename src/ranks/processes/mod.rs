@@ -246,8 +246,8 @@ impl Run for Processes {
         self.own.n_threads()
     }
 
-    fn prompt_group(&self) -> usize {
-        self.own.prompt_group()
+    fn least_prompt_rows(&self) -> usize {
+        self.own.least_prompt_rows()
     }
 
     fn beats(&self) -> Option<Duration> {

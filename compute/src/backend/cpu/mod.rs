@@ -331,13 +331,9 @@ impl Cpu {
         self
     }
 
-    /// So many prompt rows take little longer than half as many: tiles multiply them side by side,
-    /// and what it takes to fetch weights into tiles, or to decode them, is the same.
-    pub fn prompt_group(&self) -> usize {
-        match self.tier.has_tiles() {
-            true => 32,
-            false => 16,
-        }
+    /// Whether prompt rows are multiplied as tiles, unless weights are float32.
+    pub fn has_tiles(&self) -> bool {
+        self.tier.has_tiles()
     }
 
     /// What was found and chosen: "AVX-512, 2 threads".

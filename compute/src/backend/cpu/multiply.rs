@@ -7,7 +7,7 @@ use super::results::{Ending, Finish, WriteOut};
 use super::rows::Norm;
 use super::simd::LANES;
 use super::step::{ALL, Picks, kind_index};
-use super::strips::{Job, Packed, Target, product};
+use super::strips::{Job, Packed, Target, multiply};
 use super::words::{Form, Words};
 use super::{Cpu, CpuBuf, CpuMat, Workers, integers, lora, product, product_bf16};
 #[cfg(target_arch = "x86_64")]
@@ -86,25 +86,26 @@ impl Cpu {
         });
         let [(generated, _), (prompts, _)] = kinds;
         let there = kinds.map(|(_, rows)| !picks[rows].to.is_empty());
-        let mut multiply = |parts: &[(Arithmetic, usize)]| {
+        let mut multiply_rows = |parts: &[(Arithmetic, usize)]| {
             self.multiply_rows(parts, out, w, x, norm, finish, place);
         };
         match there {
             [false, false] => {}
-            [true, false] => multiply(&kinds[..1]),
-            [false, true] => multiply(&kinds[1..]),
-            [true, true] if generated == prompts => multiply(&[(prompts, ALL)]),
+            [true, false] => multiply_rows(&kinds[..1]),
+            [false, true] => multiply_rows(&kinds[1..]),
+            [true, true] if generated == prompts => multiply_rows(&[(prompts, ALL)]),
             // One after the other, because both are packed in the same place.
             [true, true] if generated.takes_words() && prompts.takes_words() => {
-                multiply(&kinds[..1]);
-                multiply(&kinds[1..]);
+                multiply_rows(&kinds[..1]);
+                multiply_rows(&kinds[1..]);
             }
-            [true, true] => multiply(&kinds),
+            [true, true] => multiply_rows(&kinds),
         }
     }
 
     /// Multiplies rows of one or two arithmetics, each with those of one of the [`Picks`]. Only one
-    /// of them may take [`Words`].
+    /// of them may take [`Words`]. Tiles come last: generated rows are never tiles if prompts are
+    /// something else.
     #[allow(clippy::too_many_arguments)] // each is needed below, and one caller has them all
     fn multiply_rows(
         &mut self,
@@ -157,25 +158,26 @@ impl Cpu {
             Finish::Gated => 0,
             _ => w.first * LANES,
         };
+        let low = place.map(|place| lora::Low::new(step, place, w, thin));
         let target = Target {
             out: &mut out.data[..picks[ALL].to.len() * stride],
             stride,
             columns: first..stride.min(first + w.strips() * LANES),
+            ending: Ending { finish, low },
         };
         let workers = Workers {
             pool,
             tier,
             scratch,
         };
-        let low = place.map(|place| lora::Low::new(step, place, w, thin));
-        let ending = Ending { finish, low };
         let job = |&(arithmetic, rows): &(Arithmetic, usize)| Job {
-            rows: match arithmetic.takes_words() {
-                true => &*words,
-                false => &*panels,
+            rows: match arithmetic {
+                #[cfg(target_arch = "x86_64")]
+                Arithmetic::Tiles(_) => unreachable!("tiles are packed otherwise, and come last"),
+                Arithmetic::Floats => &*panels,
+                _ => &*words,
             },
             to: &picks[rows].to,
-            ending,
         };
         match parts {
             #[cfg(target_arch = "x86_64")]
@@ -186,17 +188,16 @@ impl Cpu {
                     (false, true) => (tiles, Some(hidden)),
                     (false, false) => (tiles, None),
                 };
-                let tiled = product_amx::Tiled {
+                let rows = product_amx::TiledRows {
                     amx: *amx,
                     panels,
                     to: &picks[*rows].to,
-                    ending,
                     hidden,
                 };
-                product_amx::product(workers, w, target, tiled, others.first().map(job));
+                product_amx::product(workers, w, target, rows, others.first().map(job));
             }
-            [one] => product(workers, w, target, &[job(one)]),
-            [one, other] => product(workers, w, target, &[job(one), job(other)]),
+            [one] => multiply(workers, w, target, &[job(one)]),
+            [one, other] => multiply(workers, w, target, &[job(one), job(other)]),
             _ => unreachable!("at most two kinds of rows"),
         }
     }
@@ -263,10 +264,10 @@ fn most_full(tier: Tier, dtype: Dtype) -> usize {
 /// fast, depending on the format, with 32 rows 0.9 to 1.3 times, and with 64 rows of int8 or int4
 /// 0.8 and 0.7 times (benches/record/2026-11-30-bytes-on-tiles.txt).
 ///
-/// Beside prompt rows the two kinds of tiles take as long as one after the other. It was 32, and a
-/// prompt beside 20 streams of int4 waited five times as long for its first token as with tiles of
-/// bfloat16 for all rows, which without prompts were as fast
-/// (benches/record/2026-12-01-prompts-beside-streams.txt).
+/// Beside prompt rows, products of bytes and of bfloat16 follow each other and share nothing but
+/// the reading of weights. With 32 here, a prompt beside 20 streams of int4 waited four to five
+/// times as long for its first token as with tiles of bfloat16 for all rows, which without prompts
+/// were as fast (benches/record/2026-12-01-prompts-beside-streams.txt).
 const MOST_BYTE_TILES: usize = 16;
 
 /// Whether so few bits are left of weights that activations in int8 lose nothing beside that.

@@ -31,7 +31,7 @@ use super::element::{Bf16, F16};
 use super::mat::Run;
 use super::panels_amx::{BLOCK, BLOCK_K, GROUP, TilePanels};
 use super::pool::{Grid, Rect, Split};
-use super::results::{Ending, Finish};
+use super::results::Finish;
 use super::results_amx::{Out, Write};
 use super::rows::K_BLOCK;
 use super::simd::{Kernel, LANES, Simd};
@@ -69,19 +69,19 @@ pub(super) fn takes(dtype: Dtype) -> bool {
     dtype != Dtype::F32
 }
 
-/// Most bytes of weights of a task whose strips rows of another arithmetic are multiplied with,
-/// too: they have to stay in L2 from one to the other, beside activations.
+/// A task that multiplies rows of two arithmetics takes so many bytes of weights at most, so that
+/// they are still in an L2 of 2 MiB for the second. (Beside hundreds of prompt rows they may not
+/// be; there products take longer than reading.)
 const SHARED_BYTES: usize = 5 << 18;
 /// But at least so many strips, because each is a stream of memory.
 const SHARED_STRIPS: usize = 4;
 
 /// Rows that are multiplied as tiles.
-pub(super) struct Tiled<'a> {
+pub(super) struct TiledRows<'a> {
     pub amx: Amx,
     pub panels: &'a TilePanels,
     /// Row `i` of the panels goes to row `to[i]` of the output.
     pub to: &'a [u32],
-    pub ending: Ending<'a>,
     /// Tiles for the next product, into which the results go instead: of SwiGLU without adapters.
     /// (Adapters are for rows, not for tiles.)
     pub hidden: Option<&'a mut TilePanels>,
@@ -93,25 +93,25 @@ pub(super) fn product(
     workers: Workers<'_>,
     weights: &Run,
     target: Target<'_>,
-    tiled: Tiled<'_>,
-    others: Option<Job<'_>>,
+    rows: TiledRows<'_>,
+    other: Option<Job<'_>>,
 ) {
     let Workers {
         pool,
         tier,
         scratch,
     } = workers;
-    let Tiled {
+    let TiledRows {
         amx,
         panels,
         to,
-        ending,
         hidden,
-    } = tiled;
+    } = rows;
     let Target {
         out,
         stride,
         columns,
+        ending,
     } = target;
     debug_assert_eq!(panels.cols, weights.cols);
     debug_assert_eq!(panels.rows, to.len());
@@ -127,8 +127,9 @@ pub(super) fn product(
         true => 2 * Prefetch::PAIRS,
         false => TASK_STRIPS,
     };
-    let most = match others {
+    let most = match other {
         Some(_) => {
+            // A power of two, because tasks divide the blocks of k of the next product.
             let fit = (SHARED_BYTES / weights.strip_bytes()).max(SHARED_STRIPS);
             most.min(1 << fit.ilog2())
         }
@@ -170,9 +171,9 @@ pub(super) fn product(
         }
     };
     // The rows of the other arithmetic come first: their kernels read memory faster.
-    let others = |cut: Cut, scratch: &mut [f32], out: &mut Rect<'_, f32>| {
-        if let Some(job) = others {
-            job.run(tier, scratch, weights, cut, out);
+    let multiply_other = |cut: Cut, scratch: &mut [f32], out: &mut Rect<'_, f32>| {
+        if let Some(job) = other {
+            job.run(tier, scratch, weights, ending, cut, out);
         }
     };
     match hidden {
@@ -184,7 +185,7 @@ pub(super) fn product(
             pool.run(grid, |task, thread, mut out| {
                 let cut = Cut::of_task(task, each, strips, second, n_threads);
                 let mut scratch = lock(scratch, thread);
-                others(cut, &mut scratch, &mut out);
+                multiply_other(cut, &mut scratch, &mut out);
                 run(cut, &mut scratch, Out::Rows { out, to });
             });
         }
@@ -201,7 +202,7 @@ pub(super) fn product(
                 if task * each < strips {
                     let cut = Cut::of_task(task, each, strips, second, n_threads);
                     let mut scratch = lock(scratch, thread);
-                    others(cut, &mut scratch, &mut out);
+                    multiply_other(cut, &mut scratch, &mut out);
                     run(cut, &mut scratch, Out::Panels(part));
                 }
             });

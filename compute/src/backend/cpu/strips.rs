@@ -10,27 +10,28 @@ use super::simd::{LANES, Lookahead, Simd};
 use super::{Workers, lock};
 use std::ops::Range;
 
-/// The place for results.
+/// The place for results, and what becomes of sums on the way.
 pub(super) struct Target<'a> {
     pub out: &'a mut [f32],
     /// Distance between rows of `out`.
     pub stride: usize,
     /// Columns of `out` that the strips of the product fill.
     pub columns: Range<usize>,
+    pub ending: Ending<'a>,
 }
 
-/// Most strips that are multiplied at a time, without tiles.
+/// Most strips that are multiplied at a time, unless as tiles of bfloat16.
 pub(super) const TASK_STRIPS: usize = 8;
 
-/// Which strips of a matrix a task takes.
+/// Which strips of a matrix a task takes, or multiplies at a time.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
     pub first: usize,
     pub count: usize,
     /// First strip of the second part.
     pub second: Option<usize>,
-    /// Distance from a strip to the strip of the task that this thread probably takes next; 0 in
-    /// its last task.
+    /// Distance from a strip to the strip that this thread probably takes next, in this task or in
+    /// its next one; 0 if there is none.
     next: usize,
 }
 
@@ -64,7 +65,8 @@ impl Cut {
         })
     }
 
-    /// `count` of its strips from strip `at` on.
+    /// `count` of its strips from strip `at` on. After the last part comes the next task, whose
+    /// distance is counted from the task's first strip.
     fn part(self, at: usize, count: usize) -> Self {
         Self {
             first: self.first + at,
@@ -86,7 +88,7 @@ fn most_strips(second: Option<usize>) -> usize {
     }
 }
 
-/// Activations that are packed for one arithmetic, which is not that of tiles.
+/// Activations that are packed for one arithmetic, other than that of tiles of bfloat16.
 pub(super) trait Packed: Sync {
     /// Multiplies the strips that `write` says, at most [`TASK_STRIPS`], by all rows.
     fn multiply(&self, tier: Tier, weights: &Run, scratch: &mut [f32], write: WriteOut<'_>);
@@ -98,7 +100,6 @@ pub(super) struct Job<'a> {
     pub rows: &'a dyn Packed,
     /// Row `i` of them goes to row `to[i]` of the output.
     pub to: &'a [u32],
-    pub ending: Ending<'a>,
 }
 
 impl Job<'_> {
@@ -108,6 +109,7 @@ impl Job<'_> {
         tier: Tier,
         scratch: &mut [f32],
         weights: &Run,
+        ending: Ending<'_>,
         cut: Cut,
         out: &mut Rect<'_, f32>,
     ) {
@@ -118,7 +120,7 @@ impl Job<'_> {
             let write = WriteOut {
                 cut,
                 bias: &weights.bias,
-                ending: self.ending,
+                ending,
                 to: self.to,
                 out: out.columns(at * LANES..end),
             };
@@ -129,14 +131,15 @@ impl Job<'_> {
 
 /// Multiplies `weights` by the rows of all jobs. A task does one job after another, so that weights
 /// are read from memory once.
-pub(super) fn product(workers: Workers<'_>, weights: &Run, target: Target<'_>, jobs: &[Job<'_>]) {
+pub(super) fn multiply(workers: Workers<'_>, weights: &Run, target: Target<'_>, jobs: &[Job<'_>]) {
     let Target {
         out,
         stride,
         columns,
+        ending,
     } = target;
     let strips = columns.len().div_ceil(LANES);
-    let second = second_part(weights, jobs[0].ending);
+    let second = second_part(weights, ending);
     let each = most_strips(second);
     let Workers {
         pool,
@@ -149,7 +152,7 @@ pub(super) fn product(workers: Workers<'_>, weights: &Run, target: Target<'_>, j
         let cut = Cut::of_task(task, each, strips, second, threads);
         let mut scratch = lock(scratch, thread);
         for job in jobs {
-            job.run(tier, &mut scratch, weights, cut, &mut out);
+            job.run(tier, &mut scratch, weights, ending, cut, &mut out);
         }
     });
 }

@@ -132,8 +132,9 @@ unsafe impl<'a, T: Send> Split for Grid<'a, T> {
         };
         let column = (block * self.block).min(self.width);
         Rect {
-            // SAFETY: within the array, by the assertions of `cut`, or at the end of a row.
-            at: unsafe { self.at.add(rows.start * self.stride + column) },
+            // Within the array, by the assertions of `cut`; anywhere if there are no rows or no
+            // columns.
+            at: self.at.wrapping_add(rows.start * self.stride + column),
             rows: rows.len(),
             stride: self.stride,
             cols: self.block.min(self.width - column),
@@ -199,9 +200,9 @@ impl<T> Rect<'_, T> {
             self.rows
         );
         Rect {
-            // SAFETY: in bounds (above, and `Grid::part`), or the end of the last row if there are
-            // no rows; while the part lives, `self` is borrowed.
-            at: unsafe { self.at.add(rows.start * self.stride) },
+            // In bounds (above, and `Grid::part`), or anywhere if there are no rows; while the part
+            // lives, `self` is borrowed.
+            at: self.at.wrapping_add(rows.start * self.stride),
             rows: rows.len(),
             ..*self
         }
@@ -215,9 +216,9 @@ impl<T> Rect<'_, T> {
             self.cols
         );
         Rect {
-            // SAFETY: in bounds (above, and `Grid::part`), or the end of a row if there are no
-            // columns; while the part lives, `self` is borrowed.
-            at: unsafe { self.at.add(columns.start) },
+            // In bounds (above, and `Grid::part`), or anywhere if there are no rows or columns;
+            // while the part lives, `self` is borrowed.
+            at: self.at.wrapping_add(columns.start),
             cols: columns.len(),
             ..*self
         }
