@@ -85,6 +85,42 @@ fn guesses_change_no_bit() {
     }
 }
 
+/// The guesses of several long texts are one step, whose rows have positions beyond a chunk of
+/// attention and no pages.
+#[test]
+fn guesses_of_long_texts_change_no_bit() {
+    let texts = ["Once upon a time, ", "Lily has a dog. "].map(|text| text.repeat(80));
+    let texts = [texts[0].as_str(), texts[1].as_str()];
+    let dir = always(5, 2, sizes(&model(None)), "");
+    let options = BuildOptions {
+        medusa_dir: Some(dir.path().into()),
+        max_seq_len: 1024,
+        max_batch_size: 4,
+        n_threads: 1,
+        device: Device::Cpu,
+        ..BuildOptions::default()
+    };
+    let model = Llama::build("demo/meta".as_ref(), None, &options, &mut |_| true).unwrap();
+    let plain = GenerateOptions {
+        temperature: 0.0,
+        logprobs: true,
+        ignore_eos: true,
+        max_gen_len: Some(8),
+        ..GenerateOptions::default()
+    };
+    let want = run(&model, &texts, &plain);
+    assert!(want.iter().all(|text| text.stats.prompt_tokens > 256));
+    let guesses = GenerateOptions {
+        speculation: Speculation::Medusa,
+        draft_len: 1,
+        ..plain
+    };
+    for (got, want) in run(&model, &texts, &guesses).iter().zip(&want) {
+        assert_eq!(said(got), said(want));
+        assert!(got.stats.drafted_tokens > 0);
+    }
+}
+
 #[test]
 fn names_may_have_a_prefix_and_the_configuration_may_be_missing() {
     let sizes = sizes(&model(None));

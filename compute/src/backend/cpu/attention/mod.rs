@@ -284,6 +284,12 @@ impl Plan {
         };
         let rows = block_rows(self.group, BLOCK_QUERIES);
         self.plain.clear();
+        self.tiled.clear();
+        // Guesses of Medusa heads attend to nothing. Their positions are those of long texts all
+        // the same, whose pages were looked at for what they share: with two, that was a panic.
+        if step.pages.is_empty() {
+            return;
+        }
         for span in &step.spans {
             self.plain.add(span, rows, false);
         }
@@ -298,7 +304,6 @@ impl Plan {
         if !self.has_bf16 {
             return;
         }
-        self.tiled.clear();
         for span in &step.spans {
             match span.kind {
                 RowKind::Prefill => self.tiled.add(span, tile_rows(self.group), true),

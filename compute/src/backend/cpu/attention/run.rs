@@ -106,7 +106,8 @@ impl Plan {
         #[cfg(target_arch = "x86_64")]
         let pairs = in_bf16 == InBf16::All;
         let (heads, group, threads) = (self.heads, self.group, pool.n_threads());
-        let width = group * self.head_dim;
+        let head_dim = self.head_dim;
+        let width = group * head_dim;
         let q_dim = heads * width;
         let size = partial_len(self.head_dim);
         let stride = heads * group * size;
@@ -121,37 +122,53 @@ impl Plan {
             true => &self.tiled,
             false => &self.plain,
         };
+        // Some of the rows without AMX. (A closure would hold on to its arguments.)
+        macro_rules! plain {
+            (
+                $E:ty, $work:expr, $rows:expr, $first:expr, $chunks:expr, $before:expr,
+                $scratch:expr, $out:expr
+            ) => {
+                Task::<$E> {
+                    #[cfg(target_arch = "x86_64")]
+                    amx: None,
+                    then: None,
+                    cache: Cache::new(kv, layer, $work.head, &pages[$work.pages.clone()]),
+                    q: &q[$work.head * width..],
+                    q_dim,
+                    rows: $rows,
+                    position: $work.position + $first,
+                    group,
+                    window: $work.window,
+                    chunks: $chunks,
+                    before: $before,
+                    stride,
+                    scratch: $scratch,
+                    out: $out,
+                }
+            };
+        }
+        // A tile's weights are zero where a row does not see a key, but zero times an infinite
+        // value is NaN; so is the sum of weights of scores that are too large for `weights`. Such
+        // rows are computed again, over their own keys: from the first chunk on, whether others
+        // shared it or not, and whether chunks were tasks of their own or not.
+        #[cfg(target_arch = "x86_64")]
+        let repair = |work: &Work<'_>, scratch: &mut [f32], mut y: Rect<'_, f32>| {
+            let Rows::Consecutive(rows) = work.rows.clone() else {
+                return;
+            };
+            for (i, row) in rows.enumerate() {
+                if y.row(i).iter().any(|y| y.is_nan()) {
+                    let row = Rows::Consecutive(row..row + 1);
+                    let (chunks, out) = (0..work.chunks.end, Out::Whole(y.part(i..i + 1)));
+                    with_cache_element!(kv.dtype, E => {
+                        tier.run(plain!(E, work, row, i, chunks, None, scratch, out))
+                    });
+                }
+            }
+        };
         let task = |work: Work<'_>, thread: usize, out: Out<'_>| {
             let mut scratch = lock(scratch, thread);
             with_cache_element!(kv.dtype, E => {
-                let cache = |head, of: &Range<usize>| {
-                    Cache::new(kv, layer, head, &pages[of.clone()])
-                };
-                // Some of the rows without AMX. (A closure would hold on to its arguments.)
-                macro_rules! plain {
-                    (
-                        $rows:expr, $first:expr, $chunks:expr, $before:expr,
-                        $scratch:expr, $out:expr
-                    ) => {
-                        Task::<E> {
-                            #[cfg(target_arch = "x86_64")]
-                            amx: None,
-                            then: None,
-                            cache: cache(work.head, &work.pages),
-                            q: &q[work.head * width..],
-                            q_dim,
-                            rows: $rows,
-                            position: work.position + $first,
-                            group,
-                            window: work.window,
-                            chunks: $chunks,
-                            before: $before,
-                            stride,
-                            scratch: $scratch,
-                            out: $out,
-                        }
-                    };
-                }
                 let (rows, chunks) = (work.rows.clone(), work.chunks.clone());
                 #[cfg(target_arch = "x86_64")]
                 if work.tiles || pairs || in_bf16 == InBf16::Prompts && E::IN_BF16 && tier.has_tiles()
@@ -160,7 +177,7 @@ impl Plan {
                     match (&mut out, work.tiles) {
                         (Out::Whole(y), true) => tier.run_bf16(tiles::Task::<E> {
                             amx: tier.amx(),
-                            cache: cache(work.head, &work.pages),
+                            cache: Cache::new(kv, layer, work.head, &pages[work.pages.clone()]),
                             q: &q[rows.get(0) * q_dim + work.head * width..],
                             q_dim,
                             rows: rows.len(),
@@ -173,7 +190,8 @@ impl Plan {
                         _ if pairs => {
                             let (rows, chunks) = (rows.clone(), chunks.clone());
                             let out = out.part(0..rows.len());
-                            let task = plain!(rows, 0, chunks, work.before, &mut scratch, out);
+                            let before = work.before;
+                            let task = plain!(E, work, rows, 0, chunks, before, &mut scratch, out);
                             tier.run_bf16(InPairs(task))
                         }
                         _ => {
@@ -181,33 +199,20 @@ impl Plan {
                             let out = out.part(0..rows.len());
                             tier.run_with_tiles(Task {
                                 amx: tier.amx(),
-                                then: work.then.as_ref().map(|(pages, head, chunk)| {
-                                    (cache(*head, pages), *chunk)
+                                then: work.then.as_ref().map(|(of, head, chunk)| {
+                                    (Cache::new(kv, layer, *head, &pages[of.clone()]), *chunk)
                                 }),
-                                ..plain!(rows, 0, chunks, work.before, &mut scratch, out)
+                                ..plain!(E, work, rows, 0, chunks, work.before, &mut scratch, out)
                             })
                         }
                     }
-                    // A tile's weights are zero where a row does not see a key, but zero times an
-                    // infinite value is NaN; so is the sum of weights of scores that are too large
-                    // for `weights`. Such rows are computed again, over their own keys:
-                    // from the first chunk on, whether others shared it or not. States after a
-                    // prefix are not results yet.
-                    let Rows::Consecutive(rows) = rows else { return };
-                    let chunks = match out {
-                        Out::Whole(_) => 0..chunks.end,
-                        Out::Partial(_) => chunks,
-                    };
-                    for (i, row) in rows.enumerate() {
-                        if out.has_nan(i, self.head_dim) {
-                            let row = Rows::Consecutive(row..row + 1);
-                            let out = out.part(i..i + 1);
-                            tier.run(plain!(row, i, chunks.clone(), None, &mut scratch, out));
-                        }
+                    // States, of a prefix or a chunk, are not results yet.
+                    if let Out::Whole(y) = out {
+                        repair(&work, &mut scratch, y);
                     }
                     return;
                 }
-                tier.run(plain!(rows, 0, chunks, work.before, &mut scratch, out))
+                tier.run(plain!(E, work, rows, 0, chunks, work.before, &mut scratch, out))
             });
         };
         if items.is_empty() {
@@ -261,8 +266,7 @@ impl Plan {
             task(work, thread, Out::Partial(out));
         });
         let partial = &partial[..];
-        let head_dim = self.head_dim;
-        let merge = |i: usize, thread: usize, y: Rect<'_, f32>| {
+        let merge = |i: usize, thread: usize, mut y: Rect<'_, f32>| {
             let block = &blocks[i / heads];
             if block.tiles {
                 return task(block.work(i % heads, window), thread, Out::Whole(y));
@@ -276,8 +280,10 @@ impl Plan {
                 head_dim,
                 window,
                 state: &mut scratch,
-                y,
+                y: y.part(0..block.rows.len()),
             });
+            #[cfg(target_arch = "x86_64")]
+            repair(&block.work(i % heads, window), &mut scratch, y);
         };
         let parts = Grid::bands(y, q_dim, width, cuts);
         if items.len() * heads * group < 1024 && !blocks.iter().any(|b| b.tiles) {

@@ -2,8 +2,6 @@
 
 use super::cache::Cache;
 use super::chunk::{Chunk, State};
-#[cfg(target_arch = "x86_64")]
-use super::partial_len;
 use super::run::Rows;
 #[cfg(target_arch = "x86_64")]
 use super::split::Ahead;
@@ -33,28 +31,6 @@ impl Out<'_> {
             Out::Partial(to) => Out::Partial(to.part(rows)),
         }
     }
-
-    /// Whether a result of the row is NaN.
-    pub(super) fn has_nan(&mut self, row: usize, head_dim: usize) -> bool {
-        match self {
-            Out::Whole(all) => any_nan(all.row(row)),
-            // The columns after a head's come from the cache's padding, which may hold anything and
-            // reaches no result. If they counted, a row could be computed again where its chunks
-            // are tasks of their own, but not elsewhere, and would have other bits.
-            Out::Partial(all) => all
-                .row(row)
-                .chunks_exact(partial_len(head_dim))
-                .any(|part| {
-                    let (columns, rest) = part.split_at(head_dim);
-                    any_nan(columns) || any_nan(&rest[rest.len() - 2..])
-                }),
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn any_nan(x: &[f32]) -> bool {
-    x.iter().any(|x| x.is_nan())
 }
 
 pub(super) struct Task<'a, E: Element> {

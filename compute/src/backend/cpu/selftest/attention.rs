@@ -336,6 +336,48 @@ pub fn prompt_rows_of_bad_numbers(tier: Tier) {
     }
 }
 
+/// A generated row has the bits that it has where its chunks are tasks of their own, too where
+/// bfloat16's arithmetic has no room for the scores of one chunk and just enough for those of
+/// another, which count nearly as much.
+pub fn generated_rows_of_bad_numbers(tier: Tier) {
+    let mut rng = Rng(37);
+    let (heads, head_dim) = ([4, 2], 64);
+    let mut shape = shape(32, heads, head_dim, 32, 40);
+    shape.n_layers = 1;
+    let (width, kv_dim) = (shape.q_dim(), shape.kv_dim());
+    let len = PAGES * PAGE - 60;
+    let q = rng.vector(width, 2.0);
+    let mut cpus = [1, 3].map(|threads| {
+        let rope = rope(head_dim, PAGES * PAGE);
+        Cpu::with_tier(&shape, rope, threads, 64, tier).unwrap()
+    });
+    // The greatest score that there is room for is 2^14, to base 2 (`attention::weights`).
+    let greatest = 16384.0 * std::f32::consts::LN_2;
+    for i in 0..40 {
+        let mut k = rng.vector(len * kv_dim, 1.0);
+        let mut v = rng.vector(len * kv_dim, 1.0);
+        for (key, score) in [(7, i as f32 - 20.0), (300, i as f32 - 22.0)] {
+            let heads = k[key * kv_dim..][..kv_dim].chunks_mut(head_dim);
+            for (k, q) in heads.zip(q.chunks(2 * head_dim)) {
+                let q = &q[..head_dim];
+                let square: f32 = q.iter().map(|q| q * q).sum();
+                let factor = (greatest + score) * (head_dim as f32).sqrt() / square;
+                k.iter_mut().zip(q).for_each(|(k, q)| *k = factor * q);
+            }
+        }
+        let (kv, pages) = pool(&shape, Dtype::Bf16, &mut k, &mut v, &mut rng);
+        let all = tier.has_bf16().then_some(InBf16::All);
+        for in_bf16 in [InBf16::Prompts].into_iter().chain(all) {
+            let [whole, cut] = cpus.each_mut().map(|cpu| {
+                let span = (&pages[..], 570, 1);
+                attend_all(cpu, &kv, &[span], usize::MAX, in_bf16, &q)
+            });
+            assert!(whole == cut, "step {i}");
+            assert!(whole.iter().all(|y| y.is_finite()), "step {i}");
+        }
+    }
+}
+
 /// Generated rows of sequences that begin with the same pages have the bits that they have alone,
 /// with and without a window, whatever lies in the cache.
 pub fn shared_pages_change_nothing(tier: Tier) {

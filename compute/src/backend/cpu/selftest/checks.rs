@@ -2,10 +2,12 @@
 
 pub use super::adapters::adapters_match;
 pub use super::attention::{
-    generated_rows_attend, prompt_rows_attend, prompt_rows_of_bad_numbers,
-    shared_pages_change_nothing,
+    generated_rows_attend, generated_rows_of_bad_numbers, prompt_rows_attend,
+    prompt_rows_of_bad_numbers, shared_pages_change_nothing,
 };
-pub use super::medusa::{hidden_rows_match, residual_blocks_match};
+pub use super::medusa::{
+    guesses_of_long_texts_are_loaded, hidden_rows_match, residual_blocks_match,
+};
 pub use super::numbers::{
     every_half_number_survives, exp_is_within_two_ulp, narrowing_rounds_to_nearest_even,
     silu_is_right_at_both_ends, transposing_moves_every_lane, weights_are_decoded_as_they_are,

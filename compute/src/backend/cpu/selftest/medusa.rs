@@ -121,3 +121,25 @@ pub fn hidden_rows_match(tier: Tier) {
         }
     }
 }
+
+/// Guesses have positions, and no pages: nothing attends. Two of them share no prefix, however long
+/// their texts are; nor do they where all chunks would be tasks of their own.
+pub fn guesses_of_long_texts_are_loaded(tier: Tier) {
+    let s = shape(32, [4, 2], 8, 32, 32);
+    for (threads, position) in [(1, 300), (2, 300), (1, 255), (2, 255), (8, 1000)] {
+        let mut cpu = Cpu::with_tier(&s, rope(8, 1024), threads, 8, tier).unwrap();
+        let span = |row: usize| Span {
+            rows: row..row + 1,
+            kind: RowKind::Decode,
+            position,
+            pages: 0..0,
+        };
+        cpu.load_step(&Step {
+            tokens: vec![0, 1, 2],
+            wanted: vec![0, 1, 2],
+            spans: (0..3).map(span).collect(),
+            ..Step::default()
+        });
+        assert!(!cpu.plan.shares(), "{threads} threads, position {position}");
+    }
+}

@@ -187,6 +187,7 @@ macro_rules! for_each_check {
             norms_match
             residual_blocks_match
             hidden_rows_match
+            guesses_of_long_texts_are_loaded
             forward_matches
             long_sequences_match
             company_threads_and_chunks_change_nothing
@@ -202,6 +203,7 @@ macro_rules! for_each_check {
             generated_rows_attend
             prompt_rows_attend
             prompt_rows_of_bad_numbers
+            generated_rows_of_bad_numbers
             shared_pages_change_nothing
             avx2_and_avx512_agree_in_every_bit
             a_cpu_says_what_it_is
