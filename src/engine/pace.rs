@@ -96,7 +96,7 @@ impl Pace {
         if !streaming {
             return room;
         }
-        let decoding = self.seconds_per_decode.unwrap_or(0.0);
+        let decoding = self.decoding(decodes);
         let left = (self.target_seconds - decoding).max(LEAST_SHARE * decoding);
         let rows = self
             .seconds_per_prompt_row
@@ -112,13 +112,18 @@ impl Pace {
         } else {
             // Rows of both kinds share the reading of weights, which counts as decode's here. So
             // prompt rows seem cheaper beside streams than alone.
-            let decode = if decodes > 0 {
-                self.seconds_per_decode.unwrap_or(0.0)
-            } else {
-                0.0
-            };
-            let rest = (seconds - decode).max(0.0);
+            let rest = (seconds - self.decoding(decodes)).max(0.0);
             mix(&mut self.seconds_per_prompt_row, rest / prompt_rows as f64);
+        }
+    }
+
+    /// About how long rows of decode take in a step. While prompts keep coming, no step is without
+    /// prompt rows, and the average of those that were is of other numbers of streams.
+    fn decoding(&self, decodes: usize) -> f64 {
+        match (decodes, self.knows_decodes()) {
+            (0, _) => 0.0,
+            (_, true) => self.decode_seconds(decodes),
+            (_, false) => self.seconds_per_decode.unwrap_or(0.0),
         }
     }
 
@@ -232,6 +237,23 @@ mod tests {
         pace.observe(100, 0, 0.100);
         assert_eq!(pace.prompt_rows(1, true, 264), 50);
         assert_eq!(pace.prompt_rows(1, false, 264), 263, "nobody is held up");
+    }
+
+    #[test]
+    fn what_streams_take_depends_on_how_many_there_are() {
+        let mut pace = measured(&[(1, 0.05), (32, 0.15)]);
+        pace.observe(100, 0, 0.100);
+        assert_eq!(pace.prompt_rows(1, true, 264), 50);
+        assert_eq!(
+            pace.prompt_rows(32, true, 264),
+            75,
+            "half of what they take"
+        );
+        for _ in 0..20 {
+            pace.observe(100, 32, 0.350);
+        }
+        assert_eq!(pace.prompt_rows(1, true, 264), 25, "twice as slow");
+        assert_eq!(pace.prompt_rows(32, true, 264), 37);
     }
 
     #[test]
