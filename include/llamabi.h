@@ -787,10 +787,11 @@ typedef struct llama_generate_options {
   float length_penalty;
   /// When a beam search ends: `LLAMA_EARLY_*`. Default: `LLAMA_EARLY_FALSE`.
   int32_t early_stopping;
-  /// Changes the logits of every token. NULL means that nothing does. For a stream,
-  /// `llama_stream_next` calls it, until the stream is freed.
+  /// Changes the logits of every token. NULL means that nothing does. Not with beams. For a
+  /// stream, `llama_stream_next` calls it, until the stream is freed.
   llama_logits_fn on_logits;
-  /// Says which token is a sequence's last; NULL: not. Of a stream as `on_logits`.
+  /// Says which token is a sequence's last; NULL: not. Not with beams. Of a stream as
+  /// `on_logits`.
   llama_stop_fn on_stop;
   /// `LLAMA_SPEC_*`: whether tokens that come are guessed at, so that one step computes several.
   /// Tokens, log probabilities and texts are to the bit what they are without, at any

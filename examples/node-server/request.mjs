@@ -50,7 +50,8 @@ export function flag(body, name) {
 // Which of two names of the same field is there.
 function either(body, name, other) {
   const [a, b] = [body[name] ?? null, body[other] ?? null];
-  if (a !== null && b !== null && !isDeepStrictEqual(a, b)) {
+  // 0 and -0 are the same number, and different ones to `isDeepStrictEqual`.
+  if (a !== null && b !== null && a !== b && !isDeepStrictEqual(a, b)) {
     throw badRequest(other, `'${name}' and '${other}' are two names of the same, but have different values.`);
   }
   return b === null ? name : other;

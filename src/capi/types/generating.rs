@@ -322,10 +322,11 @@ pub struct llama_generate_options {
     pub length_penalty: f32,
     /// When a beam search ends: `LLAMA_EARLY_*`. Default: `LLAMA_EARLY_FALSE`.
     pub early_stopping: i32,
-    /// Changes the logits of every token. NULL means that nothing does. For a stream,
-    /// `llama_stream_next` calls it, until the stream is freed.
+    /// Changes the logits of every token. NULL means that nothing does. Not with beams. For a
+    /// stream, `llama_stream_next` calls it, until the stream is freed.
     pub on_logits: llama_logits_fn,
-    /// Says which token is a sequence's last; NULL: not. Of a stream as `on_logits`.
+    /// Says which token is a sequence's last; NULL: not. Not with beams. Of a stream as
+    /// `on_logits`.
     pub on_stop: llama_stop_fn,
     /// `LLAMA_SPEC_*`: whether tokens that come are guessed at, so that one step computes several.
     /// Tokens, log probabilities and texts are to the bit what they are without, at any
