@@ -5,9 +5,9 @@ use super::{Answer, Backend, Choices, Limits, Step, Threads};
 use crate::Result;
 use std::time::Duration;
 
-/// [`Run::least_prompt_rows`], which was chosen where twice as many rows take nearly twice as long.
-/// On tiles they take little longer, because most of the time goes into fetching and decoding
-/// weights; so there it is twice as many (benches/record/2026-12-01-prompts-beside-streams.txt).
+/// [`Run::least_prompt_rows`] where twice as many rows take nearly twice as long. On tiles they
+/// take little longer, because most of the time goes into fetching and decoding weights; so there
+/// it is twice as many (benches/record/2026-12-01-prompts-beside-streams.txt).
 const LEAST_PROMPT_ROWS: usize = 16;
 
 /// A model on a backend, as the engine sees it. Tests drive the engine with a scripted one.

@@ -1,5 +1,5 @@
-//! The part that all products have in common: which strips of weights a task takes, and what it
-//! prefetches.
+//! The part that all products have in common: which strips of weights a task takes, with which rows
+//! it multiplies them, and what it prefetches.
 
 use super::detect::{Tier, prefetches_into_l1};
 use super::element::Weights;

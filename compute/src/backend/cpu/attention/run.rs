@@ -109,7 +109,7 @@ impl Plan {
         let head_dim = self.head_dim;
         let width = group * head_dim;
         let q_dim = heads * width;
-        let size = partial_len(self.head_dim);
+        let size = partial_len(head_dim);
         let stride = heads * group * size;
         let partial = &mut self.partial;
         let Cut {
