@@ -419,7 +419,7 @@ impl<E: AsTiles> Task<'_, E> {
         }
         if last {
             // What was not written beside squares.
-            for (group, sums) in sums.iter().enumerate().skip(whole.saturating_sub(1)) {
+            for (group, sums) in sums.iter_mut().enumerate().skip(whole.saturating_sub(1)) {
                 beside.rows(group, sums, 0..GROUP.min(rows - group * GROUP));
             }
         }
@@ -453,12 +453,12 @@ impl<B: Beside> Kernel for Squares<'_, B> {
             ahead,
             beside,
         } = self;
+        let all = from..sums.len();
         match ahead.pairs() {
-            1 => tiles.squares::<1>(a, BLOCK, b, sums, from, first, ahead, beside),
-            2 => tiles.squares::<2>(a, BLOCK, b, sums, from, first, ahead, beside),
-            _ => {
-                tiles.squares::<{ Prefetch::PAIRS }>(a, BLOCK, b, sums, from, first, ahead, beside)
-            }
+            1 => tiles.squares::<1, B>(a, BLOCK, b, sums, all, first, ahead, beside),
+            2 => tiles.squares::<2, B>(a, BLOCK, b, sums, all, first, ahead, beside),
+            _ => tiles
+                .squares::<{ Prefetch::PAIRS }, B>(a, BLOCK, b, sums, all, first, ahead, beside),
         }
     }
 }

@@ -66,8 +66,10 @@ pub(super) struct WritePair<'w, 'a, S: Simd> {
 }
 
 impl<S: Simd> Beside for WritePair<'_, '_, S> {
+    const UNIT: usize = 1;
+
     #[inline(always)]
-    fn rows(&mut self, square: usize, sums: &[Sums; 4], rows: Range<usize>) {
+    fn rows(&mut self, square: usize, sums: &mut [Sums; 4], rows: Range<usize>) {
         self.write(square, sums.as_chunks().0, rows);
     }
 }

@@ -11,13 +11,18 @@ use std::ops::Range;
 /// What becomes of sums while the next ones are computed: vector instructions, which leave the tile
 /// unit alone.
 pub trait Beside {
+    /// Rows come in multiples of so many, and begin at one.
+    const UNIT: usize;
+
     /// Takes these of the 32 rows of square number `square`, whose sums are complete.
-    fn rows(&mut self, square: usize, sums: &[Sums; 4], rows: Range<usize>);
+    fn rows(&mut self, square: usize, sums: &mut [Sums; 4], rows: Range<usize>);
 }
 
 impl Beside for () {
+    const UNIT: usize = SQUARE;
+
     #[inline(always)]
-    fn rows(&mut self, _: usize, _: &[Sums; 4], _: Range<usize>) {}
+    fn rows(&mut self, _: usize, _: &mut [Sums; 4], _: Range<usize>) {}
 }
 
 /// Rows of a square.
@@ -90,9 +95,12 @@ impl Tiles {
         }
     }
 
-    /// Squares from number `from` on that have `b` in common: `c = a b` in the `first` block of k,
-    /// `c += a b` after it. `a` has `stride` pairs of tiles for each square, of which as many count
-    /// as `b` has. `beside` gets all squares before the last one, and the one before `from`.
+    /// Some squares that have `b` in common: `c = a b` in the `first` block of k, `c += a b` after
+    /// it. `a` has `stride` pairs of tiles for each square, of which as many count as `b` has.
+    /// `beside` gets all squares before the last one, and the one before the first of these.
+    ///
+    /// Square `i` is in place `i % sums.len()`. In the `first` block, two places suffice, of which
+    /// one is summed and the other one is taken by `beside`.
     ///
     /// The tile unit shall never wait. For three of the four tiles that are multiplied, two
     /// products lie between the last use of one and the first use of the next in its register, so
@@ -106,25 +114,33 @@ impl Tiles {
     /// `ahead` has `PAIRS` pairs of streams.
     #[allow(clippy::too_many_arguments)] // one caller has them all
     #[inline(always)]
-    pub fn squares<const PAIRS: usize>(
+    pub fn squares<const PAIRS: usize, B: Beside>(
         &self,
         a: &[[Half; 2]],
         stride: usize,
         b: [&[Half]; 2],
         sums: &mut [[Sums; 4]],
-        from: usize,
+        squares: Range<usize>,
         first: bool,
         ahead: &mut Prefetch,
-        beside: &mut impl Beside,
+        beside: &mut B,
     ) {
-        let (steps, squares) = (b[0].len(), sums.len());
-        if steps == 0 || from >= squares {
+        let (steps, places) = (b[0].len(), sums.len());
+        if steps == 0 || squares.is_empty() {
             return;
         }
+        assert!(
+            places
+                >= if first {
+                    squares.end.min(2)
+                } else {
+                    squares.end
+                }
+        );
         let (b0, b1) = (b[0], &b[1][..steps]);
         let mut lines = ahead.lines::<PAIRS>();
         // So many are given to `beside` in each half of a step.
-        let rows = SQUARE.div_ceil(2 * steps);
+        let rows = SQUARE.div_ceil(2 * steps).next_multiple_of(B::UNIT);
         macro_rules! sums {
             ($t:literal, $from:expr) => {
                 match first {
@@ -134,26 +150,31 @@ impl Tiles {
             };
         }
         unsafe {
-            let begin = &a[from * stride];
+            let all = sums.as_mut_ptr();
+            let mut at = squares.start % places;
+            let mut done = squares.start.checked_sub(1).map(|i| all.add(i % places));
+            let begin = &a[squares.start * stride];
+            let c = all.add(at).cast::<Sums>();
             load_past_l1!("4", &begin[0]);
             load!("6", &b0[0]);
             load!("7", &b1[0]);
             load_past_l1!("5", &begin[1]);
-            sums!("0", &sums[from][0]);
-            sums!("1", &sums[from][1]);
-            sums!("2", &sums[from][2]);
-            sums!("3", &sums[from][3]);
-            for square in from..squares {
+            sums!("0", c.add(0));
+            sums!("1", c.add(1));
+            sums!("2", c.add(2));
+            sums!("3", c.add(3));
+            for square in squares.clone() {
                 // After the last square it is loaded again, which nobody uses.
-                let later = (square + 1).min(squares - 1);
+                let (later, place) = match square + 1 == squares.end {
+                    true => (square, at),
+                    false => (square + 1, if at + 1 == places { 0 } else { at + 1 }),
+                };
                 let (mut a, next_a) = (a[square * stride..][..steps].as_ptr(), &a[later * stride]);
                 let (mut b0, mut b1) = (b0.as_ptr(), b1.as_ptr());
                 let (begin_b0, begin_b1) = (b0, b1);
-                let (done, rest) = sums.split_at_mut(square);
-                let done = done.last();
-                let c = rest.as_mut_ptr().cast::<Sums>();
+                let c = all.add(at).cast::<Sums>();
                 // The next four tiles of sums, or the same ones.
-                let next = c.add((later - square) * 4).cast_const();
+                let next = all.add(place).cast::<Sums>().cast_const();
                 let (mut parts, mut line) = ((0..SQUARE).step_by(rows), next.cast::<i8>());
                 lines.a = ahead.of_square(square);
                 macro_rules! beside {
@@ -161,7 +182,7 @@ impl Tiles {
                         if let Some(done) = done
                             && let Some(row) = parts.next()
                         {
-                            beside.rows(square - 1, done, row..(row + rows).min(SQUARE));
+                            beside.rows(square - 1, &mut *done, row..(row + rows).min(SQUARE));
                         }
                     };
                 }
@@ -204,6 +225,7 @@ impl Tiles {
                 sums!("3", next.add(3));
                 store!("2", c.add(2));
                 sums!("2", next.add(2));
+                (done, at) = (Some(all.add(at)), place);
             }
         }
         ahead.went(&lines);

@@ -16,6 +16,8 @@
 mod cache;
 mod chunk;
 #[cfg(target_arch = "x86_64")]
+mod group;
+#[cfg(target_arch = "x86_64")]
 mod operands;
 #[cfg(target_arch = "x86_64")]
 mod pairs;

@@ -1,6 +1,7 @@
 //! Q, K and V of a block of prompt rows as the tiles that [`super::tiles`] multiplies.
 
-use super::tiles::{KEY_TILES, Row, Task};
+use super::group::{KEY_TILES, Row};
+use super::tiles::Task;
 use super::weights;
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::amx::{Half, SIDE, TILE_K};

@@ -9,7 +9,7 @@
 
 use super::CHUNK;
 use super::chunk::{Chunk, State};
-use super::weights::{self, Weights};
+use super::weights::{self, Weights, Words};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::buf::as_u16;
 use crate::backend::cpu::element::Element;
@@ -248,21 +248,32 @@ fn soften<S: Simd>(
     scores[seen.end..used].fill(f32::NEG_INFINITY);
     scores[..seen.start].fill(f32::NEG_INFINITY);
     let scores = scores[..used].as_chunks::<LANES>().0;
-    let mut max = s.splat(f32::NEG_INFINITY);
-    for x in scores {
-        max = s.max(s.load(x), max);
+    let mut all = Weights::usual(s);
+    let mut sum = weigh(s, all, scores, to);
+    // NaN is not enough either.
+    if !(sum >= weights::ENOUGH) {
+        let mut max = s.splat(f32::NEG_INFINITY);
+        for x in scores {
+            max = s.max(s.load(x), max);
+        }
+        all = Weights::below(s, s.splat(s.greatest(max)));
+        sum = weigh(s, all, scores, to);
     }
-    let all = Weights::new(s, s.splat(s.greatest(max)));
-    let mut sum = s.splat(0.0);
+    let mut one = [0.0; LANES];
+    s.store(all.one(s), &mut one);
+    (one[0], sum)
+}
+
+/// Returns the sum of the weights.
+#[inline(always)]
+fn weigh<S: Simd>(s: S, all: Weights<S::F>, scores: &[[f32; LANES]], to: &mut [u16; CHUNK]) -> f32 {
+    let (mut sum, mut seen) = (s.splat(0.0), Words::new(s));
     for (x, to) in scores.as_chunks::<2>().0.iter().zip(to.as_chunks_mut().0) {
         let words = [all.word(s, s.load(&x[0])), all.word(s, s.load(&x[1]))];
+        seen.add(s, words);
         let pairs = weights::from_words(s, s.low_words_in_order(words));
         s.store_i16(pairs, to);
         sum = weights::add(s, sum, pairs);
     }
-    let sum = all.checked(s, s.splat(s.sum(sum)));
-    let (mut maxima, mut sums) = ([0.0; LANES], [0.0; LANES]);
-    s.store(all.max(s), &mut maxima);
-    s.store(sum, &mut sums);
-    (maxima[0], sums[0])
+    s.sum(seen.checked(s, sum))
 }

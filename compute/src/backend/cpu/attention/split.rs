@@ -59,6 +59,12 @@ pub(super) struct Ahead<'a, E: Element> {
 }
 
 impl<'a, E: Element> Ahead<'a, E> {
+    /// Rows of a page on a line.
+    const STEP: usize = match 64 / size_of::<[E::Bits; 2 * LANES]>() {
+        0 => 1,
+        rows => rows,
+    };
+
     /// Prefetches `chunk`, if there is one.
     pub(super) fn new(cache: Option<&Cache<'a, E>>, chunk: usize) -> Self {
         let mut pages: [&[[E::Bits; 2 * LANES]]; CHUNK_PAGES] = [&[]; CHUNK_PAGES];
@@ -71,16 +77,21 @@ impl<'a, E: Element> Ahead<'a, E> {
         Self { pages, next: 0 }
     }
 
+    /// Lines of a page.
+    pub(super) fn lines(&self) -> usize {
+        self.pages[0].len().div_ceil(Self::STEP)
+    }
+
     /// Prefetches the next `lines` lines of every page.
     #[inline(always)]
-    fn fetch<S: Simd>(&mut self, s: S, lines: usize) {
+    pub(super) fn fetch<S: Simd>(&mut self, s: S, lines: usize) {
         for _ in 0..lines {
             for page in self.pages {
                 if let Some(at) = page.get(self.next) {
                     s.prefetch_far(at, Lookahead::HERE);
                 }
             }
-            self.next += (64 / size_of::<[E::Bits; 2 * LANES]>()).max(1);
+            self.next += Self::STEP;
         }
     }
 }

@@ -10,33 +10,56 @@
 //! A weight is off by at most 2^(1/256) for its rounded score, and by half of the mantissa's last
 //! place: 0.7 % at most, where rounding alone would leave 0.4 %. The errors of a query's weights
 //! are independent of each other, and what is divided by is the sum of the rounded weights.
+//!
+//! Weights are numbers of any size, as precise when they are large as when they are small. So they
+//! need not be relative to the largest score of a chunk, which is known only when all scores are.
+//! Where that one is [usual](USUAL), they are relative to a number that is known before: a score
+//! becomes a weight as soon as there is one. What a chunk's weights are relative to depends on its
+//! largest score alone, so that every order of computing them gives the same bits.
 
 use crate::backend::cpu::simd::{LANES, Simd};
 use std::f32::consts::{LN_2, LOG2_E};
+use std::ops::Range;
 
 /// Units of a score of 1, to base 2.
 const UNIT: f32 = 128.0;
 /// The bits of 1 as bfloat16.
 const ONE: u16 = 0x3f80;
-/// 1.5 * 2^23, where the last place of a float32 is 1, plus what the lowest word has for a weight
-/// of 1. It is the complement of the weight's bits: so the word of NaN, 0, becomes NaN again.
-const TOP: f32 = 12_582_912.0 + !ONE as f32;
-/// The same for a weight of 0.
-const LAST: f32 = TOP + ONE as f32;
+/// 1.5 * 2^23, where the last place of a float32 is 1: the lowest word of this plus a whole number
+/// is that number.
+const ZERO: f32 = 12_582_912.0;
+/// The same, of the word of the weight 1.
+const TOP: f32 = ZERO + ONE as f32;
+/// The score that has the weight 1 in most chunks. It is so large that hardly any is twice as
+/// large a weight, and so small that weights of 2^-90 are left below those of an ordinary chunk's
+/// largest score.
+const AT: f32 = 48.0 * UNIT;
+/// A weight of this, which is 2, or more has a bit that smaller ones have not.
+const LIMIT: u16 = 0x4000;
+/// The largest scores of chunks whose weights are relative to [`AT`]: so large that all other
+/// weights that count are normal numbers, and so small that none becomes [`LIMIT`], ties to even.
+const USUAL: Range<f32> = -32.0 * UNIT..AT + (LIMIT - ONE) as f32 - 0.5;
+/// If so much is the sum of a chunk's weights, which are relative to [`AT`], its largest score is
+/// not below [`USUAL`]: this is 2^10 times the weight of the smallest usual score, and a chunk has
+/// fewer keys.
+pub const ENOUGH: f32 = pow2(-32 - 48 + 10);
 /// Below this, the word of every score is exact.
 const MAX: f32 = 2_097_152.0;
 
-/// The mantissa of 2^(1 - (i + 1) / 128), to nearest: the lower seven bits of a complement are
-/// those of the weight's logarithm, backwards.
+const fn pow2(n: i32) -> f32 {
+    f32::from_bits(((127 + n) as u32) << 23)
+}
+
+/// The mantissa of 2^(i / 128), to nearest.
 static MANTISSAS: [u8; 128] = {
     // 2^(1 / 128)
     const STEP: f64 = 1.005_429_901_112_802_7;
     let mut table = [0; 128];
-    let (mut i, mut x) = (128, 1.0);
-    while i > 0 {
-        i -= 1;
+    let (mut i, mut x) = (0, 1.0);
+    while i < 128 {
         table[i] = ((x - 1.0) * 128.0 + 0.5) as u8;
         x *= STEP;
+        i += 1;
     }
     table
 };
@@ -46,44 +69,80 @@ pub fn scale(head_dim: usize) -> f32 {
     LOG2_E / (head_dim as f32).sqrt() * UNIT
 }
 
-/// The weights of some scores, one query a lane or all lanes one query.
+/// The weights of a chunk's scores, one query a lane or all lanes one query.
 #[derive(Clone, Copy)]
 pub struct Weights<F> {
-    max: F,
-    /// [`TOP`] plus the maximum, rounded to a whole number.
+    /// [`TOP`] less the score that has the weight 1, rounded to a whole number.
     top: F,
 }
 
 impl<F: Copy> Weights<F> {
-    /// `max` is the largest score.
+    /// Of a chunk whose largest score is usual, or not known yet.
     #[inline(always)]
-    pub fn new<S: Simd<F = F>>(s: S, max: F) -> Self {
-        let top = s.add(s.splat(TOP), max);
-        Self { max, top }
+    pub fn usual<S: Simd<F = F>>(s: S) -> Self {
+        let top = s.splat(TOP - AT);
+        Self { top }
     }
 
-    /// A number whose lowest word is the complement of the weight's bits.
+    /// Of a chunk whose largest score is `max`.
+    #[inline(always)]
+    pub fn below<S: Simd<F = F>>(s: S, max: F) -> Self {
+        let own = s.sub(s.splat(TOP), max);
+        let top = s.select_lt(max, s.splat(USUAL.end), Self::usual(s).top, own);
+        let top = s.select_lt(max, s.splat(USUAL.start), own, top);
+        // What is too large for these units becomes NaN, which `Words::checked` finds.
+        let size = s.max(max, s.sub(s.splat(0.0), max));
+        let top = s.select_lt(size, s.splat(MAX), top, s.splat(f32::NAN));
+        Self { top }
+    }
+
+    /// 0 where these are the usual ones, at most -1 or NaN where they are not.
+    #[inline(always)]
+    pub fn difference<S: Simd<F = F>>(self, s: S) -> F {
+        let by = s.sub(self.top, Self::usual(s).top);
+        s.sub(s.splat(0.0), s.mul(by, by))
+    }
+
+    /// A number whose lowest word has the weight's logarithm.
     #[inline(always)]
     pub fn word<S: Simd<F = F>>(self, s: S, score: F) -> F {
         // This order of the arguments lets NaN through.
-        s.min(s.splat(LAST), s.sub(self.top, score))
+        s.max(s.splat(ZERO), s.add(self.top, score))
     }
 
     /// The score that has the weight 1, to base e.
     #[inline(always)]
-    pub fn max<S: Simd<F = F>>(self, s: S) -> F {
-        s.mul(s.sub(self.top, s.splat(TOP)), s.splat(LN_2 / UNIT))
-    }
-
-    /// The weights' sum; NaN if the scores are too large for these units.
-    #[inline(always)]
-    pub fn checked<S: Simd<F = F>>(self, s: S, sum: F) -> F {
-        let size = s.max(self.max, s.sub(s.splat(0.0), self.max));
-        s.select_lt(size, s.splat(MAX), sum, s.splat(f32::NAN))
+    pub fn one<S: Simd<F = F>>(self, s: S) -> F {
+        s.mul(s.sub(s.splat(TOP), self.top), s.splat(LN_2 / UNIT))
     }
 }
 
-/// The weights whose complements are `words`: sixteen pairs, or 32 numbers, of bfloat16.
+/// The bits of some words, ored.
+#[derive(Clone, Copy)]
+pub struct Words<F>(F);
+
+impl<F: Copy> Words<F> {
+    #[inline(always)]
+    pub fn new<S: Simd<F = F>>(s: S) -> Self {
+        Self(s.splat(ZERO))
+    }
+
+    /// Adds two words.
+    #[inline(always)]
+    pub fn add<S: Simd<F = F>>(&mut self, s: S, words: [F; 2]) {
+        self.0 = s.or_bits(self.0, words[0], words[1]);
+    }
+
+    /// `sum`, of the weights that have these words; NaN if one is NaN, or too large. (A larger
+    /// number than [`ZERO`], or NaN, has a bit that no number between `ZERO` and `LIMIT` has.)
+    #[inline(always)]
+    pub fn checked<S: Simd<F = F>>(self, s: S, sum: F) -> F {
+        let limit = s.splat(ZERO + f32::from(LIMIT));
+        s.select_lt(self.0, limit, sum, s.splat(f32::NAN))
+    }
+}
+
+/// The weights that have the logarithms `words`: sixteen pairs, or 32 numbers, of bfloat16.
 #[inline(always)]
 pub fn from_words<S: Simd>(s: S, words: S::I) -> S::I {
     s.look_up_low_bits(&MANTISSAS, words)

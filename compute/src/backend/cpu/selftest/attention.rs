@@ -5,12 +5,12 @@ use crate::backend::cpu::attention::InBf16;
 use element::{Element, with_cache_element};
 use std::ops::Range;
 
-const PAGES: usize = 40;
+pub(super) const PAGES: usize = 40;
 
 /// A pool of one layer whose pages, in some order, hold `k` and `v`, `[position][kv
 /// head][head_dim]`, with NaN after them. Returns the pool and the order; `k` and `v` become what
 /// they are after rounding.
-fn pool(
+pub(super) fn pool(
     shape: &Shape,
     dtype: Dtype,
     k: &mut [f32],
@@ -80,7 +80,7 @@ fn attend_all(
 }
 
 /// The same for rows of any kind.
-fn attend_as(
+pub(super) fn attend_as(
     cpu: &mut Cpu,
     kv: &CpuKv,
     kind: RowKind,
@@ -176,7 +176,7 @@ pub fn generated_rows_attend(tier: Tier) {
 }
 
 /// What some keys have of one of several heads.
-fn columns(
+pub(super) fn columns(
     x: &[f32],
     keys: Range<usize>,
     heads: usize,
@@ -189,7 +189,7 @@ fn columns(
 
 /// Checks the error against what may be lost: of a score, a part of its products' sizes, and a part
 /// of a weight.
-fn check(
+pub(super) fn check(
     q: &[f32],
     got: &[f32],
     k: &[Vec<f32>],

@@ -30,3 +30,4 @@ pub use super::steps::{
     long_sequences_match, rows_without_slot_and_copied_pages, wanted_rows_only,
     wide_prompts_do_not_depend_on_their_chunks,
 };
+pub use super::unusual_scores::prompt_rows_of_unusual_scores;

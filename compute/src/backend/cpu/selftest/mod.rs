@@ -161,6 +161,7 @@ mod quantised;
 mod scalar;
 mod sizes;
 mod steps;
+mod unusual_scores;
 
 pub use quantised::some_quantised_products_match;
 
@@ -203,6 +204,7 @@ macro_rules! for_each_check {
             generated_rows_attend
             prompt_rows_attend
             prompt_rows_of_bad_numbers
+            prompt_rows_of_unusual_scores
             generated_rows_of_bad_numbers
             shared_pages_change_nothing
             avx2_and_avx512_agree_in_every_bit

@@ -510,8 +510,20 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
             let second = _mm512_loadu_si512(table.add(64).cast());
             // The eighth bit of an index does not count. The upper bytes are of no use.
             let found = _mm512_permutex2var_epi8(first, a, second);
-            // (found & low) | (!a & !low)
-            _mm512_ternarylogic_epi32::<0x8d>(a, found, _mm512_set1_epi32(0x007f_007f))
+            // (found & low) | (a & !low)
+            _mm512_ternarylogic_epi32::<0xd8>(a, found, _mm512_set1_epi32(0x007f_007f))
+        }
+    }
+    #[inline(always)]
+    fn or_bits(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: see the impl.
+        unsafe {
+            let [a, b, c] = [
+                _mm512_castps_si512(a),
+                _mm512_castps_si512(b),
+                _mm512_castps_si512(c),
+            ];
+            _mm512_castsi512_ps(_mm512_ternarylogic_epi32::<0xfe>(a, b, c))
         }
     }
     #[inline(always)]

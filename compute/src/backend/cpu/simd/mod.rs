@@ -231,13 +231,23 @@ pub trait Simd: Copy + Send + Sync + 'static {
         }
         self.load_i16(&words)
     }
-    /// The complement of every word, with entry `i` of the table (at most 127) in place of its
-    /// lower seven bits, where `i` are the lower seven bits of `a`.
+    /// The bits of all three, ored.
+    #[inline(always)]
+    fn or_bits(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        let mut lanes = [[0.0; LANES]; 3];
+        for (x, lanes) in [a, b, c].into_iter().zip(&mut lanes) {
+            self.store(x, lanes);
+        }
+        let or = |i: usize| lanes.iter().fold(0, |all, x| all | x[i].to_bits());
+        self.load(&std::array::from_fn(|i| f32::from_bits(or(i))))
+    }
+    /// Every word, with entry `i` of the table (at most 127) in place of its lower seven bits,
+    /// which are `i`.
     #[inline(always)]
     fn look_up_low_bits(self, table: &[u8; 128], a: Self::I) -> Self::I {
         let mut words = [0; 2 * LANES];
         self.store_i16(a, &mut words);
-        let look_up = |word: u16| !word & 0xff80 | u16::from(table[usize::from(word & 127)]);
+        let look_up = |word: u16| word & 0xff80 | u16::from(table[usize::from(word & 127)]);
         self.load_i16(&words.map(look_up))
     }
     /// i32 -> f32, to nearest even.
