@@ -2,7 +2,9 @@
 //! to the same bits; those who read nothing for too long are ended.
 
 use crate::support::*;
-use llamabi::engine::{Event, FinishReason, GenerateOptions, Next, Prompt, Speculation, Stream};
+use llamabi::engine::{
+    Event, FinishReason, GenerateOptions, MAX_DRAFTS, Next, Prompt, Speculation, Stream,
+};
 use llamabi::{Cancel, Token};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -51,7 +53,8 @@ fn still(probe: &Probe) -> bool {
     probe.steps().len() == before
 }
 
-/// What a parked sequence has of the draft model's pages is not kept: it is computed again.
+/// What a parked sequence has of the draft model's pages is not kept: it is computed again, in
+/// chunks, so that others need not wait for all of it.
 #[test]
 fn a_draft_model_catches_up_with_a_sequence_that_comes_back() {
     let contrast = GenerateOptions {
@@ -68,7 +71,11 @@ fn a_draft_model_catches_up_with_a_sequence_that_comes_back() {
         let agrees = if options.contrast_beta > 0.0 { 4 } else { 16 };
         let mut amateur = half_hash_think(agrees);
         let draft = half_hash_think(agrees);
-        let (host, _, _) = setup().start_drafting(false, hash_think, draft);
+        let setup = Setup {
+            prefill_chunk: Some(8),
+            ..setup()
+        };
+        let (host, _, drafting) = setup.start_drafting(false, hash_think, draft);
         let texts = ["abcdefgh", "abcdefgh", "abcdefghijkl", "x"];
         let prompts: Vec<Prompt> = texts.iter().map(|text| prompt(text)).collect();
         let unread = host.submit(prompts.clone(), options.clone()).unwrap();
@@ -87,6 +94,14 @@ fn a_draft_model_catches_up_with_a_sequence_that_comes_back() {
         }
         assert!(parked(&host) > 0);
         let (outputs, _) = collect(&unread, 4).unwrap();
+        let steps = drafting.take_steps();
+        let spans = steps.iter().flat_map(|step| &step.spans);
+        // A chunk; or what the step of a first draft has with it.
+        let most = spans.map(|span| span.rows.len()).max();
+        assert!(
+            most.is_some_and(|rows| (8..=MAX_DRAFTS + 1).contains(&rows)),
+            "{most:?}"
+        );
         for ((index, prompt), got) in (0..).zip(&prompts).zip(&outputs) {
             let other: &mut Think = &mut amateur;
             let (think, prompt) = (&mut hash_think, tokens(prompt));

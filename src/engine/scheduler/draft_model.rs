@@ -4,6 +4,7 @@
 use super::Scheduler;
 use super::planning::{Rows, add_span, want_guess};
 use crate::backend::{RowKind, Step};
+use crate::engine::branch::Branch;
 use crate::engine::draft::{Askers, Guesser};
 use crate::engine::draft_model::DraftModel;
 use crate::engine::pace::Gain;
@@ -14,8 +15,18 @@ use crate::kv::Pool;
 use crate::{Result, Token};
 
 /// So many tokens that the draft model has not seen are computed in the step of the first draft;
-/// more of them get steps of their own.
+/// more of them come in chunks before.
 const FEW: usize = MAX_DRAFTS;
+
+/// Whether the draft model lacks too much of what has been generated to draft what comes next.
+fn lags_behind(branch: &Branch) -> bool {
+    branch.drafted + FEW + 1 < branch.tokens.len()
+}
+
+/// Whether the draft model could draft now what comes next.
+pub(super) fn is_drafted(branch: &Branch) -> bool {
+    branch.drafted >= branch.prompt_len && !lags_behind(branch)
+}
 
 /// Adds what the draft model lacks of the sequence before `end` to its step. These are all prompt,
 /// or all generated.
@@ -85,10 +96,11 @@ impl Scheduler {
     }
 
     /// Before a step is planned: has the draft model compute a chunk of what it lacks of those that
-    /// are contrasted with it, and of the prompts of those that ask it for drafts; no further than
-    /// the model is. Who is contrasted and still lacks something sits the step out: to compute all
-    /// of a prompt that was found in the model's half of the pages only held other streams up for
-    /// as long as the whole prompt takes.
+    /// are contrasted with it, and of those that ask it for drafts; no further than the model is.
+    /// Who is contrasted and still lacks something sits the step out, and who asks for drafts goes
+    /// on without: to compute at once all of a prompt that was found in the model's half of the
+    /// pages only, or of a sequence that had given up its slot, held other streams up for as long
+    /// as all of it takes.
     pub(super) fn keep_up(&mut self) -> Result<()> {
         self.catches_up = false;
         self.with_draft_model(|this, model| {
@@ -126,9 +138,11 @@ impl Scheduler {
                 if !lags && !asks(sequence, model.askers.gain(sequence.id)) {
                     continue;
                 }
-                let there = match lags && branch.drafted >= branch.prompt_len {
-                    true => branch.computed,
+                let there = match branch.drafted >= branch.prompt_len {
                     false => branch.computed.min(branch.prompt_len),
+                    true if lags || lags_behind(branch) => branch.computed,
+                    // The step of the first draft has the rest.
+                    true => branch.drafted,
                 };
                 let rows = there.saturating_sub(branch.drafted).min(budget);
                 // A page that another one fills in this step is found afterwards.
@@ -172,9 +186,8 @@ impl Scheduler {
         }
     }
 
-    /// Has the draft model compute what it lacks of a sequence before `end`, at once. It lacks
-    /// something where drafts came from elsewhere, where a prompt was found in the model's half of
-    /// the pages only, and where the sequence had given up its slot.
+    /// Has the draft model compute what it lacks of a sequence before `end`, at once: the little
+    /// that [`Scheduler::keep_up`] could not know of.
     fn catch_up(&mut self, model: &mut DraftModel, at: usize, end: usize) -> Result<()> {
         loop {
             let branch = &mut self.running[at].branch;
@@ -201,16 +214,6 @@ impl Scheduler {
     pub(super) fn propose(&mut self, decodes: usize, room: usize) -> Result<()> {
         self.with_draft_model(|this, model| {
             let most = this.settle_asked(Guesser::Model, &model.pace, decodes, room);
-            for at in 0..this.running.len() {
-                let Sequence { branch, drafts, .. } = &this.running[at];
-                let last = branch.tokens.len() - 1;
-                let is_asked = drafts
-                    .as_ref()
-                    .is_some_and(|drafts| drafts.lacks(Guesser::Model, 0));
-                if is_asked && branch.drafted + FEW < last {
-                    this.catch_up(model, at, last)?;
-                }
-            }
             for place in 0..most {
                 this.propose_next(model, place)?;
             }
