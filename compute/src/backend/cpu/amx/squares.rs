@@ -112,7 +112,7 @@ impl Tiles {
     /// without what goes across squares, 1325 to 1530 (2 vCPUs of a Xeon with 480 MiB of L3).
     ///
     /// `ahead` has `PAIRS` pairs of streams.
-    #[allow(clippy::too_many_arguments)] // one caller has them all
+    #[allow(clippy::too_many_arguments)] // products have them all
     #[inline(always)]
     pub fn squares<const PAIRS: usize, B: Beside>(
         &self,
@@ -182,6 +182,7 @@ impl Tiles {
                         if let Some(done) = done
                             && let Some(row) = parts.next()
                         {
+                            // Another place than `c`: the one before, of two or more.
                             beside.rows(square - 1, &mut *done, row..(row + rows).min(SQUARE));
                         }
                     };

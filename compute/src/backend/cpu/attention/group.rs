@@ -7,9 +7,9 @@
 //!
 //! What this gains: a product of tiles leaves one of the two ports of vectors free, and scores are
 //! still in L1 when they are taken. With the scores of a whole chunk in memory, their maxima found
-//! beside the products and then their weights, a group took 7,800 cycles instead of 5,200 (a
-//! program of its own, 256 keys of a head of 64; products are 2,048 of them). Other orders were
-//! slower: 64 queries that share the lines of K and V, and 128 keys at a time.
+//! beside the products and then their weights, a group took 7,800 cycles instead of 5,200 (256 keys
+//! of a head of 64; products are 2,048 of them). Other orders were slower: 64 queries that share the
+//! lines of K and V, and 128 keys at a time (benches/record, 2026-12-01, weights beside products).
 
 use super::CHUNK;
 use super::weights::{self, Weights, Words};
@@ -141,18 +141,20 @@ impl Kernel for Group<'_> {
         let mut sum_of;
         let mut find_largest = !*are_usual;
         loop {
+            let mut differences = [s.splat(0.0); 2];
             if find_largest {
                 let maxima = scores!(Maxima::new(s, seen));
                 of = [
                     Weights::below(s, maxima.of(0)),
                     Weights::below(s, maxima.of(1)),
                 ];
-                let differences = [of[0].difference(s), of[1].difference(s)];
-                *are_usual = seen.all_above(s, -0.5, differences);
+                differences = [of[0].difference(s), of[1].difference(s)];
             }
             let soften = scores!(Soften::new(s, seen, of, weights, &mut room));
             sum_of = [soften.sum(0), soften.sum(1)];
-            if find_largest || seen.all_above(s, weights::ENOUGH, sum_of) {
+            *are_usual =
+                seen.all_above(s, -0.5, differences) && seen.all_above(s, weights::ENOUGH, sum_of);
+            if find_largest || *are_usual {
                 break;
             }
             find_largest = true;

@@ -1,4 +1,4 @@
-//! Q, K and V of a block of prompt rows as the tiles that [`super::tiles`] multiplies.
+//! Q, K and V of a block of prompt rows as the tiles that [`super::group`] multiplies.
 
 use super::group::{KEY_TILES, Row};
 use super::tiles::Task;

@@ -1,5 +1,5 @@
 //! Attention of generated rows in bfloat16 without tiles, for handles whose generated rows have the
-//! arithmetic of prompts. Pairs of bfloat16 are multiplied as [`super::tiles`] does it without AMX:
+//! arithmetic of prompts. Pairs of bfloat16 are multiplied as [`super::group`] does it without AMX:
 //! every score is one chain over ascending pairs of dimensions, and every sum of V one over
 //! ascending pairs of the chunk's keys. Weights are added in sixteen lanes, the pairs of keys of
 //! each 32 one after another, and then across the lanes. So the bits are the same as for prompt

@@ -6,7 +6,7 @@ use super::task::InPairs;
 use super::task::{Merge, Out, Task};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
-use super::{Cut, InBf16, Plan, RowBlock, partial_len};
+use super::{CHUNK, Cut, InBf16, Plan, RowBlock, partial_len};
 use crate::backend::cpu::element::{Element, with_cache_element};
 use crate::backend::cpu::kv::CpuKv;
 use crate::backend::cpu::pool::{Grid, Rect};
@@ -124,10 +124,7 @@ impl Plan {
         };
         // Some of the rows without AMX. (A closure would hold on to its arguments.)
         macro_rules! plain {
-            (
-                $E:ty, $work:expr, $rows:expr, $first:expr, $chunks:expr, $before:expr,
-                $scratch:expr, $out:expr
-            ) => {
+            ($E:ty, $work:expr, $rows:expr, $chunks:expr, $scratch:expr, $out:expr) => {
                 Task::<$E> {
                     #[cfg(target_arch = "x86_64")]
                     amx: None,
@@ -136,83 +133,103 @@ impl Plan {
                     q: &q[$work.head * width..],
                     q_dim,
                     rows: $rows,
-                    position: $work.position + $first,
+                    position: $work.position,
                     group,
                     window: $work.window,
                     chunks: $chunks,
-                    before: $before,
+                    before: $work.before,
                     stride,
                     scratch: $scratch,
                     out: $out,
                 }
             };
         }
+        // Work in bfloat16, if there are instructions for it. Otherwise it gives `out` back.
+        #[cfg(target_arch = "x86_64")]
+        let compute_in_bf16 = |work: &Work<'_>, scratch: &mut [f32], out: &mut Out<'_>| -> bool {
+            with_cache_element!(kv.dtype, E => {
+                let (rows, chunks) = (work.rows.clone(), work.chunks.clone());
+                let exact = in_bf16 == InBf16::Prompts && E::IN_BF16 && tier.has_tiles();
+                match out {
+                    Out::Whole(y) if work.tiles => tier.run_bf16(tiles::Task::<E> {
+                        amx: tier.amx(),
+                        cache: Cache::new(kv, layer, work.head, &pages[work.pages.clone()]),
+                        q: &q[rows.get(0) * q_dim + work.head * width..],
+                        q_dim,
+                        rows: rows.len(),
+                        position: work.position,
+                        group,
+                        window: work.window,
+                        scratch,
+                        y: y.part(0..rows.len()),
+                    }),
+                    _ if pairs => {
+                        let out = out.part(0..rows.len());
+                        let task = plain!(E, work, rows, chunks, scratch, out);
+                        tier.run_bf16(InPairs(task))
+                    }
+                    _ if exact => {
+                        let out = out.part(0..rows.len());
+                        tier.run_with_tiles(Task {
+                            amx: tier.amx(),
+                            then: work.then.as_ref().map(|(of, head, chunk)| {
+                                (Cache::new(kv, layer, *head, &pages[of.clone()]), *chunk)
+                            }),
+                            ..plain!(E, work, rows, chunks, scratch, out)
+                        })
+                    }
+                    _ => return false,
+                }
+                true
+            })
+        };
         // A tile's weights are zero where a row does not see a key, but zero times an infinite
-        // value is NaN; so is the sum of weights of scores that are too large for `weights`. Such
-        // rows are computed again, over their own keys: from the first chunk on, whether others
-        // shared it or not, and whether chunks were tasks of their own or not.
+        // value is NaN; so is the sum of weights of scores that are too large for `weights`. And a
+        // sum of V may be infinite, as weights are up to 2. Such rows are computed again, alone: in bfloat16, over their own keys, so that they have the
+        // bits that they would have had alone; and in float32 if that is no number either. This is from the
+        // first chunk on, whether others shared it or not, and whether chunks were tasks of their
+        // own or not.
         #[cfg(target_arch = "x86_64")]
         let repair = |work: &Work<'_>, scratch: &mut [f32], mut y: Rect<'_, f32>| {
             let Rows::Consecutive(rows) = work.rows.clone() else {
                 return;
             };
+            let is_lost = |y: &mut Rect<'_, f32>, i| y.row(i).iter().any(|y| !y.is_finite());
             for (i, row) in rows.enumerate() {
-                if y.row(i).iter().any(|y| y.is_nan()) {
-                    let row = Rows::Consecutive(row..row + 1);
-                    let (chunks, out) = (0..work.chunks.end, Out::Whole(y.part(i..i + 1)));
+                if !is_lost(&mut y, i) {
+                    continue;
+                }
+                let alone = Work {
+                    rows: Rows::Consecutive(row..row + 1),
+                    position: work.position + i,
+                    chunks: 0..(work.position + i) / CHUNK + 1,
+                    before: None,
+                    then: None,
+                    ..work.clone()
+                };
+                compute_in_bf16(&alone, scratch, &mut Out::Whole(y.part(i..i + 1)));
+                if is_lost(&mut y, i) {
+                    let (rows, chunks) = (alone.rows.clone(), alone.chunks.clone());
+                    let out = Out::Whole(y.part(i..i + 1));
                     with_cache_element!(kv.dtype, E => {
-                        tier.run(plain!(E, work, row, i, chunks, None, scratch, out))
+                        tier.run(plain!(E, alone, rows, chunks, scratch, out))
                     });
                 }
             }
         };
-        let task = |work: Work<'_>, thread: usize, out: Out<'_>| {
+        let task = |work: Work<'_>, thread: usize, mut out: Out<'_>| {
             let mut scratch = lock(scratch, thread);
-            with_cache_element!(kv.dtype, E => {
-                let (rows, chunks) = (work.rows.clone(), work.chunks.clone());
-                #[cfg(target_arch = "x86_64")]
-                if work.tiles || pairs || in_bf16 == InBf16::Prompts && E::IN_BF16 && tier.has_tiles()
-                {
-                    let mut out = out;
-                    match (&mut out, work.tiles) {
-                        (Out::Whole(y), true) => tier.run_bf16(tiles::Task::<E> {
-                            amx: tier.amx(),
-                            cache: Cache::new(kv, layer, work.head, &pages[work.pages.clone()]),
-                            q: &q[rows.get(0) * q_dim + work.head * width..],
-                            q_dim,
-                            rows: rows.len(),
-                            position: work.position,
-                            group,
-                            window: work.window,
-                            scratch: &mut scratch,
-                            y: y.part(0..rows.len()),
-                        }),
-                        _ if pairs => {
-                            let (rows, chunks) = (rows.clone(), chunks.clone());
-                            let out = out.part(0..rows.len());
-                            let before = work.before;
-                            let task = plain!(E, work, rows, 0, chunks, before, &mut scratch, out);
-                            tier.run_bf16(InPairs(task))
-                        }
-                        _ => {
-                            let (rows, chunks) = (rows.clone(), chunks.clone());
-                            let out = out.part(0..rows.len());
-                            tier.run_with_tiles(Task {
-                                amx: tier.amx(),
-                                then: work.then.as_ref().map(|(of, head, chunk)| {
-                                    (Cache::new(kv, layer, *head, &pages[of.clone()]), *chunk)
-                                }),
-                                ..plain!(E, work, rows, 0, chunks, work.before, &mut scratch, out)
-                            })
-                        }
-                    }
-                    // States, of a prefix or a chunk, are not results yet.
-                    if let Out::Whole(y) = out {
-                        repair(&work, &mut scratch, y);
-                    }
-                    return;
+            #[cfg(target_arch = "x86_64")]
+            if compute_in_bf16(&work, &mut scratch, &mut out) {
+                // States, of a prefix or a chunk, are not results yet.
+                if let Out::Whole(y) = out {
+                    repair(&work, &mut scratch, y);
                 }
-                tier.run(plain!(E, work, rows, 0, chunks, work.before, &mut scratch, out))
+                return;
+            }
+            let (rows, chunks) = (work.rows.clone(), work.chunks.clone());
+            with_cache_element!(kv.dtype, E => {
+                tier.run(plain!(E, work, rows, chunks, &mut scratch, out))
             });
         };
         if items.is_empty() {

@@ -59,7 +59,7 @@ pub(super) struct Ahead<'a, E: Element> {
 }
 
 impl<'a, E: Element> Ahead<'a, E> {
-    /// Rows of a page on a line.
+    /// Rows of a page on a line; at least one, which may take two.
     const STEP: usize = match 64 / size_of::<[E::Bits; 2 * LANES]>() {
         0 => 1,
         rows => rows,
@@ -77,7 +77,7 @@ impl<'a, E: Element> Ahead<'a, E> {
         Self { pages, next: 0 }
     }
 
-    /// Lines of a page.
+    /// How many times a line of every page has to be fetched.
     pub(super) fn lines(&self) -> usize {
         self.pages[0].len().div_ceil(Self::STEP)
     }
@@ -88,7 +88,10 @@ impl<'a, E: Element> Ahead<'a, E> {
         for _ in 0..lines {
             for page in self.pages {
                 if let Some(at) = page.get(self.next) {
-                    s.prefetch_far(at, Lookahead::HERE);
+                    for bytes in (0..size_of::<[E::Bits; 2 * LANES]>()).step_by(64) {
+                        let into_l1 = false;
+                        s.prefetch_far(at, Lookahead { bytes, into_l1 });
+                    }
                 }
             }
             self.next += Self::STEP;

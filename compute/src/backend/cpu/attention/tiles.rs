@@ -12,7 +12,8 @@
 //! over ascending pairs, from zero. Weights are added in the order of [`super::pairs`]. So the bits
 //! depend neither on which queries share a pass nor on how many do.
 //!
-//! `operands` makes tiles of Q, K and V; this is what becomes of them.
+//! This file has the task of a block of rows: chunk after chunk, `operands` makes tiles of K and V,
+//! and `group` computes what 32 queries have of them.
 
 use super::cache::Cache;
 use super::group::{GROUP, Group, KEY_TILES, Lanes, PLACES, Row, Seen, Square, lanes};
@@ -111,7 +112,8 @@ impl<E: Element> Kernel for Task<'_, E> {
             let (k, v) = (k.as_chunks::<2>().0, v.as_chunks::<2>().0);
             let groups = first / GROUP..last.div_ceil(GROUP);
             // The next chunk comes from memory meanwhile.
-            let mut ahead = Ahead::new(Some(&self.cache), start / CHUNK + 1);
+            let next = (start + CHUNK < self.position + self.rows).then_some(&self.cache);
+            let mut ahead = Ahead::new(next, start / CHUNK + 1);
             let lines = ahead.lines().div_ceil(groups.len());
             for group in groups {
                 let mine = group * GROUP..queries.min((group + 1) * GROUP);

@@ -319,11 +319,30 @@ pub fn prompt_rows_of_bad_numbers(tier: Tier) {
         let mut q = rng.vector(rows * width, 2.0);
         // From the row at position 290 on.
         q[30 * width..].iter_mut().for_each(|x| *x *= size);
-        let span = (&pages[..], 260, rows);
-        let mut attend = |in_bf16| {
-            let kind = RowKind::Prefill;
-            attend_as(&mut cpu, &kv, kind, &[span], usize::MAX, in_bf16, &q)
+        let mut attend = |kind, in_bf16, rows: Range<usize>| {
+            let span = (&pages[..], 260 + rows.start, rows.len());
+            let q = &q[rows.start * width..rows.end * width];
+            attend_as(&mut cpu, &kv, kind, &[span], usize::MAX, in_bf16, q)
         };
+        // Rows before such keys have the bits that they have without rows that see them. (24 rows
+        // are as many as one block of generated rows.)
+        let prompts = (RowKind::Prefill, InBf16::Prompts, 0..rows);
+        let generated = [InBf16::Prompts, InBf16::All].map(|all| (RowKind::Decode, all, 10..34));
+        let some = if tier.has_bf16() { 2 } else { 1 };
+        for (kind, in_bf16, rows) in generated.into_iter().take(some).chain([prompts]) {
+            let together = attend(kind, in_bf16, rows.clone());
+            for (together, row) in together.chunks(width).zip(rows) {
+                let alone = attend(kind, in_bf16, row..row + 1);
+                for (a, b) in together.iter().zip(&alone) {
+                    let what = format!("{bad_k} {bad_v} {size}, row {row}: {a} for {b} alone");
+                    assert!(
+                        a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(),
+                        "{what}"
+                    );
+                }
+            }
+        }
+        let mut attend = |in_bf16| attend(RowKind::Prefill, in_bf16, 0..rows);
         let (got, want) = (attend(InBf16::Prompts), attend(InBf16::Nothing));
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             let what = format!("{bad_k} {bad_v} {size}, {i}: {got} for {want}");
