@@ -8,8 +8,8 @@
 //! What this gains: a product of tiles leaves one of the two ports of vectors free, and scores are
 //! still in L1 when they are taken. With the scores of a whole chunk in memory, their maxima found
 //! beside the products and then their weights, a group took 7,800 cycles instead of 5,200 (256 keys
-//! of a head of 64; products are 2,048 of them). Other orders were slower: 64 queries that share the
-//! lines of K and V, and 128 keys at a time (benches/record, 2026-12-01, weights beside products).
+//! of a head of 64; products are 2,048 of them). Other orders were slower: 64 queries that share
+//! the lines of K and V, and 128 keys at a time (benches/record, weights-beside-products).
 
 use super::CHUNK;
 use super::weights::{self, Weights, Words};
@@ -72,10 +72,10 @@ impl Seen {
     fn all_above<S: Simd>(&self, s: S, least: f32, x: [S::F; 2]) -> bool {
         let (yes, no) = (s.splat(0.0), s.splat(1.0));
         let mut all = yes;
-        for half in 0..2 {
+        for (half, x) in x.into_iter().enumerate() {
             let (from, to) = (s.load(&self.from[half]), s.load(&self.to[half]));
             // NaN is not.
-            let is = s.select_lt(s.splat(least), x[half], yes, no);
+            let is = s.select_lt(s.splat(least), x, yes, no);
             all = s.max(s.select_lt(from, to, is, yes), all);
         }
         s.greatest(all) == 0.0
@@ -263,8 +263,8 @@ impl<S: Simd> Beside for Maxima<'_, S> {
         let pairs = rows.start / 2..rows.end / 2;
         self.seen.hide(s, square, scores, pairs.clone());
         for pair in pairs {
-            for part in 0..4 {
-                let x = s.load(&lanes(&scores[part])[pair % SIDE]);
+            for (part, scores) in scores.iter().enumerate() {
+                let x = s.load(&lanes(scores)[pair % SIDE]);
                 let max = &mut self.max[part % 2][part / 2];
                 // This order of the arguments leaves NaN out. It reaches `Words`.
                 *max = s.max(x, *max);

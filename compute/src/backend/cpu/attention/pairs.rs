@@ -250,8 +250,7 @@ fn soften<S: Simd>(
     let scores = scores[..used].as_chunks::<LANES>().0;
     let mut all = Weights::usual(s);
     let mut sum = weigh(s, all, scores, to);
-    // NaN is not enough either.
-    if !(sum >= weights::ENOUGH) {
+    if sum < weights::ENOUGH || sum.is_nan() {
         let mut max = s.splat(f32::NEG_INFINITY);
         for x in scores {
             max = s.max(s.load(x), max);

@@ -184,11 +184,11 @@ impl Plan {
             })
         };
         // A tile's weights are zero where a row does not see a key, but zero times an infinite
-        // value is NaN; so is the sum of weights of scores that are too large for `weights`. And a
-        // sum of V may be infinite, as weights are up to 2. Such rows are computed again, alone: in bfloat16, over their own keys, so that they have the
-        // bits that they would have had alone; and in float32 if that is no number either. This is from the
-        // first chunk on, whether others shared it or not, and whether chunks were tasks of their
-        // own or not.
+        // value is NaN; so is the sum of weights of scores that are too large for `weights`. And
+        // sums of V may be infinite, as weights are up to 2. Such rows are computed again, alone:
+        // in bfloat16, over their own keys, so that they have the bits that they would have had
+        // alone; and in float32 if that is no number either. This is from the first chunk on,
+        // whether others shared it or not, and whether chunks were tasks of their own or not.
         #[cfg(target_arch = "x86_64")]
         let repair = |work: &Work<'_>, scratch: &mut [f32], mut y: Rect<'_, f32>| {
             let Rows::Consecutive(rows) = work.rows.clone() else {
