@@ -416,6 +416,11 @@ impl Drafts {
         Some((worth, first))
     }
 
+    /// The guesser cannot guess yet, and is asked again in the next step.
+    pub fn wait(&mut self) {
+        (self.wants, self.asked, self.looked) = (0, 0, false);
+    }
+
     /// The step is planned. `had_room`: for drafts; `runs_ahead`: the model would take the next
     /// step before this one is over.
     pub fn settle(&mut self, had_room: bool, runs_ahead: bool) {

@@ -4,7 +4,6 @@
 use super::Scheduler;
 use super::planning::{Rows, add_span, want_guess};
 use crate::backend::{RowKind, Step};
-use crate::engine::branch::Branch;
 use crate::engine::draft::{Askers, Guesser};
 use crate::engine::draft_model::DraftModel;
 use crate::engine::pace::Gain;
@@ -15,18 +14,12 @@ use crate::kv::Pool;
 use crate::{Result, Token};
 
 /// So many tokens that the draft model has not seen are computed in the step of the first draft;
-/// more of them come in chunks before.
+/// more of them get steps of their own.
 const FEW: usize = MAX_DRAFTS;
 
-/// Whether the draft model lacks too much of what has been generated to draft what comes next.
-fn lags_behind(branch: &Branch) -> bool {
-    branch.drafted + FEW + 1 < branch.tokens.len()
-}
-
-/// Whether the draft model could draft now what comes next.
-pub(super) fn is_drafted(branch: &Branch) -> bool {
-    branch.drafted >= branch.prompt_len && !lags_behind(branch)
-}
+/// At least so many of those are computed before a step of the model's, however few rows of prompts
+/// it may have: more than a sequence gains in a step, so that the draft model comes to its end.
+const LEAST_CAUGHT_UP: usize = 2 * FEW;
 
 /// Adds what the draft model lacks of the sequence before `end` to its step. These are all prompt,
 /// or all generated.
@@ -96,11 +89,10 @@ impl Scheduler {
     }
 
     /// Before a step is planned: has the draft model compute a chunk of what it lacks of those that
-    /// are contrasted with it, and of those that ask it for drafts; no further than the model is.
-    /// Who is contrasted and still lacks something sits the step out, and who asks for drafts goes
-    /// on without: to compute at once all of a prompt that was found in the model's half of the
-    /// pages only, or of a sequence that had given up its slot, held other streams up for as long
-    /// as all of it takes.
+    /// are contrasted with it, and of the prompts of those that ask it for drafts; no further than
+    /// the model is. Who is contrasted and still lacks something sits the step out: to compute all
+    /// of a prompt that was found in the model's half of the pages only held other streams up for
+    /// as long as the whole prompt takes.
     pub(super) fn keep_up(&mut self) -> Result<()> {
         self.catches_up = false;
         self.with_draft_model(|this, model| {
@@ -138,11 +130,9 @@ impl Scheduler {
                 if !lags && !asks(sequence, model.askers.gain(sequence.id)) {
                     continue;
                 }
-                let there = match branch.drafted >= branch.prompt_len {
+                let there = match lags && branch.drafted >= branch.prompt_len {
+                    true => branch.computed,
                     false => branch.computed.min(branch.prompt_len),
-                    true if lags || lags_behind(branch) => branch.computed,
-                    // The step of the first draft has the rest.
-                    true => branch.drafted,
                 };
                 let rows = there.saturating_sub(branch.drafted).min(budget);
                 // A page that another one fills in this step is found afterwards.
@@ -186,22 +176,31 @@ impl Scheduler {
         }
     }
 
-    /// Has the draft model compute what it lacks of a sequence before `end`, at once: the little
-    /// that [`Scheduler::keep_up`] could not know of.
-    fn catch_up(&mut self, model: &mut DraftModel, at: usize, end: usize) -> Result<()> {
+    /// Has the draft model compute what it lacks of a sequence before `end`, but no more than
+    /// `budget` rows. It lacks something where drafts came from elsewhere, where a prompt was found
+    /// in the model's half of the pages only, and where the sequence had given up its slot. Returns
+    /// what is left of the budget.
+    fn catch_up(
+        &mut self,
+        model: &mut DraftModel,
+        at: usize,
+        end: usize,
+        mut budget: usize,
+    ) -> Result<usize> {
         loop {
             let branch = &mut self.running[at].branch;
             branch.look_drafted(&self.pool);
             let from = branch.drafted;
-            if from >= end {
-                return Ok(());
+            if from >= end || budget == 0 {
+                return Ok(budget);
             }
             let end = match from < branch.prompt_len {
                 true => end.min(branch.prompt_len),
                 false => end,
             };
             model.plan.clear();
-            let end = end.min(from + model.limits.max_rows);
+            let end = end.min(from + model.limits.max_rows.min(budget));
+            budget -= end - from;
             add_lacking(model, &self.running[at], end, &self.pool);
             self.compute(model)?;
         }
@@ -211,9 +210,36 @@ impl Scheduler {
     /// token, as the model chooses: with the same penalties, filters and draws, so that its choices
     /// are the model's also at a high temperature, as far as the two agree. The step that is being
     /// planned has `decodes` rows of decode without drafts, and room for so many.
+    ///
+    /// What it lacks comes first, as much of it as prompts may have rows; who still lacks something
+    /// then goes on without drafts. To compute all that a sequence had generated before it gave up
+    /// its slot held every other stream up for as long as that takes.
     pub(super) fn propose(&mut self, decodes: usize, room: usize) -> Result<()> {
         self.with_draft_model(|this, model| {
             let most = this.settle_asked(Guesser::Model, &model.pace, decodes, room);
+            let most_rows = model.limits.max_rows;
+            let streaming = this.running.iter().any(Sequence::streams);
+            let rows = model.pace.prompt_rows(decodes, streaming, most_rows);
+            let mut budget = rows.max(LEAST_CAUGHT_UP);
+            for at in 0..this.running.len() {
+                let lacks = |sequence: &Sequence| {
+                    let Sequence { branch, drafts, .. } = sequence;
+                    let drafts = drafts.as_ref();
+                    let is_asked = drafts.is_some_and(|drafts| drafts.lacks(Guesser::Model, 0));
+                    // The step of the first draft must have room for the rest.
+                    let few = FEW.min(most_rows / 2);
+                    let last = branch.tokens.len() - 1;
+                    (is_asked && branch.drafted + few < last).then_some(last)
+                };
+                if let Some(last) = lacks(&this.running[at]) {
+                    budget = this.catch_up(model, at, last, budget)?;
+                    if lacks(&this.running[at]).is_some()
+                        && let Some(drafts) = &mut this.running[at].drafts
+                    {
+                        drafts.wait();
+                    }
+                }
+            }
             for place in 0..most {
                 this.propose_next(model, place)?;
             }
@@ -265,7 +291,7 @@ impl Scheduler {
                     // The last row of a prompt that was found is computed, but not written, again.
                     let branch = &this.running[at].branch;
                     let found = branch.computed.min(branch.prompt_len);
-                    this.catch_up(model, at, found.max(span.position))?;
+                    this.catch_up(model, at, found.max(span.position), usize::MAX)?;
                 }
             }
             model.plan.clear();

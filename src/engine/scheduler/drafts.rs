@@ -1,7 +1,6 @@
 //! The drafts of the step that is being planned: of which sequences, and how many pay.
 
 use super::Scheduler;
-use super::draft_model::is_drafted;
 use crate::backend::{Answer, RowAnswer, Run};
 use crate::engine::draft::{Askers, Guesser, IN_ANY_CASE};
 use crate::engine::guide::Work;
@@ -66,7 +65,7 @@ impl Scheduler {
                 };
                 let can_guess = |guesser| match guesser {
                     Guesser::Heads(_) => (sequence.last_row.is_some(), askers[0].gain(id)),
-                    Guesser::Model => (is_drafted(branch), askers[1].gain(id)),
+                    Guesser::Model => (branch.drafted >= branch.prompt_len, askers[1].gain(id)),
                 };
                 let place = (extent, decoding);
                 drafts.find(&sequence.output.call, branch, forced, place, can_guess);
