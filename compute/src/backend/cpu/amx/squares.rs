@@ -11,10 +11,11 @@ use std::ops::Range;
 /// What becomes of sums while the next ones are computed: vector instructions, which leave the tile
 /// unit alone.
 pub trait Beside {
-    /// Rows come in multiples of so many, and begin at one.
+    /// `rows` begin at a multiple of this, and end at one unless they are the last.
     const UNIT: usize;
 
-    /// Takes these of the 32 rows of square number `square`, whose sums are complete.
+    /// Takes a share of square number `square`, whose sums are complete: these of its 32 rows, or
+    /// as large a part of it. The shares of a square follow each other.
     fn rows(&mut self, square: usize, sums: &mut [Sums; 4], rows: Range<usize>);
 }
 
@@ -182,7 +183,7 @@ impl Tiles {
                         if let Some(done) = done
                             && let Some(row) = parts.next()
                         {
-                            // Another place than `c`: the one before, of two or more.
+                            // `done` is not `c`: two squares have two places or more.
                             beside.rows(square - 1, &mut *done, row..(row + rows).min(SQUARE));
                         }
                     };

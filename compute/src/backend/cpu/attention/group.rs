@@ -1,18 +1,21 @@
 //! A group of 32 prompt queries and a chunk of keys, in bfloat16: scores, weights, sums of V.
 //!
 //! First K is multiplied by Q, 32 keys at a time. While the next scores are computed, these become
-//! weights: they are relative to a number that is known before, unless the chunk's largest score is
-//! an unusual one ([`super::weights`]). Then the products begin again, for the largest scores, and
-//! once more for the weights. Last, V is multiplied by the weights.
+//! weights, and scores of keys that a query may not see are hidden. Weights are relative to a
+//! number that is known before, unless the chunk's largest score is an unusual one
+//! ([`super::weights`]). If it is, K is multiplied again to find the largest scores, and once more
+//! for the weights; the next group then begins with the largest scores. Last, V is multiplied by
+//! the weights, and the sums are merged with those of the chunks before.
 //!
 //! What this gains: a product of tiles leaves one of the two ports of vectors free, and scores are
-//! still in L1 when they are taken. With the scores of a whole chunk in memory, their maxima found
-//! beside the products and then their weights, a group took 7,800 cycles instead of 5,200 (256 keys
-//! of a head of 64; products are 2,048 of them). Other orders were slower: 64 queries that share
-//! the lines of K and V, and 128 keys at a time (benches/record, weights-beside-products).
+//! still in L1 when they are taken. In a separate C program, a group took 5,200 cycles like this,
+//! and 7,800 with the scores of a whole chunk in memory, their maxima found beside the products and
+//! then their weights (256 keys of a head of 64; the products alone are 2,048). Other orders were
+//! slower there: 64 queries that share the lines of K and V, and 128 keys at a time
+//! (benches/record/2026-12-01-weights-beside-products.txt).
 
 use super::CHUNK;
-use super::weights::{self, Weights, Words};
+use super::weights::{self, OredBits, Weights};
 use crate::backend::cpu::amx::{Beside, Half, Prefetch, SIDE, Sums, TILE_K, Tiles};
 use crate::backend::cpu::exp::exp;
 use crate::backend::cpu::simd::{Kernel, LANES, Simd};
@@ -74,7 +77,7 @@ impl Seen {
         let mut all = yes;
         for (half, x) in x.into_iter().enumerate() {
             let (from, to) = (s.load(&self.from[half]), s.load(&self.to[half]));
-            // NaN is not.
+            // NaN compares false, so it is not above anything.
             let is = s.select_lt(s.splat(least), x, yes, no);
             all = s.max(s.select_lt(from, to, is, yes), all);
         }
@@ -104,7 +107,8 @@ pub(super) struct Group<'a> {
     pub acc: &'a mut [Square],
     pub max: &'a mut [Lanes],
     pub sum: &'a mut [Lanes],
-    /// Whether the largest scores of the group before were usual. These are probably as those were.
+    /// Whether the largest scores of the group before were usual. This group's probably are, too,
+    /// if they were.
     pub are_usual: &'a mut bool,
 }
 
@@ -141,19 +145,19 @@ impl Kernel for Group<'_> {
         let mut sum_of;
         let mut find_largest = !*are_usual;
         loop {
-            let mut differences = [s.splat(0.0); 2];
+            let mut from_usual = [s.splat(0.0); 2];
             if find_largest {
                 let maxima = scores!(Maxima::new(s, seen));
                 of = [
-                    Weights::below(s, maxima.of(0)),
-                    Weights::below(s, maxima.of(1)),
+                    Weights::for_largest(s, maxima.of(0)),
+                    Weights::for_largest(s, maxima.of(1)),
                 ];
-                differences = [of[0].difference(s), of[1].difference(s)];
+                from_usual = [of[0].from_usual(s), of[1].from_usual(s)];
             }
             let soften = scores!(Soften::new(s, seen, of, weights, &mut room));
             sum_of = [soften.sum(0), soften.sum(1)];
-            *are_usual =
-                seen.all_above(s, -0.5, differences) && seen.all_above(s, weights::ENOUGH, sum_of);
+            *are_usual = seen.all_above(s, weights::NOT_USUAL, from_usual)
+                && seen.all_above(s, weights::ENOUGH, sum_of);
             if find_largest || *are_usual {
                 break;
             }
@@ -266,7 +270,7 @@ impl<S: Simd> Beside for Maxima<'_, S> {
             for (part, scores) in scores.iter().enumerate() {
                 let x = s.load(&lanes(scores)[pair % SIDE]);
                 let max = &mut self.max[part % 2][part / 2];
-                // This order of the arguments leaves NaN out. It reaches `Words`.
+                // This order of the arguments leaves NaN out. `OredBits` finds it.
                 *max = s.max(x, *max);
             }
         }
@@ -280,10 +284,10 @@ struct Soften<'a, S: Simd> {
     of: [Weights<S::F>; 2],
     /// Pairs of keys as rows of tiles: `[half of the group][key / 32]`.
     to: &'a mut [Half],
-    /// For each half, sums of the weights: those of as many pairs as a square has. They are no part
-    /// of this, which thereby stays in registers.
+    /// For each half, sums of the weights of each pair of a square's keys. They are referenced, so
+    /// that the rest of this struct stays in registers.
     sums: &'a mut [[S::F; SIDE]; 2],
-    words: [Words<S::F>; 2],
+    ored: [OredBits<S::F>; 2],
 }
 
 impl<'a, S: Simd> Soften<'a, S> {
@@ -302,7 +306,7 @@ impl<'a, S: Simd> Soften<'a, S> {
             of,
             to,
             sums,
-            words: [Words::new(s); 2],
+            ored: [OredBits::new(s); 2],
         }
     }
 
@@ -310,7 +314,7 @@ impl<'a, S: Simd> Soften<'a, S> {
     #[inline(always)]
     fn sum(&self, half: usize) -> S::F {
         let sum = weights::sum(self.s, self.sums[half]);
-        self.words[half].checked(self.s, sum)
+        self.ored[half].checked(self.s, sum)
     }
 }
 
@@ -326,7 +330,7 @@ impl<S: Simd> Beside for Soften<'_, S> {
         let to = [&mut first[square], &mut second[square]];
         for row in rows.step_by(Self::UNIT) {
             let first = row / 2 % SIDE;
-            // Four in a row, with constants and tables in registers.
+            // Four pairs are unrolled, so that constants and tables stay in registers.
             macro_rules! pair {
                 ($i:literal) => {
                     for half in 0..2 {
@@ -334,7 +338,7 @@ impl<S: Simd> Beside for Soften<'_, S> {
                         let even = s.load(&lanes(&scores[half])[pair]);
                         let odd = s.load(&lanes(&scores[2 + half])[pair]);
                         let words = [self.of[half].word(s, even), self.of[half].word(s, odd)];
-                        self.words[half].add(s, words);
+                        self.ored[half].or(s, words);
                         let pairs = weights::from_words(s, s.low_words(words));
                         let rows: &mut [Row] = to[half].as_chunks_mut().0;
                         s.store_i16(pairs, &mut rows[pair]);

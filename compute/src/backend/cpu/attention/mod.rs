@@ -1,18 +1,23 @@
 //! Causal attention over the paged cache, with an online softmax (Milakov & Gimelshein 2018; Dao et
 //! al. 2022) over chunks of 256 keys at absolute positions.
 //!
-//! A query's result is computed in two stages. First, every chunk gives a maximum, a sum and a
-//! weighted sum of V, each computed in an order that depends on the chunk's positions only. Then
-//! the chunks are merged in ascending order. So the bits depend neither on which thread computes
-//! which chunk, nor on which queries share a pass over K and V.
+//! A query's result is computed in two stages. First, every chunk gives the score that has the
+//! weight 1 (the largest, or in bfloat16 a usual one), a sum of weights and a weighted sum of V,
+//! each computed in an order that depends on the chunk's positions only. Then the chunks are merged
+//! in ascending order. So the bits depend neither on which thread computes which chunk, nor on
+//! which queries share a pass over K and V.
 //!
 //! A *block* is a few consecutive rows of one sequence with the query heads of one KV head. If
 //! there are too few blocks for the threads (in decode), every chunk of a block is a task of its
 //! own. If there are enough, those that begin with the same pages share the passes over these
 //! (`prefix`).
 //!
-//! This file says how a step is cut into tasks; `run` has the tasks.
+//! This file says how a step is cut into tasks; `run` has the tasks. Prompt rows in bfloat16 go
+//! through `tiles`, `operands`, `group` and `weights`. All others go through `task`: in float32
+//! (`chunk`), in two parts on tiles (`split`), or in pairs of bfloat16 (`pairs`).
 
+#[cfg(target_arch = "x86_64")]
+mod ahead;
 mod cache;
 mod chunk;
 #[cfg(target_arch = "x86_64")]

@@ -9,7 +9,7 @@
 
 use super::CHUNK;
 use super::chunk::{Chunk, State};
-use super::weights::{self, Weights, Words};
+use super::weights::{self, OredBits, Weights};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::buf::as_u16;
 use crate::backend::cpu::element::Element;
@@ -255,7 +255,7 @@ fn soften<S: Simd>(
         for x in scores {
             max = s.max(s.load(x), max);
         }
-        all = Weights::below(s, s.splat(s.greatest(max)));
+        all = Weights::for_largest(s, s.splat(s.greatest(max)));
         sum = weigh(s, all, scores, to);
     }
     let mut one = [0.0; LANES];
@@ -266,13 +266,13 @@ fn soften<S: Simd>(
 /// Returns the sum of the weights.
 #[inline(always)]
 fn weigh<S: Simd>(s: S, all: Weights<S::F>, scores: &[[f32; LANES]], to: &mut [u16; CHUNK]) -> f32 {
-    let (mut sum, mut seen) = (s.splat(0.0), Words::new(s));
+    let (mut sum, mut ored) = (s.splat(0.0), OredBits::new(s));
     for (x, to) in scores.as_chunks::<2>().0.iter().zip(to.as_chunks_mut().0) {
         let words = [all.word(s, s.load(&x[0])), all.word(s, s.load(&x[1]))];
-        seen.add(s, words);
+        ored.or(s, words);
         let pairs = weights::from_words(s, s.low_words_in_order(words));
         s.store_i16(pairs, to);
         sum = weights::add(s, sum, pairs);
     }
-    s.sum(seen.checked(s, sum))
+    s.sum(ored.checked(s, sum))
 }

@@ -6,7 +6,7 @@ use super::task::InPairs;
 use super::task::{Merge, Out, Task};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
-use super::{CHUNK, Cut, InBf16, Plan, RowBlock, partial_len};
+use super::{Cut, InBf16, Plan, RowBlock, partial_len};
 use crate::backend::cpu::element::{Element, with_cache_element};
 use crate::backend::cpu::kv::CpuKv;
 use crate::backend::cpu::pool::{Grid, Rect};
@@ -144,13 +144,16 @@ impl Plan {
                 }
             };
         }
-        // Work in bfloat16, if there are instructions for it. Otherwise it gives `out` back.
+        // Generated rows in two parts on tiles.
         #[cfg(target_arch = "x86_64")]
-        let compute_in_bf16 = |work: &Work<'_>, scratch: &mut [f32], out: &mut Out<'_>| -> bool {
+        let in_parts = in_bf16 == InBf16::Prompts
+            && tier.has_tiles()
+            && with_cache_element!(kv.dtype, E => E::IN_BF16);
+        #[cfg(target_arch = "x86_64")]
+        let compute_in_bf16 = |work: &Work<'_>, scratch: &mut [f32], mut out: Out<'_>| {
             with_cache_element!(kv.dtype, E => {
                 let (rows, chunks) = (work.rows.clone(), work.chunks.clone());
-                let exact = in_bf16 == InBf16::Prompts && E::IN_BF16 && tier.has_tiles();
-                match out {
+                match &mut out {
                     Out::Whole(y) if work.tiles => tier.run_bf16(tiles::Task::<E> {
                         amx: tier.amx(),
                         cache: Cache::new(kv, layer, work.head, &pages[work.pages.clone()]),
@@ -164,36 +167,33 @@ impl Plan {
                         y: y.part(0..rows.len()),
                     }),
                     _ if pairs => {
-                        let out = out.part(0..rows.len());
-                        let task = plain!(E, work, rows, chunks, scratch, out);
-                        tier.run_bf16(InPairs(task))
+                        tier.run_bf16(InPairs(plain!(E, work, rows, chunks, scratch, out)))
                     }
-                    _ if exact => {
-                        let out = out.part(0..rows.len());
-                        tier.run_with_tiles(Task {
-                            amx: tier.amx(),
-                            then: work.then.as_ref().map(|(of, head, chunk)| {
-                                (Cache::new(kv, layer, *head, &pages[of.clone()]), *chunk)
-                            }),
-                            ..plain!(E, work, rows, chunks, scratch, out)
-                        })
-                    }
-                    _ => return false,
+                    _ => tier.run_with_tiles(Task {
+                        amx: tier.amx(),
+                        then: work.then.as_ref().map(|(of, head, chunk)| {
+                            (Cache::new(kv, layer, *head, &pages[of.clone()]), *chunk)
+                        }),
+                        ..plain!(E, work, rows, chunks, scratch, out)
+                    }),
                 }
-                true
             })
         };
         // A tile's weights are zero where a row does not see a key, but zero times an infinite
-        // value is NaN; so is the sum of weights of scores that are too large for `weights`. And
-        // sums of V may be infinite, as weights are up to 2. Such rows are computed again, alone:
-        // in bfloat16, over their own keys, so that they have the bits that they would have had
-        // alone; and in float32 if that is no number either. This is from the first chunk on,
-        // whether others shared it or not, and whether chunks were tasks of their own or not.
+        // value is NaN; so is the sum of weights of scores that are too large for `weights`. And a
+        // sum of V may overflow although its mean would not. Such a row is computed again alone in
+        // bfloat16, over its own keys, so that its bits do not depend on other rows; and if a
+        // result is still NaN or infinite, in float32. This is from the first chunk on, whether
+        // others shared it or not, and whether chunks were tasks of their own or not.
         #[cfg(target_arch = "x86_64")]
         let repair = |work: &Work<'_>, scratch: &mut [f32], mut y: Rect<'_, f32>| {
             let Rows::Consecutive(rows) = work.rows.clone() else {
                 return;
             };
+            if !(work.tiles || pairs || in_parts) {
+                return;
+            }
+            let n = rows.len();
             let is_lost = |y: &mut Rect<'_, f32>, i| y.row(i).iter().any(|y| !y.is_finite());
             for (i, row) in rows.enumerate() {
                 if !is_lost(&mut y, i) {
@@ -202,12 +202,14 @@ impl Plan {
                 let alone = Work {
                     rows: Rows::Consecutive(row..row + 1),
                     position: work.position + i,
-                    chunks: 0..(work.position + i) / CHUNK + 1,
+                    chunks: 0..(work.position + i) / super::CHUNK + 1,
                     before: None,
                     then: None,
                     ..work.clone()
                 };
-                compute_in_bf16(&alone, scratch, &mut Out::Whole(y.part(i..i + 1)));
+                if n > 1 {
+                    compute_in_bf16(&alone, scratch, Out::Whole(y.part(i..i + 1)));
+                }
                 if is_lost(&mut y, i) {
                     let (rows, chunks) = (alone.rows.clone(), alone.chunks.clone());
                     let out = Out::Whole(y.part(i..i + 1));
@@ -217,10 +219,13 @@ impl Plan {
                 }
             }
         };
-        let task = |work: Work<'_>, thread: usize, mut out: Out<'_>| {
+        let task = |work: Work<'_>, thread: usize, out: Out<'_>| {
             let mut scratch = lock(scratch, thread);
             #[cfg(target_arch = "x86_64")]
-            if compute_in_bf16(&work, &mut scratch, &mut out) {
+            if work.tiles || pairs || in_parts {
+                let mut out = out;
+                let rows = work.rows.len();
+                compute_in_bf16(&work, &mut scratch, out.part(0..rows));
                 // States, of a prefix or a chunk, are not results yet.
                 if let Out::Whole(y) = out {
                     repair(&work, &mut scratch, y);

@@ -15,14 +15,15 @@
 //! in turn.
 
 use super::CHUNK;
-use super::cache::{Cache, first_of};
+use super::ahead::{Ahead, CHUNK_PAGES};
+use super::cache::first_of;
 use super::chunk::{Chunk, State};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::amx::{Amx, Half, PageTiles, Pairs, SIDE, Sums, TILE_K, Tiles};
 use crate::backend::cpu::buf::as_u16;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::exp::exp2_weight;
-use crate::backend::cpu::simd::{LANES, Lookahead, Simd};
+use crate::backend::cpu::simd::{LANES, Simd};
 use std::f32::consts::LN_2;
 use std::ops::Range;
 
@@ -33,8 +34,6 @@ const GROUP: usize = SIDE / 2;
 const PAGES: usize = 4;
 /// Tiles of keys in these pages when sums run over keys.
 const KEY_TILES: usize = PAGES * PAGE / TILE_K;
-/// Pages of a chunk.
-const CHUNK_PAGES: usize = CHUNK / PAGE;
 /// Column tiles that are multiplied at a time.
 const WIDE: usize = 4;
 /// Float32 numbers that take as much memory as a tile of either kind.
@@ -50,53 +49,6 @@ pub(super) fn scratch_len(queries: usize, head_dim: usize) -> usize {
     let (deep, wide) = (head_dim.div_ceil(TILE_K), columns(head_dim));
     let group = deep + CHUNK_PAGES + CHUNK / TILE_K + wide;
     (queries.div_ceil(GROUP) * group + PAGES * deep + wide * KEY_TILES) * TILE
-}
-
-/// The pages of a chunk, prefetched a few lines at a time.
-pub(super) struct Ahead<'a, E: Element> {
-    pages: [&'a [[E::Bits; 2 * LANES]]; CHUNK_PAGES],
-    next: usize,
-}
-
-impl<'a, E: Element> Ahead<'a, E> {
-    /// Rows of a page on a line; at least one, which may take two.
-    const STEP: usize = match 64 / size_of::<[E::Bits; 2 * LANES]>() {
-        0 => 1,
-        rows => rows,
-    };
-
-    /// Prefetches `chunk`, if there is one.
-    pub(super) fn new(cache: Option<&Cache<'a, E>>, chunk: usize) -> Self {
-        let mut pages: [&[[E::Bits; 2 * LANES]]; CHUNK_PAGES] = [&[]; CHUNK_PAGES];
-        if let Some(cache) = cache {
-            let from = (chunk * CHUNK_PAGES).min(cache.pages.len());
-            for (page, to) in (from..cache.pages.len()).zip(&mut pages) {
-                *to = cache.tiles(page);
-            }
-        }
-        Self { pages, next: 0 }
-    }
-
-    /// How many times a line of every page has to be fetched.
-    pub(super) fn lines(&self) -> usize {
-        self.pages[0].len().div_ceil(Self::STEP)
-    }
-
-    /// Prefetches the next `lines` lines of every page.
-    #[inline(always)]
-    pub(super) fn fetch<S: Simd>(&mut self, s: S, lines: usize) {
-        for _ in 0..lines {
-            for page in self.pages {
-                if let Some(at) = page.get(self.next) {
-                    for bytes in (0..size_of::<[E::Bits; 2 * LANES]>()).step_by(64) {
-                        let into_l1 = false;
-                        s.prefetch_far(at, Lookahead { bytes, into_l1 });
-                    }
-                }
-            }
-            self.next += Self::STEP;
-        }
-    }
 }
 
 /// Splits a number into the sum of two bfloat16.

@@ -1,10 +1,10 @@
 //! The task of some rows over some chunks, and the merging of chunks.
 
+#[cfg(target_arch = "x86_64")]
+use super::ahead::Ahead;
 use super::cache::Cache;
 use super::chunk::{Chunk, State};
 use super::run::Rows;
-#[cfg(target_arch = "x86_64")]
-use super::split::Ahead;
 use super::{CHUNK, RowBlock, first_key, rows_that_see};
 use crate::backend::cpu::PAGE;
 #[cfg(target_arch = "x86_64")]

@@ -12,12 +12,12 @@
 //! over ascending pairs, from zero. Weights are added in the order of [`super::pairs`]. So the bits
 //! depend neither on which queries share a pass nor on how many do.
 //!
-//! This file has the task of a block of rows: chunk after chunk, `operands` makes tiles of K and V,
-//! and `group` computes what 32 queries have of them.
+//! This file has the task of a block of rows: `operands` makes tiles of Q, and of K and V chunk
+//! after chunk; `group` computes what 32 queries have of a chunk, and merges it.
 
+use super::ahead::Ahead;
 use super::cache::Cache;
 use super::group::{GROUP, Group, KEY_TILES, Lanes, PLACES, Row, Seen, Square, lanes};
-use super::split::Ahead;
 use super::{CHUNK, first_key, rows_that_see};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::amx::{Amx, Half, SIDE, TILE_K};

@@ -1,8 +1,8 @@
 //! Weights of the softmax that go straight to bfloat16.
 //!
 //! A bfloat16, taken as an integer, is a logarithm: its upper bits are the exponent, its lower
-//! seven bits the mantissa. So with scores to base 2 and in units of 1/128, a weight's bits are a
-//! whole number less for each unit below the largest score; only the mantissa has to be looked up,
+//! seven bits the mantissa. So with scores to base 2 and in units of 1/128, a weight's bits are one
+//! less for each unit that its score is smaller; only the mantissa has to be looked up,
 //! since 2^f is not quite 1 + f. That takes less than half of the instructions of a polynomial in
 //! float32 that is rounded afterwards. (Schraudolph 1999 has the idea, with a line for the
 //! mantissa.)
@@ -29,21 +29,24 @@ const ONE: u16 = 0x3f80;
 /// 1.5 * 2^23, where the last place of a float32 is 1: the lowest word of this plus a whole number
 /// is that number.
 const ZERO: f32 = 12_582_912.0;
-/// The same, of the word of the weight 1.
+/// [`ZERO`] plus the bits of the weight 1.
 const TOP: f32 = ZERO + ONE as f32;
 /// The score that has the weight 1 in most chunks: large, because a score that is larger by more
 /// than 1, to base 2, has no room; but not so large that ordinary weights become very small.
-const AT: f32 = 40.0 * UNIT;
+const REFERENCE: f32 = 40.0 * UNIT;
 /// A weight of this, which is 2, or more has a bit that smaller ones have not.
 const LIMIT: u16 = 0x4000;
-/// The largest scores of chunks whose weights are relative to [`AT`]: so large that all other
-/// weights that count are normal numbers, and so small that none becomes [`LIMIT`], ties to even.
-/// (Of 150,000 groups and chunks of SmolLM2-135M's prompts, 590 had others, or were not certain.)
-const USUAL: Range<f32> = -24.0 * UNIT..AT + (LIMIT - ONE) as f32 - 0.5;
-/// If so much is the sum of a chunk's weights, which are relative to [`AT`], its largest score is
-/// not below [`USUAL`]: this is 2^10 times the weight of the smallest usual score, and a chunk has
-/// fewer keys.
-pub const ENOUGH: f32 = pow2(-24 - 40 + 10);
+/// The largest scores of chunks whose weights are relative to [`REFERENCE`]: so large that all
+/// other weights that count are normal numbers, and so small that none becomes [`LIMIT`]: half a
+/// unit less would be rounded up to it, to the even number. (How often a real model has others:
+/// benches/record/2026-12-01-weights-beside-products.txt.)
+const USUAL: Range<f32> = -24.0 * UNIT..REFERENCE + (LIMIT - ONE) as f32 - 0.5;
+/// If so much is the sum of a chunk's weights, which are relative to [`REFERENCE`], its largest
+/// score is not below [`USUAL`]: this is 2^10 times the weight of the smallest usual score, and a
+/// chunk has fewer keys.
+pub(super) const ENOUGH: f32 = pow2(-24 - 40 + 10);
+/// What [`Weights::from_usual`] is not above if they are not usual.
+pub(super) const NOT_USUAL: f32 = -0.5;
 /// Below this, the word of every score is exact.
 const MAX: f32 = 2_097_152.0;
 
@@ -66,7 +69,7 @@ static MANTISSAS: [u8; 128] = {
 };
 
 /// What a query is multiplied by, for scores in these units.
-pub fn scale(head_dim: usize) -> f32 {
+pub(super) fn scale(head_dim: usize) -> f32 {
     LOG2_E / (head_dim as f32).sqrt() * UNIT
 }
 
@@ -80,26 +83,27 @@ pub struct Weights<F> {
 impl<F: Copy> Weights<F> {
     /// Of a chunk whose largest score is usual, or not known yet.
     #[inline(always)]
-    pub fn usual<S: Simd<F = F>>(s: S) -> Self {
-        let top = s.splat(TOP - AT);
+    pub(super) fn usual<S: Simd<F = F>>(s: S) -> Self {
+        let top = s.splat(TOP - REFERENCE);
         Self { top }
     }
 
     /// Of a chunk whose largest score is `max`.
     #[inline(always)]
-    pub fn below<S: Simd<F = F>>(s: S, max: F) -> Self {
+    pub fn for_largest<S: Simd<F = F>>(s: S, max: F) -> Self {
         let own = s.sub(s.splat(TOP), max);
         let top = s.select_lt(max, s.splat(USUAL.end), Self::usual(s).top, own);
         let top = s.select_lt(max, s.splat(USUAL.start), own, top);
-        // What is too large for these units becomes NaN, which `Words::checked` finds.
+        // What is too large for these units becomes NaN, which `OredBits::checked` finds.
         let size = s.max(max, s.sub(s.splat(0.0), max));
         let top = s.select_lt(size, s.splat(MAX), top, s.splat(f32::NAN));
         Self { top }
     }
 
-    /// 0 where these are the usual ones, at most -1 or NaN where they are not.
+    /// 0 where these are the usual ones; at most -1, or NaN, where they are not: not more than
+    /// [`NOT_USUAL`].
     #[inline(always)]
-    pub fn difference<S: Simd<F = F>>(self, s: S) -> F {
+    pub(super) fn from_usual<S: Simd<F = F>>(self, s: S) -> F {
         let by = s.sub(self.top, Self::usual(s).top);
         s.sub(s.splat(0.0), s.mul(by, by))
     }
@@ -118,19 +122,19 @@ impl<F: Copy> Weights<F> {
     }
 }
 
-/// The bits of some words, ored.
+/// The bits of some weights' words, ored.
 #[derive(Clone, Copy)]
-pub struct Words<F>(F);
+pub struct OredBits<F>(F);
 
-impl<F: Copy> Words<F> {
+impl<F: Copy> OredBits<F> {
     #[inline(always)]
     pub fn new<S: Simd<F = F>>(s: S) -> Self {
         Self(s.splat(ZERO))
     }
 
-    /// Adds two words.
+    /// Takes two words.
     #[inline(always)]
-    pub fn add<S: Simd<F = F>>(&mut self, s: S, words: [F; 2]) {
+    pub fn or<S: Simd<F = F>>(&mut self, s: S, words: [F; 2]) {
         self.0 = s.or_bits(self.0, words[0], words[1]);
     }
 
@@ -158,7 +162,7 @@ pub fn add<S: Simd>(s: S, sum: S::F, weights: S::I) -> S::F {
 
 /// Sums of sixteen vectors, in the order in which [`Simd::sum`] adds lanes.
 #[inline(always)]
-pub fn sum<S: Simd>(s: S, mut of: [S::F; LANES]) -> S::F {
+pub(super) fn sum<S: Simd>(s: S, mut of: [S::F; LANES]) -> S::F {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {

@@ -2,7 +2,7 @@
 
 use super::*;
 #[cfg(target_arch = "x86_64")]
-use crate::backend::cpu::attention::weights::{self, Weights, Words};
+use crate::backend::cpu::attention::weights::{self, OredBits, Weights};
 
 pub fn exp_is_within_two_ulp(tier: Tier) {
     let mut x: Vec<f32> = vec![0.0, -0.0, 1.0, 88.7, 88.722_84, -86.899, f32::MIN_POSITIVE];
@@ -183,11 +183,11 @@ impl Kernel for InBf16<'_> {
     type Output = Weighed;
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Weighed {
-        let all = Weights::below(s, s.splat(self.1));
+        let all = Weights::for_largest(s, s.splat(self.1));
         let x = self.0.as_chunks().0;
         let words = [all.word(s, s.load(&x[0])), all.word(s, s.load(&x[1]))];
-        let mut seen = Words::new(s);
-        seen.add(s, words);
+        let mut ored = OredBits::new(s);
+        ored.or(s, words);
         let mut out = Weighed {
             pairs: [0; 2 * LANES],
             in_order: [0; 2 * LANES],
@@ -197,7 +197,7 @@ impl Kernel for InBf16<'_> {
         s.store_i16(weights::from_words(s, s.low_words(words)), &mut out.pairs);
         let in_order = weights::from_words(s, s.low_words_in_order(words));
         s.store_i16(in_order, &mut out.in_order);
-        let sum = seen.checked(s, weights::add(s, s.splat(0.0), in_order));
+        let sum = ored.checked(s, weights::add(s, s.splat(0.0), in_order));
         s.store(sum, &mut out.sum);
         let mut max = [0.0; LANES];
         s.store(all.one(s), &mut max);
