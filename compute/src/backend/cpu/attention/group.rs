@@ -145,18 +145,18 @@ impl Kernel for Group<'_> {
         let mut sum_of;
         let mut find_largest = !*are_usual;
         loop {
-            let mut from_usual = [s.splat(0.0); 2];
+            let mut usualness = [s.splat(0.0); 2];
             if find_largest {
                 let maxima = scores!(Maxima::new(s, seen));
                 of = [
                     Weights::for_largest(s, maxima.of(0)),
                     Weights::for_largest(s, maxima.of(1)),
                 ];
-                from_usual = [of[0].from_usual(s), of[1].from_usual(s)];
+                usualness = [of[0].usualness(s), of[1].usualness(s)];
             }
             let soften = scores!(Soften::new(s, seen, of, weights, &mut room));
             sum_of = [soften.sum(0), soften.sum(1)];
-            *are_usual = seen.all_above(s, weights::NOT_USUAL, from_usual)
+            *are_usual = seen.all_above(s, weights::NOT_USUAL, usualness)
                 && seen.all_above(s, weights::ENOUGH, sum_of);
             if find_largest || *are_usual {
                 break;

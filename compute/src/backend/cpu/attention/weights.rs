@@ -45,7 +45,7 @@ const USUAL: Range<f32> = -24.0 * UNIT..REFERENCE + (LIMIT - ONE) as f32 - 0.5;
 /// score is not below [`USUAL`]: this is 2^10 times the weight of the smallest usual score, and a
 /// chunk has fewer keys.
 pub(super) const ENOUGH: f32 = pow2(-24 - 40 + 10);
-/// What [`Weights::from_usual`] is not above if they are not usual.
+/// What [`Weights::usualness`] is not above if they are not usual.
 pub(super) const NOT_USUAL: f32 = -0.5;
 /// Below this, the word of every score is exact.
 const MAX: f32 = 2_097_152.0;
@@ -103,7 +103,7 @@ impl<F: Copy> Weights<F> {
     /// 0 where these are the usual ones; at most -1, or NaN, where they are not: not more than
     /// [`NOT_USUAL`].
     #[inline(always)]
-    pub(super) fn from_usual<S: Simd<F = F>>(self, s: S) -> F {
+    pub(super) fn usualness<S: Simd<F = F>>(self, s: S) -> F {
         let by = s.sub(self.top, Self::usual(s).top);
         s.sub(s.splat(0.0), s.mul(by, by))
     }
