@@ -35,14 +35,14 @@ impl<'a, E: Element> Ahead<'a, E> {
     }
 
     /// How many times rows have to be fetched.
-    pub(super) fn lines(&self) -> usize {
+    pub(super) fn times(&self) -> usize {
         self.pages[0].len().div_ceil(Self::STEP)
     }
 
     /// Prefetches the next rows of every page so many times.
     #[inline(always)]
-    pub(super) fn fetch<S: Simd>(&mut self, s: S, lines: usize) {
-        for _ in 0..lines {
+    pub(super) fn fetch<S: Simd>(&mut self, s: S, times: usize) {
+        for _ in 0..times {
             for page in self.pages {
                 if let Some(at) = page.get(self.next) {
                     for bytes in (0..size_of::<[E::Bits; 2 * LANES]>()).step_by(64) {

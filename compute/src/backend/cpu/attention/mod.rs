@@ -110,7 +110,8 @@ pub(super) struct Plan {
     /// Blocks of prompt rows for attention in bfloat16; empty if the tier has none.
     tiled: Cut,
     has_bf16: bool,
-    /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, maximum, sum.
+    /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, score of
+    /// weight 1, sum.
     /// In a step whose blocks share prefixes there are no items; it then has the rows of the
     /// prefixes.
     partial: Mem<f32>,

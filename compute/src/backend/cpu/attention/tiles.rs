@@ -114,10 +114,10 @@ impl<E: Element> Kernel for Task<'_, E> {
             // The next chunk comes from memory meanwhile.
             let next = (start + CHUNK < self.position + self.rows).then_some(&self.cache);
             let mut ahead = Ahead::new(next, start / CHUNK + 1);
-            let lines = ahead.lines().div_ceil(groups.len());
+            let times = ahead.times().div_ceil(groups.len());
             for group in groups {
                 let mine = group * GROUP..queries.min((group + 1) * GROUP);
-                ahead.fetch(s, lines);
+                ahead.fetch(s, times);
                 s.vectorize(Group {
                     amx: &amx,
                     seen: &self.seen(start, mine.clone(), first, last),

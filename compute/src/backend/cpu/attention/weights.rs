@@ -33,18 +33,20 @@ const ZERO: f32 = 12_582_912.0;
 const TOP: f32 = ZERO + ONE as f32;
 /// The score that has the weight 1 in most chunks: large, because a score that is larger by more
 /// than 1, to base 2, has no room; but not so large that ordinary weights become very small.
-const REFERENCE: f32 = 40.0 * UNIT;
+const REFERENCE: f32 = REFERENCE_LOG2 as f32 * UNIT;
+const REFERENCE_LOG2: i32 = 40;
 /// A weight of this, which is 2, or more has a bit that smaller ones have not.
 const LIMIT: u16 = 0x4000;
 /// The largest scores of chunks whose weights are relative to [`REFERENCE`]: so large that all
-/// other weights that count are normal numbers, and so small that none becomes [`LIMIT`]: half a
-/// unit less would be rounded up to it, to the even number. (How often a real model has others:
-/// benches/record/2026-12-01-weights-beside-products.txt.)
-const USUAL: Range<f32> = -24.0 * UNIT..REFERENCE + (LIMIT - ONE) as f32 - 0.5;
+/// other weights that count are normal numbers, and so small that none becomes [`LIMIT`]. (A score
+/// that is half a unit below it would be rounded up to it, to the even number. How often a real
+/// model has others: benches/record/2026-12-01-weights-beside-products.txt.)
+const USUAL: Range<f32> = LEAST_LOG2 as f32 * UNIT..REFERENCE + (LIMIT - ONE) as f32 - 0.5;
+const LEAST_LOG2: i32 = -24;
 /// If so much is the sum of a chunk's weights, which are relative to [`REFERENCE`], its largest
 /// score is not below [`USUAL`]: this is 2^10 times the weight of the smallest usual score, and a
 /// chunk has fewer keys.
-pub(super) const ENOUGH: f32 = pow2(-24 - 40 + 10);
+pub(super) const ENOUGH: f32 = pow2(LEAST_LOG2 - REFERENCE_LOG2 + 10);
 /// What [`Weights::usualness`] is not above if they are not usual.
 pub(super) const NOT_USUAL: f32 = -0.5;
 /// Below this, the word of every score is exact.

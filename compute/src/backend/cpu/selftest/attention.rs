@@ -187,6 +187,15 @@ pub(super) fn columns(
         .collect()
 }
 
+/// What prompt rows may lose of a score and of a weight. In bfloat16, Q, K and V are rounded to
+/// eight bits, and weights as `attention::weights` says; these count above and below the fraction.
+pub(super) fn lost(tier: Tier) -> [f64; 2] {
+    match tier.has_bf16() || tier.has_tiles() {
+        true => [2.5 * 2f64.powi(-8), 2.0 * 0.0067 + 2f64.powi(-8)],
+        false => [2f64.powi(-17), 2e-5],
+    }
+}
+
 /// Checks the error against what may be lost: of a score, a part of its products' sizes, and a part
 /// of a weight.
 pub(super) fn check(
@@ -267,12 +276,7 @@ pub fn prompt_rows_attend(tier: Tier) {
                     let generated = attend(1, RowKind::Decode, InBf16::All, 0..rows);
                     assert!(got == generated, "{what}, generated");
                 }
-                // Q, K and V are rounded to eight bits, and weights as `attention::weights` says;
-                // weights count above and below the fraction.
-                let lost = match tier.has_bf16() || tier.has_tiles() {
-                    true => [2.5 * 2f64.powi(-8), 2.0 * 0.0067 + 2f64.powi(-8)],
-                    false => [2f64.powi(-17), 2e-5],
-                };
+                let lost = lost(tier);
                 for row in [0, 1, rows / 3, rows - 1]
                     .into_iter()
                     .filter(|&row| row < rows)

@@ -1,6 +1,6 @@
 //! Attention of prompt rows whose scores are far from zero, on every tier.
 
-use super::attention::{PAGES, attend_as, check, columns, pool};
+use super::attention::{PAGES, attend_as, check, columns, lost, pool};
 use super::*;
 use crate::backend::cpu::attention::InBf16;
 use std::ops::Range;
@@ -64,11 +64,9 @@ pub fn prompt_rows_of_unusual_scores(tier: Tier) {
                 let generated = attend(1, RowKind::Decode, InBf16::All, 0..rows);
                 assert!(got == generated, "{what}, generated");
             }
-            // As in `prompt_rows_attend`; and a score of float32 is rounded where it is large.
-            let lost = match tier.has_bf16() || tier.has_tiles() {
-                true => [2.5 * 2f64.powi(-8), 2.0 * 0.0067 + 2f64.powi(-8)],
-                false => [2f64.powi(-17), 1e-4],
-            };
+            // A score of float32 is rounded where it is large.
+            let [score, weight] = lost(tier);
+            let lost = [score, weight.max(1e-4)];
             for (i, q) in q.chunks(head_dim).enumerate() {
                 let (row, head) = (i / heads[0], i % heads[0]);
                 let mut unshifted = q.to_vec();
