@@ -398,6 +398,24 @@ fn a_link_that_is_dropped_is_missed() {
     );
 }
 
+/// Otherwise rank 0 would take it for lost, and not wait until the others have heard its farewell.
+#[test]
+fn a_rank_that_said_farewell_may_end_before_the_others() {
+    let world = World::new(3, LONG);
+    let (mut first, mut slow, mut quick) = (world.link(0), world.link(1), world.link(2));
+    std::thread::scope(|scope| {
+        let closes = scope.spawn(move || first.close());
+        quick.await_kind(0, Kind::Bye, &mut |_| Ok(())).unwrap();
+        quick.close();
+        world.post.gone[2].store(true, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!closes.is_finished(), "rank 1 has not said farewell");
+        slow.await_kind(0, Kind::Bye, &mut |_| Ok(())).unwrap();
+        slow.look().unwrap();
+        slow.close();
+    });
+}
+
 #[test]
 fn messages_that_make_no_sense_end_it() {
     type Send = fn(&Queues, &mut Writer);

@@ -55,6 +55,9 @@ pub(super) struct Other {
     pub silent: Duration,
     /// The share of the weights that it has read.
     pub progress: f32,
+    /// Whether it has said farewell. Its process may end before those of the others, and its
+    /// connection with it.
+    pub has_left: bool,
 }
 
 /// What listens while a function of the host's waits.
@@ -133,7 +136,7 @@ impl Ears {
     /// Takes all messages that are there, except those of one rank.
     pub fn look(&mut self, comm: &dyn Comm, except: Option<usize>) -> Heard<()> {
         for rank in self.speakers().filter(|&rank| Some(rank) != except) {
-            loop {
+            while !self.others[rank].has_left {
                 let mut n = 0;
                 let mut buffer = std::mem::take(&mut self.buffer);
                 let moved = comm.receive(rank, &mut buffer, &mut n, &mut || false);
@@ -165,6 +168,7 @@ impl Ears {
         self.heard(rank);
         let other = &mut self.others[rank];
         other.received += 1;
+        other.has_left |= message.kind == Kind::Bye;
         let mut reader = message.reader();
         match message.kind {
             Kind::Failed => {

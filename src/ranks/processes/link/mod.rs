@@ -76,6 +76,7 @@ impl Link {
             sent: 0,
             silent: Duration::ZERO,
             progress: 0.0,
+            has_left: false,
         };
         Ok(Link {
             comm,
