@@ -18,9 +18,10 @@ pub use super::products::{
     norms_match, packing_places_every_number, products_match, products_of_bad_numbers,
 };
 pub use super::quantised::{
-    quantised_company_changes_nothing, quantised_forward_matches, quantised_products_match,
+    quantised_company_changes_nothing, quantised_forward_matches,
     quantised_products_of_bad_numbers, quantised_strips_hold_what_the_format_says,
 };
+pub use super::quantised_products::quantised_products_match;
 pub use super::sizes::{
     a_cpu_says_what_it_is, avx2_and_avx512_agree_in_every_bit, bytes_said_are_bytes_taken,
     sizes_that_no_machine_has_are_errors,

@@ -158,12 +158,13 @@ mod numbers;
 mod parts;
 mod products;
 mod quantised;
+mod quantised_products;
 mod scalar;
 mod sizes;
 mod steps;
 mod unusual_scores;
 
-pub use quantised::some_quantised_products_match;
+pub use quantised_products::some_quantised_products_match;
 
 /// Calls a macro with what follows its name, a colon, and the names of all checks.
 #[macro_export]

@@ -1,13 +1,13 @@
 //! Quantised weights, on every tier.
 
-use super::encoded::{Encoded, Integers, activations, to_mat, top};
+use super::encoded::{Encoded, activations, to_mat, top};
 use super::*;
 use crate::backend::{QuantBlock, QuantData};
 use crate::quant::Quant;
 use half::f16;
 
 /// Random weights with numbers among them that are hard to quantise.
-fn hard(rng: &mut Rng, n: usize, k: usize) -> Dense {
+pub(super) fn hard(rng: &mut Rng, n: usize, k: usize) -> Dense {
     let mut dense = Dense {
         weights: rng.vector(n * k, 1.0),
         cols: k,
@@ -47,7 +47,7 @@ const SHAPES_OF_FILES: [(usize, usize); 6] = [
 ];
 
 /// Every format with every shape that it takes.
-fn cases() -> impl Iterator<Item = (usize, usize, Quant)> {
+pub(super) fn cases() -> impl Iterator<Item = (usize, usize, Quant)> {
     all().flat_map(|quant| {
         let more = SHAPES_OF_FILES.iter().filter(move |_| quant.is_of_files());
         let shapes = SHAPES.iter().chain(more);
@@ -98,124 +98,6 @@ pub fn quantised_strips_hold_what_the_format_says(tier: Tier) {
         if quant != Quant::Nf4 {
             let bits: Vec<u16> = scales.iter().map(|&s| f16::from_f32(s).to_bits()).collect();
             assert!(bits == encoded.scales, "{quant:?} {n} x {k}");
-        }
-    }
-}
-
-/// Rows that are multiplied as integers equal their scalar twin bit for bit, however many there
-/// are. All rows are within derived bounds of the product of dequantised weights in float64.
-pub fn quantised_products_match(tier: Tier) {
-    let few = [
-        1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 18, 19, 20, 21, 24, 25, 29, 33, 36, 64, 65, 75,
-    ];
-    products_of(tier, cases(), &few, &[576, 577, 1200]);
-}
-
-/// The same for one strip of weights and a few numbers of rows: for processors that take
-/// microseconds for a product.
-pub fn some_quantised_products_match(tier: Tier) {
-    let narrow = |&(n, k, _): &(usize, usize, Quant)| (2..=LANES).contains(&n) && k <= 256;
-    products_of(tier, cases().filter(narrow), &[1, 2, 8, 33], &[]);
-}
-
-/// Rows of one band and of several (`many`) in one shape of each kind alone.
-fn products_of(
-    tier: Tier,
-    cases: impl Iterator<Item = (usize, usize, Quant)>,
-    few: &[usize],
-    many: &[usize],
-) {
-    let mut rng = Rng(3);
-    for (n, k, quant) in cases {
-        let dense = hard(&mut rng, n, k);
-        let s = Shape {
-            ffn_dim: k,
-            ..shape(8, [2, 2], 4, k, n)
-        };
-        let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 1200, tier).unwrap();
-        let encoded = Encoded::new(&dense, &[n], quant);
-        let exact = encoded.decode(&dense.bias);
-        let twin = encoded.twin();
-        // Sums of 32 magnitudes, as many as begin in a row, row by row.
-        let groups = k.div_ceil(32);
-        let sums: Vec<f64> = (0..n)
-            .flat_map(|i| exact.row(i).chunks(32))
-            .map(|w| w.iter().map(|w| f64::from(w.abs())).sum())
-            .collect();
-        let mat = to_mat(&cpu, &dense, &[n], quant);
-        let many = if n == 15 { many } else { &[] };
-        for &rows in few.iter().chain(many) {
-            let mut x = cpu.new_buf(rows, k).unwrap();
-            x.data.copy_from_slice(&rng.vector(rows * k, 1.0));
-            x.data[rows * k / 3] = 100.0;
-            x.data[rows * k / 4] = 1e-39;
-            if k > 64 {
-                x.data[..33].fill(0.0);
-            }
-            let mut before = cpu.new_buf(rows, n).unwrap();
-            before.data.copy_from_slice(&rng.vector(rows * n, 1.0));
-            // What does not depend on the kind of row: products in float64, and their sizes.
-            let wide: Vec<Vec<f64>> = x
-                .data
-                .chunks(k)
-                .map(|x| x.iter().map(|&x| x.into()).collect())
-                .collect();
-            let products: Vec<Vec<f64>> = wide.iter().map(|x| exact.product(x)).collect();
-            for (kind, precision) in KINDS {
-                cpu.precision = precision;
-                let mut y = cpu.new_buf(rows, n).unwrap();
-                y.data.copy_from_slice(&before.data);
-                load_rows(&mut cpu, rows, kind);
-                cpu.matmul_add(&mut y, &mat, &x);
-                let top = top(tier, kind, precision, quant);
-                for row in 0..rows {
-                    let x = &x.data[row * k..][..k];
-                    let integers = top.map(|top| Integers::new(x, top));
-                    // Half a step of the activations, for every weight of 32.
-                    let step = |x: &[f32]| {
-                        let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-                        top.map_or(0.0, |top| f64::from(max) * 0.51 / f64::from(top) + 1e-30)
-                    };
-                    let steps: Vec<f64> = x.chunks(32).map(step).collect();
-                    for i in 0..n {
-                        let start = before.data[row * n + i];
-                        let got = y.data[row * n + i];
-                        let what = || {
-                            format!(
-                                "{quant:?} {n} x {k}, {rows} {kind:?} {precision:?} rows: [{row}, {i}]"
-                            )
-                        };
-                        if let Some(integers) = &integers {
-                            let fused = !matches!(tier, Tier::Portable(_));
-                            let want = start + (twin.product(i, integers, fused) + dense.bias[i]);
-                            assert_eq!(got, want, "{}", what());
-                        }
-                        let want = products[row][i] + f64::from(start);
-                        let size = twin.magnitude(i, &wide[row]);
-                        let mut bound = (k + 8) as f64 * 2f64.powi(-24) * (size + want.abs() + 2.0);
-                        if top.is_some() {
-                            for (g, x) in x.chunks(32).enumerate() {
-                                bound += steps[g] * sums[i * groups + g];
-                                if quant == Quant::Nf4 {
-                                    // And half a step of the table.
-                                    let scale = f16::from_bits(encoded.scales(i)[g / 2]).to_f64();
-                                    let sum = x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
-                                    bound += 1.3e-4 * scale.abs() * sum;
-                                }
-                            }
-                        } else if tier.amx().is_some() {
-                            // Two factors, each within 2^-8 of its value; subnormals are lost.
-                            bound += 1.01 * 2f64.powi(-7) * size + 1e-30;
-                        }
-                        let error = (f64::from(got) - want).abs();
-                        assert!(
-                            error <= bound,
-                            "{} {got} for {want}: {error:e} {bound:e}",
-                            what()
-                        );
-                    }
-                }
-            }
         }
     }
 }

@@ -1,0 +1,194 @@
+//! Products of quantised weights, on every tier.
+
+use super::encoded::{Encoded, Integers, Twin, to_mat, top};
+use super::quantised::{cases, hard};
+use super::*;
+use crate::quant::Quant;
+use half::f16;
+
+/// Rows that are multiplied as integers equal their scalar twin bit for bit, however many there
+/// are. All rows are within derived bounds of the product of dequantised weights in float64.
+pub fn quantised_products_match(tier: Tier) {
+    let few = [
+        1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 18, 19, 20, 21, 24, 25, 29, 33, 36, 64, 65, 75,
+    ];
+    products_of(tier, cases(), &few, &[576, 577, 1200]);
+}
+
+/// The same for one strip of weights and a few numbers of rows: for processors that take
+/// microseconds for a product.
+pub fn some_quantised_products_match(tier: Tier) {
+    let narrow = |&(n, k, _): &(usize, usize, Quant)| (2..=LANES).contains(&n) && k <= 256;
+    products_of(tier, cases().filter(narrow), &[1, 2, 8, 33], &[]);
+}
+
+/// Rows of one band and of several (`many`) in one shape of each kind alone.
+fn products_of(
+    tier: Tier,
+    cases: impl Iterator<Item = (usize, usize, Quant)>,
+    few: &[usize],
+    many: &[usize],
+) {
+    let mut rng = Rng(3);
+    for (n, k, quant) in cases {
+        let dense = hard(&mut rng, n, k);
+        let s = Shape {
+            ffn_dim: k,
+            ..shape(8, [2, 2], 4, k, n)
+        };
+        let mut cpu = Cpu::with_tier(&s, rope(4, 16), 2, 1200, tier).unwrap();
+        let encoded = Encoded::new(&dense, &[n], quant);
+        let mat = to_mat(&cpu, &dense, &[n], quant);
+        let many = if n == 15 { many } else { &[] };
+        let counts = || few.iter().chain(many).copied();
+        let all = counts().max().unwrap_or(0) + 8;
+        let mut wanted = Wanted::new(&encoded, &dense.bias, hard_rows(&mut rng, all, k));
+        for rows in counts() {
+            // Other rows, and at other places, than the numbers of rows before.
+            let first = 7 * rows % (all - rows + 1);
+            let mut x = cpu.new_buf(rows, k).unwrap();
+            let given = &wanted.x[first * k..][..rows * k];
+            x.data.copy_from_slice(given);
+            let before = rng.vector(rows * n, 1.0);
+            for (kind, precision) in KINDS {
+                cpu.precision = precision;
+                let mut y = cpu.new_buf(rows, n).unwrap();
+                y.data.copy_from_slice(&before);
+                load_rows(&mut cpu, rows, kind);
+                cpu.matmul_add(&mut y, &mat, &x);
+                let top = top(tier, kind, precision, quant);
+                let what = |at: usize| {
+                    let (row, i) = (at / n, at % n);
+                    format!("{quant:?} {n} x {k}, {rows} {kind:?} {precision:?} rows: [{row}, {i}]")
+                };
+                let integers = top.map(|top| wanted.integers(top, tier));
+                let results = integers.map(|at| &wanted.integers[at]);
+                for (at, (&got, &start)) in y.data.iter().zip(&before).enumerate() {
+                    let of = first * n + at;
+                    let want = wanted.products[of] + f64::from(start);
+                    let size = wanted.sizes[of];
+                    let mut bound = (k + 8) as f64 * 2f64.powi(-24) * (size + want.abs() + 2.0);
+                    if let Some(integers) = results {
+                        assert_eq!(got, start + integers.results[of], "{}", what(at));
+                        bound += integers.slack[of];
+                    } else if tier.amx().is_some() {
+                        // Two factors, each within 2^-8 of its value; subnormals are lost.
+                        bound += 1.01 * 2f64.powi(-7) * size + 1e-30;
+                    }
+                    let error = (f64::from(got) - want).abs();
+                    assert!(
+                        error <= bound,
+                        "{} {got} for {want}: {error:e} {bound:e}",
+                        what(at)
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Random activations, among them rows with an outlier, a subnormal, or a group of zeros.
+fn hard_rows(rng: &mut Rng, rows: usize, k: usize) -> Vec<f32> {
+    let mut all = rng.vector(rows * k, 1.0);
+    for (r, x) in all.chunks_mut(k).enumerate() {
+        if r % 3 == 0 {
+            x[(k / 3 + 5 * r) % k] = 100.0;
+        }
+        if r % 4 == 1 {
+            x[(k / 4 + 3 * r) % k] = 1e-39;
+        }
+        if r % 5 == 2 && k > 64 {
+            x[..33].fill(0.0);
+        }
+    }
+    all
+}
+
+/// What rows of activations should give with a matrix, row by row. It takes far longer than a
+/// product on any tier, so it is computed once for every number of rows and every kind.
+struct Wanted<'a> {
+    of: &'a Encoded,
+    exact: Dense,
+    twin: Twin<'a>,
+    x: Vec<f32>,
+    /// In float64, with the bias.
+    products: Vec<f64>,
+    /// Against what sums are rounded.
+    sizes: Vec<f64>,
+    integers: Vec<WantedIntegers>,
+}
+
+/// The same of activations that are integers up to a greatest one.
+struct WantedIntegers {
+    top: f32,
+    /// With the bias.
+    results: Vec<f32>,
+    /// How far this may be from the product in float64, beside rounding.
+    slack: Vec<f64>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(of: &'a Encoded, bias: &[f32], x: Vec<f32>) -> Self {
+        let (exact, twin) = (of.decode(bias), of.twin());
+        let (mut products, mut sizes) = (Vec::new(), Vec::new());
+        for x in x.chunks(exact.cols) {
+            let wide: Vec<f64> = x.iter().map(|&x| x.into()).collect();
+            products.extend(exact.product(&wide));
+            sizes.extend((0..exact.rows()).map(|i| twin.magnitude(i, &wide)));
+        }
+        Self {
+            of,
+            exact,
+            twin,
+            x,
+            products,
+            sizes,
+            integers: Vec::new(),
+        }
+    }
+
+    /// Where in `integers` those with this greatest one are.
+    fn integers(&mut self, top: f32, tier: Tier) -> usize {
+        if let Some(at) = self.integers.iter().position(|of| of.top == top) {
+            return at;
+        }
+        let (n, k) = (self.exact.rows(), self.exact.cols);
+        let fused = !matches!(tier, Tier::Portable(_));
+        // Sums of 32 magnitudes, as many as begin in a row, row by row.
+        let groups = k.div_ceil(32);
+        let sums: Vec<f64> = (0..n)
+            .flat_map(|i| self.exact.row(i).chunks(32))
+            .map(|w| w.iter().map(|w| f64::from(w.abs())).sum())
+            .collect();
+        let (mut results, mut slack) = (Vec::new(), Vec::new());
+        for x in self.x.chunks(k) {
+            let integers = Integers::new(x, top);
+            // Half a step of the activations, for every weight of 32.
+            let step = |x: &[f32]| {
+                let max = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                f64::from(max) * 0.51 / f64::from(top) + 1e-30
+            };
+            let steps: Vec<f64> = x.chunks(32).map(step).collect();
+            // And half a step of the table.
+            let magnitude = |x: &[f32]| x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
+            let of_table: Vec<f64> = match self.of.quant {
+                Quant::Nf4 => x.chunks(32).map(|x| 1.3e-4 * magnitude(x)).collect(),
+                _ => Vec::new(),
+            };
+            for i in 0..n {
+                results.push(self.twin.product(i, &integers, fused) + self.exact.bias[i]);
+                let sums = &sums[i * groups..][..groups];
+                let of_steps: f64 = steps.iter().zip(sums).map(|(step, sum)| step * sum).sum();
+                let scale = |g: usize| f16::from_bits(self.of.scales(i)[g / 2]).to_f64().abs();
+                let of_table = of_table.iter().enumerate().map(|(g, x)| scale(g) * x);
+                slack.push(of_steps + of_table.sum::<f64>());
+            }
+        }
+        self.integers.push(WantedIntegers {
+            top,
+            results,
+            slack,
+        });
+        self.integers.len() - 1
+    }
+}
