@@ -411,9 +411,31 @@ fn a_rank_that_said_farewell_may_end_before_the_others() {
         std::thread::sleep(Duration::from_millis(50));
         assert!(!closes.is_finished(), "rank 1 has not said farewell");
         slow.await_kind(0, Kind::Bye, &mut |_| Ok(())).unwrap();
+        // Rank 0 has not failed.
         slow.look().unwrap();
         slow.close();
     });
+}
+
+/// Rank 0's farewell comes while rank 1 waits in an exchange, and rank 2 never answers it.
+#[test]
+fn a_rank_that_is_lost_behind_rank_0s_farewell_ends_an_exchange() {
+    let start = Instant::now();
+    let world = World::new(3, LONG);
+    let (mut first, mut other) = (world.link(0), world.link(1));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(move || other.all_gather(&[1.0], &|_| 1, &mut |_| {}));
+        scope.spawn(move || first.close());
+        // By then rank 1 has taken the farewell.
+        std::thread::sleep(Duration::from_millis(50));
+        world.post.gone[2].store(true, Ordering::Relaxed);
+        let error = waits.join().unwrap().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "rank 0 of 3: rank 2 of 3 is gone: its connection failed (-75)"
+        );
+    });
+    assert!(start.elapsed() < LONG / 2);
 }
 
 #[test]

@@ -55,9 +55,11 @@ pub(super) struct Other {
     pub silent: Duration,
     /// The share of the weights that it has read.
     pub progress: f32,
-    /// Whether it has said farewell. Its process may end before those of the others, and its
-    /// connection with it.
+    /// Whether it has said farewell. Its process may end before those of the others.
     pub has_left: bool,
+    /// Whether its connection has ended since, as rank 0 may see it while it waits for the
+    /// farewells of the others.
+    pub has_ended: bool,
 }
 
 /// What listens while a function of the host's waits.
@@ -136,7 +138,7 @@ impl Ears {
     /// Takes all messages that are there, except those of one rank.
     pub fn look(&mut self, comm: &dyn Comm, except: Option<usize>) -> Heard<()> {
         for rank in self.speakers().filter(|&rank| Some(rank) != except) {
-            while !self.others[rank].has_left {
+            while !self.others[rank].has_ended {
                 let mut n = 0;
                 let mut buffer = std::mem::take(&mut self.buffer);
                 let moved = comm.receive(rank, &mut buffer, &mut n, &mut || false);
@@ -147,7 +149,13 @@ impl Ears {
                         // Somebody may still write to it, and so it is not freed.
                         let new = reserve::filled("messages", buffer.len(), 0);
                         std::mem::forget(std::mem::replace(&mut buffer, new.unwrap_or_default()));
-                        Err(Stop::Broken(rank, code))
+                        // Rank 0 leaves last, so whoever loses it before it leaves is alone.
+                        let other = &mut self.others[rank];
+                        other.has_ended = other.has_left && self.rank == 0;
+                        match other.has_ended {
+                            true => Ok(()),
+                            false => Err(Stop::Broken(rank, code)),
+                        }
                     }
                 };
                 self.buffer = buffer;

@@ -119,8 +119,8 @@ impl Link {
         Error::Peer(format!("{name} is gone: its connection failed ({code})"))
     }
 
-    /// Asks all ranks whether they are there. Returns the failure that one of them tells of, or
-    /// who does not answer; `otherwise` is what has happened if all of them do.
+    /// Asks all ranks that have not said farewell whether they are there. Returns the failure that
+    /// one of them tells of, or who does not answer; `otherwise` is what has happened if all do.
     fn ask(&mut self, otherwise: String) -> Error {
         let size = self.size();
         let before: Vec<u64> = self
@@ -130,7 +130,11 @@ impl Link {
             .map(|other| other.received)
             .collect();
         let mut gone = Vec::new();
+        let has_left = |link: &Link, rank: usize| link.ears.others[rank].has_left;
         for rank in 1..size {
+            if has_left(self, rank) {
+                continue;
+            }
             self.writer.begin(Kind::Ask);
             if let Moved::Failed(code) = self.send_last(rank) {
                 gone.push((rank, code));
@@ -139,7 +143,9 @@ impl Link {
         let start = Instant::now();
         let silent = |link: &Link, rank: &usize| {
             let other = &link.ears.others[*rank];
-            other.received == before[*rank] && !gone.iter().any(|(gone, _)| gone == rank)
+            other.received == before[*rank]
+                && !other.has_left
+                && !gone.iter().any(|(gone, _)| gone == rank)
         };
         // At least once, for what a rank that is gone said before.
         loop {

@@ -77,6 +77,7 @@ impl Link {
             silent: Duration::ZERO,
             progress: 0.0,
             has_left: false,
+            has_ended: false,
         };
         Ok(Link {
             comm,
