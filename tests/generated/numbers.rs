@@ -264,7 +264,7 @@ fn c_range(n: &Number) -> String {
         said.parse::<i64>()
             .unwrap_or_else(|e| panic!("{said}: {e}"))
     };
-    if n.c_type == "int32_t" {
+    if n.c_type == "int32_t" || number(least) > 0 {
         lines += &line("OUTSIDE", &(number(least) - 1).to_string());
     }
     if most != "max" {

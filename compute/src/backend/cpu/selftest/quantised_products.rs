@@ -41,10 +41,11 @@ fn products_of(
         let mat = to_mat(&cpu, &dense, &[n], quant);
         let many = if n == 15 { many } else { &[] };
         let counts = || few.iter().chain(many).copied();
+        // Eight more, so that even the most rows have several places to be taken from.
         let all = counts().max().unwrap_or(0) + 8;
         let mut wanted = Wanted::new(&encoded, &dense.bias, hard_rows(&mut rng, all, k));
         for rows in counts() {
-            // Other rows, and at other places, than the numbers of rows before.
+            // Not where those of the last number of rows were taken, and one of seven is hard.
             let first = 7 * rows % (all - rows + 1);
             let mut x = cpu.new_buf(rows, k).unwrap();
             let given = &wanted.x[first * k..][..rows * k];
@@ -61,16 +62,18 @@ fn products_of(
                     let (row, i) = (at / n, at % n);
                     format!("{quant:?} {n} x {k}, {rows} {kind:?} {precision:?} rows: [{row}, {i}]")
                 };
-                let integers = top.map(|top| wanted.integers(top, tier));
-                let results = integers.map(|at| &wanted.integers[at]);
+                if let Some(top) = top {
+                    wanted.add_integers(top, tier);
+                }
+                let integers = top.and_then(|top| wanted.up_to(top));
                 for (at, (&got, &start)) in y.data.iter().zip(&before).enumerate() {
-                    let of = first * n + at;
-                    let want = wanted.products[of] + f64::from(start);
-                    let size = wanted.sizes[of];
+                    let among_all = first * n + at;
+                    let want = wanted.products[among_all] + f64::from(start);
+                    let size = wanted.sizes[among_all];
                     let mut bound = (k + 8) as f64 * 2f64.powi(-24) * (size + want.abs() + 2.0);
-                    if let Some(integers) = results {
-                        assert_eq!(got, start + integers.results[of], "{}", what(at));
-                        bound += integers.slack[of];
+                    if let Some(integers) = integers {
+                        assert_eq!(got, start + integers.results[among_all], "{}", what(at));
+                        bound += integers.slack[among_all];
                     } else if tier.amx().is_some() {
                         // Two factors, each within 2^-8 of its value; subnormals are lost.
                         bound += 1.01 * 2f64.powi(-7) * size + 1e-30;
@@ -87,25 +90,31 @@ fn products_of(
     }
 }
 
-/// Random activations, among them rows with an outlier, a subnormal, or a group of zeros.
+/// Random activations, among them rows with an outlier, a subnormal, or a group of zeros. Every
+/// seventh row has all of them.
 fn hard_rows(rng: &mut Rng, rows: usize, k: usize) -> Vec<f32> {
     let mut all = rng.vector(rows * k, 1.0);
+    let zeros = if k > 64 { 33 } else { 0 };
     for (r, x) in all.chunks_mut(k).enumerate() {
-        if r % 3 == 0 {
-            x[(k / 3 + 5 * r) % k] = 100.0;
+        let (x, hard) = (x.split_at_mut(zeros), r % 7 == 0);
+        let place = k / 3 + 5 * r;
+        let beside = place + (k / 4).max(1);
+        let others = k - zeros;
+        if hard || r % 3 == 0 {
+            x.1[place % others] = 100.0;
         }
-        if r % 4 == 1 {
-            x[(k / 4 + 3 * r) % k] = 1e-39;
+        if hard || r % 4 == 1 {
+            x.1[beside % others] = 1e-39;
         }
-        if r % 5 == 2 && k > 64 {
-            x[..33].fill(0.0);
+        if hard || r % 5 == 2 {
+            x.0.fill(0.0);
         }
     }
     all
 }
 
 /// What rows of activations should give with a matrix, row by row. It takes far longer than a
-/// product on any tier, so it is computed once for every number of rows and every kind.
+/// product on any tier, so it is computed once, for all numbers of rows and all kinds.
 struct Wanted<'a> {
     of: &'a Encoded,
     exact: Dense,
@@ -115,7 +124,7 @@ struct Wanted<'a> {
     products: Vec<f64>,
     /// Against what sums are rounded.
     sizes: Vec<f64>,
-    integers: Vec<WantedIntegers>,
+    as_integers: Vec<WantedIntegers>,
 }
 
 /// The same of activations that are integers up to a greatest one.
@@ -143,14 +152,19 @@ impl<'a> Wanted<'a> {
             x,
             products,
             sizes,
-            integers: Vec::new(),
+            as_integers: Vec::new(),
         }
     }
 
-    /// Where in `integers` those with this greatest one are.
-    fn integers(&mut self, top: f32, tier: Tier) -> usize {
-        if let Some(at) = self.integers.iter().position(|of| of.top == top) {
-            return at;
+    /// With integers up to this one, if they were added.
+    fn up_to(&self, top: f32) -> Option<&WantedIntegers> {
+        self.as_integers.iter().find(|of| of.top == top)
+    }
+
+    /// Computes them if they are not there yet.
+    fn add_integers(&mut self, top: f32, tier: Tier) {
+        if self.up_to(top).is_some() {
+            return;
         }
         let (n, k) = (self.exact.rows(), self.exact.cols);
         let fused = !matches!(tier, Tier::Portable(_));
@@ -184,11 +198,10 @@ impl<'a> Wanted<'a> {
                 slack.push(of_steps + of_table.sum::<f64>());
             }
         }
-        self.integers.push(WantedIntegers {
+        self.as_integers.push(WantedIntegers {
             top,
             results,
             slack,
         });
-        self.integers.len() - 1
     }
 }
