@@ -12,7 +12,6 @@ mod failure;
 mod medusa;
 mod pages;
 mod parked;
-mod parked_random;
 mod prefix;
 mod questions;
 mod random;
