@@ -7,7 +7,7 @@ use crate::quant::Quant;
 use half::f16;
 
 /// Random weights with numbers among them that are hard to quantise.
-pub(super) fn hard(rng: &mut Rng, n: usize, k: usize) -> Dense {
+pub(super) fn hard_weights(rng: &mut Rng, n: usize, k: usize) -> Dense {
     let mut dense = Dense {
         weights: rng.vector(n * k, 1.0),
         cols: k,
@@ -66,7 +66,7 @@ pub fn quantised_strips_hold_what_the_format_says(tier: Tier) {
     let s = shape(8, [2, 2], 4, 8, 8);
     let cpu = Cpu::with_tier(&s, rope(4, 16), 3, 4, tier).unwrap();
     for (n, k, quant) in cases() {
-        let dense = hard(&mut rng, n, k);
+        let dense = hard_weights(&mut rng, n, k);
         let parts = [n - n / 3, n / 3];
         let encoded = Encoded::new(&dense, &parts, quant);
         let want = encoded.decode(&dense.bias);

@@ -1,7 +1,7 @@
 //! Products of quantised weights, on every tier.
 
 use super::encoded::{Encoded, Integers, Twin, to_mat, top};
-use super::quantised::{cases, hard};
+use super::quantised::{cases, hard_weights};
 use super::*;
 use crate::quant::Quant;
 use half::f16;
@@ -31,7 +31,7 @@ fn products_of(
 ) {
     let mut rng = Rng(3);
     for (n, k, quant) in cases {
-        let dense = hard(&mut rng, n, k);
+        let dense = hard_weights(&mut rng, n, k);
         let s = Shape {
             ffn_dim: k,
             ..shape(8, [2, 2], 4, k, n)
@@ -45,7 +45,8 @@ fn products_of(
         let all = counts().max().unwrap_or(0) + 8;
         let mut wanted = Wanted::new(&encoded, &dense.bias, hard_rows(&mut rng, all, k));
         for rows in counts() {
-            // Not where those of the last number of rows were taken, and one of seven is hard.
+            // Not from where the last number of rows was taken, so that what a kernel may have kept
+            // of those is wrong. A row that has everything is always among them.
             let first = 7 * rows % (all - rows + 1);
             let mut x = cpu.new_buf(rows, k).unwrap();
             let given = &wanted.x[first * k..][..rows * k];
@@ -96,18 +97,18 @@ fn hard_rows(rng: &mut Rng, rows: usize, k: usize) -> Vec<f32> {
     let mut all = rng.vector(rows * k, 1.0);
     let zeros = if k > 64 { 33 } else { 0 };
     for (r, x) in all.chunks_mut(k).enumerate() {
-        let (x, hard) = (x.split_at_mut(zeros), r % 7 == 0);
+        let everything = r % 7 == 0;
+        let (first, others) = x.split_at_mut(zeros);
         let place = k / 3 + 5 * r;
         let beside = place + (k / 4).max(1);
-        let others = k - zeros;
-        if hard || r % 3 == 0 {
-            x.1[place % others] = 100.0;
+        if everything || r % 3 == 0 {
+            others[place % others.len()] = 100.0;
         }
-        if hard || r % 4 == 1 {
-            x.1[beside % others] = 1e-39;
+        if everything || r % 4 == 1 {
+            others[beside % others.len()] = 1e-39;
         }
-        if hard || r % 5 == 2 {
-            x.0.fill(0.0);
+        if everything || r % 5 == 2 {
+            first.fill(0.0);
         }
     }
     all
