@@ -1,10 +1,14 @@
-//! A JSON Schema as the parser reads what it says.
+//! Translates a JSON Schema into a schema that the parser reads as it is meant.
 //!
-//! A schema is followed or refused. The parser reads a part of the newest draft, passes over what
-//! it has no eye for, and takes any member that it does not know for a constraint beside its
-//! neighbours. So it is given a schema of its own, made of what the caller's one says: all that is
-//! referred to is in one `$defs`, keywords that say nothing about a text are gone, and those that
-//! it has not are said by those that it has.
+//! A schema is followed or refused. The parser reads a subset of the newest draft, ignores some
+//! keywords silently, and takes every unknown member for a constraint beside its neighbours. So the
+//! parser gets another schema, made from what the caller's schema says:
+//!
+//! - All parts that are referred to are in one `$defs`.
+//! - Keywords that say nothing about a text are gone.
+//! - Keywords that the parser lacks are expressed by keywords that it has.
+//!
+//! A *part* is a schema inside the document (in JSON Schema's words: a subschema).
 
 mod class;
 mod conditions;
@@ -31,21 +35,22 @@ use draft::Draft;
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// Most steps in which parts are compared, beyond the one look at each: a second or two. References
-/// could make that exponential. A step is one name or one short value of a list.
+/// The most steps for comparing parts, beyond one look at each part. They take a second or two.
+/// Without a limit, references could make the work exponential. A step is one name, or one short
+/// value of a list.
 const MAX_STEPS: usize = 1 << 24;
 
-/// Steps of a part, whose references are resolved.
+/// Steps that are counted for one part, because its references are resolved.
 const PART_STEPS: usize = 1 << 6;
 
-/// Most bytes of what the parser is given, roughly. Where parts are turned into alternatives, they
-/// are there more than once.
+/// The most bytes of the parser's schema, roughly. A limit is needed because parts that become
+/// alternatives are copied.
 const MAX_BYTES: usize = 16 << 20;
 
-/// What a part takes, beside its values.
+/// Bytes that are counted for one part, beside its values.
 const PART_BYTES: usize = 64;
 
-/// What `schema` says, as the parser reads it. [`Error::Grammar`] where it cannot be followed.
+/// Translates `schema` for the parser. [`Error::Grammar`] if the schema cannot be followed.
 pub(super) fn prepare(schema: &Value) -> Result<Value> {
     refuse_wrapper(schema)?;
     let schema = &*document::without_siblings(schema)?;
@@ -62,7 +67,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value> {
         if let Some(error) = translation.asks_for_code {
             return Err(error);
         }
-        // What is no object the parser refuses.
+        // If the options are not an object, the parser refuses them.
         if let Value::Object(options) = options.get_or_insert_with(|| json!({})) {
             keys::spell_once(options);
         }
@@ -78,41 +83,44 @@ pub(super) fn prepare(schema: &Value) -> Result<Value> {
     Ok(made)
 }
 
-/// What a schema asks of the parser itself, at its root.
+/// The member of the root schema that has options for the parser itself.
 const OPTIONS: &str = "x-guidance";
 
 struct Translation<'a> {
     document: Document<'a>,
-    /// Parts that are referred to, with a reference to each. They become definitions, where they
-    /// stand as well.
+    /// The parts that are referred to, each with one of the references to it. These parts become
+    /// definitions, and a reference replaces them where they stand.
     targets: HashMap<Address, &'a str>,
-    /// References to the definitions that there are.
+    /// The references to the definitions that exist so far.
     references: HashMap<Address, String>,
     names: HashSet<String>,
-    /// Parts that are definitions and have to be translated yet.
+    /// Definitions that are still to be translated, each with its name.
     waiting: Vec<(&'a Value, String)>,
-    /// The document's numbers, in their order.
+    /// All numbers of the document, in ascending order.
     numbers: Vec<f64>,
-    /// Whether numbers are to be whole somewhere.
+    /// Whether a `type` somewhere in the document names integers.
     has_integers: bool,
-    /// What holds of the same value as the part that is translated now.
+    /// The parts that hold of the same value as the part that is being translated.
     around: Vec<&'a Value>,
-    /// Alternatives of the same value that were made of something else than `anyOf`.
+    /// How many sets of alternatives of the same value were made from other keywords than `anyOf`.
     alternatives: usize,
+    /// The negations that contain the part that is being translated.
+    negations: usize,
     steps: usize,
     bytes: usize,
-    /// What is wrong with a part that nothing is of but by `\u`, where there may be none.
+    /// The error for the first part that needs `\u`, because some character of it can only be
+    /// written by its code. It is returned if texts must not have `\u`.
     asks_for_code: Option<Error>,
     is_lenient: bool,
-    /// Whether `oneOf` is to be read as `anyOf`.
+    /// Whether `oneOf` is read as `anyOf`.
     coerces_one_of: bool,
 }
 
-/// A part as the parser reads it.
+/// A part, translated for the parser.
 #[derive(Default)]
 struct Made {
     own: Map<String, Value>,
-    /// What holds as well, where it needs a schema of its own.
+    /// Schemas that hold as well, but cannot be merged into `own`.
     beside: Vec<Value>,
     is_impossible: bool,
 }
@@ -124,7 +132,8 @@ impl Made {
             (_, _, 0) => self.own.into(),
             (_, true, 1) => self.beside.remove(0),
             _ => {
-                // What stands there itself is first: properties come in the order of a schema.
+                // The part's own keywords come first, because properties follow the order of the
+                // schemas.
                 if !self.own.is_empty() {
                     self.beside.insert(0, self.own.into());
                 }
@@ -152,6 +161,7 @@ impl<'a> Translation<'a> {
             has_integers: names_integers(schema),
             around: Vec::new(),
             alternatives: 0,
+            negations: 0,
             steps: 0,
             bytes: 0,
             asks_for_code: None,
@@ -160,7 +170,7 @@ impl<'a> Translation<'a> {
         })
     }
 
-    /// A part of the document, where it stands.
+    /// Translates a part in its place: as a reference, if something else refers to the part.
     fn part(&mut self, part: &'a Value) -> Result<Value> {
         match part {
             Value::Object(_) if self.targets.contains_key(&std::ptr::from_ref(part)) => {
@@ -170,7 +180,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// A part that stands at another value than the one around it.
+    /// Translates a part that applies to another value than the part around it.
     fn inside(&mut self, part: &'a Value) -> Result<Value> {
         let around = std::mem::take(&mut self.around);
         let made = self.part(part);
@@ -185,7 +195,7 @@ impl<'a> Translation<'a> {
         if let Some(reference) = self.references.get(&std::ptr::from_ref(part)) {
             return reference.clone();
         }
-        // The parser's sentences name it, and it takes no escapes.
+        // The parser's messages show the name. The parser does not read escapes in it.
         let said = self.targets.get(&std::ptr::from_ref(part)).copied();
         let last = said.unwrap_or_default().rsplit(['/', '#']).next();
         let last = last.unwrap_or_default().chars();
@@ -203,7 +213,7 @@ impl<'a> Translation<'a> {
         reference
     }
 
-    /// What a part says itself.
+    /// Translates what a part itself says.
     fn own(&mut self, part: &'a Value) -> Result<Value> {
         let Value::Object(members) = part else {
             return Ok(part.clone());
@@ -241,9 +251,10 @@ impl<'a> Translation<'a> {
         members: &'a Map<String, Value>,
         made: &mut Made,
     ) -> Result<()> {
-        // Keywords that are read together are where the first of them is: the parser reads what
-        // stands between two of those that apply others on its own. One that the draft has not is
-        // not looked at, so it cannot stand for the others.
+        // Keywords that are read together are handled where the first of them stands. They must
+        // stay together, because the parser reads the keywords between two applicators (such as
+        // `allOf`) as a schema of their own. A keyword that the draft does not have is skipped, so
+        // it does not count as the first.
         let draft = self.document.draft;
         let is_first = |of: &[&str]| {
             let mut known = members.keys().filter(|name| draft.has(name));
@@ -260,7 +271,8 @@ impl<'a> Translation<'a> {
                 return Err(self.placed(part, refused(why)));
             }
             "type" => {
-                // What has an array there has `null` in it, if it means to.
+                // `nullable` matters only beside a single type. A list of types has `null` in it if
+                // the schema means to allow `null`.
                 let types = match value {
                     Value::String(_) if self.is_nullable(part) => json!([value, "null"]),
                     types => types.clone(),
@@ -269,7 +281,8 @@ impl<'a> Translation<'a> {
             }
             "const" | "enum" => {
                 numbers::kept(value)?;
-                // Which it may meet by a reference: the parser would take 2^63 - 1 for it.
+                // An integer type may meet this number by a reference, and the parser would read
+                // 2^63 - 1.
                 if let Some(number) = range::beyond(value).filter(|_| self.has_integers) {
                     let why = format!("the number {number:?} is beyond 2^63, where integers end");
                     return Err(self.placed(part, refused(why)));
@@ -313,13 +326,13 @@ impl<'a> Translation<'a> {
             _ if is_first(&items::KEYWORDS) => self.items(part, members, made)?,
             _ if is_first(&range::KEYWORDS) => self.range(part, members, made)?,
             _ if is_first(&format::KEYWORDS) => self.string(part, members, made)?,
-            // It says nothing about a text, or it was read with others.
+            // The keyword says nothing about a text, or was read together with others.
             _ => {}
         }
         Ok(())
     }
 
-    /// Parts that hold of the same value as the part that has them.
+    /// Translates parts that hold of the same value as the part that contains them.
     fn parts(&mut self, parts: &'a Value) -> Result<Value> {
         match parts {
             Value::Array(parts) => {
@@ -349,7 +362,8 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// One more set of alternatives of the same value. The parser multiplies them.
+    /// Counts one more set of alternatives of the same value, and returns whether it may be made.
+    /// There is a limit because the parser multiplies the sets.
     fn alternative(&mut self, part: &Value) -> Result<bool> {
         const MOST: usize = 6;
         self.alternatives += 1;
@@ -360,13 +374,13 @@ impl<'a> Translation<'a> {
         self.pass_over(part, &why).map(|()| false)
     }
 
-    /// Counts steps in which parts are compared. Whether there may be more.
+    /// Counts steps of comparing parts. Returns whether more steps are allowed.
     fn step(&mut self, steps: usize) -> bool {
         self.steps = self.steps.saturating_add(steps);
         self.steps <= MAX_STEPS
     }
 
-    /// Counts what the parser is given.
+    /// Counts bytes of the parser's schema. [`Error::Grammar`] if there are too many.
     fn spend(&mut self, bytes: usize) -> Result<()> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes <= MAX_BYTES {
@@ -377,7 +391,7 @@ impl<'a> Translation<'a> {
         )))
     }
 
-    /// Keeps that `part` has a character that is written by its code alone.
+    /// Records that `part` has a character that can only be written by its code (`\u`).
     fn ask_for_code(&mut self, part: &Value) {
         if self.asks_for_code.is_none() {
             let why = "it has a control character that only \\u writes, which cannot be followed \
@@ -387,7 +401,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Refuses what cannot be followed, unless the schema says to pass over it.
+    /// Refuses what cannot be followed, unless the schema asks to pass over it.
     fn pass_over(&self, part: &Value, why: &str) -> Result<()> {
         if self.is_lenient {
             return Ok(());
@@ -404,7 +418,7 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// Refuses what has a schema somewhere inside and says nothing itself: it would be any value.
+/// Refuses an object that contains a schema but has no keyword itself: it would allow any value.
 fn refuse_wrapper(schema: &Value) -> Result<()> {
     let Value::Object(members) = schema else {
         return Ok(());
@@ -439,7 +453,7 @@ fn names_integers(value: &Value) -> bool {
     }
 }
 
-/// A count as the parser reads it. JSON Schema has no other numbers: 2.0 is 2.
+/// Writes a count as the parser reads it. To JSON Schema, 2.0 is the same number as 2.
 fn count(value: &Value) -> Value {
     match value.as_f64() {
         Some(whole) if whole.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&whole) => {
@@ -449,7 +463,7 @@ fn count(value: &Value) -> Value {
     }
 }
 
-/// What a value takes, roughly.
+/// The memory that a value takes, roughly, in bytes.
 fn bytes(value: &Value) -> usize {
     const EACH: usize = 32;
     match value {

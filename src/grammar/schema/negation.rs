@@ -1,4 +1,4 @@
-//! What a part is not, as far as a schema can say it.
+//! The negation of a part, as far as a schema can express it.
 
 use super::conjunction::{self, key, keys, names, steps};
 use super::draft::asserts;
@@ -7,8 +7,13 @@ use super::{Made, PART_BYTES, PART_STEPS, Translation, bytes, count};
 use crate::Result;
 use serde_json::{Value, json};
 
-/// How deep parts are turned around.
+/// How many levels of parts are negated.
 const MAX_DEPTH: usize = 16;
+
+/// How many negations may contain each other. A `not` in a negated part is translated as it stands,
+/// and may contain another: without a limit, a reference to a part around it would never end, and
+/// each level takes stack.
+const MAX_NESTED: usize = 8;
 
 impl<'a> Translation<'a> {
     pub(super) fn not(&mut self, value: &'a Value, part: &'a Value, made: &mut Made) -> Result<()> {
@@ -21,14 +26,21 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// What is not `part` of all that holds around it. `None` where a schema cannot say it.
+    /// A schema for the values that do not satisfy `part`, among those that satisfy all parts
+    /// around it. `None` if a schema cannot say that.
     pub(super) fn negated(&mut self, part: &'a Value) -> Result<Option<Value>> {
+        if self.negations == MAX_NESTED {
+            return Ok(None);
+        }
         let around = self.around.clone();
         let around = self.all_of(&around)?;
-        self.turned(part, &around.unwrap_or_default(), MAX_DEPTH)
+        self.negations += 1;
+        let turned = self.turned(part, &around.unwrap_or_default(), MAX_DEPTH);
+        self.negations -= 1;
+        turned
     }
 
-    /// `around`: all that holds of the value.
+    /// `around`: all parts that hold of the value.
     fn turned(
         &mut self,
         part: &'a Value,
@@ -44,7 +56,7 @@ impl<'a> Translation<'a> {
             return Ok(None);
         }
         self.spend(PART_BYTES)?;
-        // It is not the part if one of its keywords does not hold.
+        // A value does not satisfy the part if one of the part's keywords does not hold.
         let mut any = Vec::new();
         for (keyword, value) in members {
             if !self.document.draft.has(keyword) {
@@ -62,7 +74,8 @@ impl<'a> Translation<'a> {
         }))
     }
 
-    /// Values for which a keyword does not hold, as alternatives.
+    /// Alternatives for the values for which a keyword does not hold. `None` if a schema cannot say
+    /// that.
     fn turned_keyword(
         &mut self,
         keyword: &str,
@@ -91,8 +104,9 @@ impl<'a> Translation<'a> {
                 for (name, schema) in named {
                     self.spend(2 * name.len())?;
                     let known = self.all_of(&property(around, name))?.unwrap_or_default();
-                    // What holds of the object says nothing of the property's value, of which a
-                    // `not` in there is written as it stands.
+                    // The parts that hold of the object do not hold of the property's value. A
+                    // `not` inside the property's schema must not see them, because its part is
+                    // translated as it stands.
                     let outside = std::mem::replace(&mut self.around, known.clone());
                     let turned = self.turned(schema, &known, depth - 1)?;
                     self.around = outside;
@@ -149,8 +163,8 @@ impl<'a> Translation<'a> {
         Ok(Some(any))
     }
 
-    /// What is none of `listed`, where there are only so many values: by a list around it, or
-    /// because all of `listed` are of types that have few.
+    /// The values that are none of `listed`, if the possible values are few: because the parts
+    /// around list them, or because all of `listed` have types with few values.
     fn without(&mut self, listed: &[Value], around: &[&'a Value]) -> Result<Option<Vec<Value>>> {
         let small = [Value::Null, Value::Bool(true), Value::Bool(false)];
         if !self.step(listed.iter().map(steps).sum()) {

@@ -1,4 +1,4 @@
-//! What parts say together, and what refers to what.
+//! What several parts say together, and references.
 
 use super::super::prepare;
 use super::Kit;
@@ -22,11 +22,11 @@ fn what_says_nothing_is_not_there_for_the_parser() {
         let texts = [r#"{"next":{"next":{}}}"#, "{}"];
         kit.check(&schema, &texts, &[r#"{"next":1}"#, r#"{"a":{}}"#]);
     }
-    // What is referred to may be in a member that no draft has.
+    // A reference may lead into a member that no draft has.
     let schema = r##"{"$ref":"#/components/schemas/A","components":{"schemas":
         {"A":{"type":"array","items":{"$ref":"#/components/schemas/B"}},"B":{"type":"integer"}}}}"##;
     kit.check(schema, &["[1]"], &["1", r#"["a"]"#]);
-    // Of each of a chain of definitions there is one.
+    // In a chain of definitions, each definition is made once.
     let link = |i: usize| {
         let next = json!({"$ref": format!("#/$defs/d{}", i + 1), "deprecated": true});
         let properties = json!({"type": "object", "properties": {"x": next, "y": next}});
@@ -72,7 +72,7 @@ fn one_of_parts_that_exclude_each_other_is_followed() {
         &[r#"{"a":null}"#, r#"{"b":null}"#],
         &[r#"{"a":null,"b":null}"#, "{}"],
     );
-    // Closed objects, of which each needs what the other has not.
+    // Closed objects, each of which needs a property that the other one does not allow.
     let closed = |name: &str| {
         json!({"type": "object", "properties": {name: {"type": "null"}}, "required": [name],
             "additionalProperties": false})
@@ -83,7 +83,7 @@ fn one_of_parts_that_exclude_each_other_is_followed() {
         &[r#"{"a":null}"#, r#"{"b":null}"#, r#""U""#],
         &["{}"],
     );
-    // What OpenAPI 3.0 has for a type is two, and draft 4 knows no `const`.
+    // OpenAPI 3.0's `nullable` makes two types of one. Draft 4 has no `const`.
     let nullable = r#"{"oneOf":[{"type":"string","nullable":true},{"type":"null"}]}"#;
     kit.check(nullable, &[r#""a""#], &["null"]);
     let draft = r#""$schema":"http://json-schema.org/draft-04/schema#""#;
@@ -112,8 +112,8 @@ fn one_of_parts_that_exclude_each_other_is_followed() {
     kit.check(&schema, &["1", "1.5"], &["null"]);
 }
 
-/// Whether parts exclude each other, and what they are not, is looked for in parts that lead into
-/// each other in more ways than could ever be looked at.
+/// Comparing and negating parts ends even if the parts lead into each other in more ways than could
+/// ever be looked at.
 #[test]
 fn comparing_parts_comes_to_an_end() {
     let lattice = |keyword: &str| {
@@ -135,7 +135,7 @@ fn comparing_parts_comes_to_an_end() {
                 "oneOf" => pair.clone(),
                 _ => json!({"$ref": "#/$defs/a0"}),
             };
-            // Refused or not.
+            // It does not matter whether the schema is refused.
             _ = prepare(&schema);
         }
     }
@@ -174,7 +174,7 @@ fn references_are_followed_as_they_are_written() {
         let schema = format!(r#"{{"$ref":"{reference}",{rest}}}"#);
         kit.check(&schema, &["1"], &[r#""a""#]);
     }
-    // Inside of a part with an `$id` it is into that part.
+    // Inside a part with an `$id`, a reference is relative to that part.
     kit.check(
         r##"{"$ref":"#/$defs/a","$defs":{"b":{"type":"integer"},"a":{"$id":"https://a.b/c",
             "items":{"$ref":"#/$defs/b"},"$defs":{"b":{"type":"string"}}}}}"##,
@@ -192,8 +192,8 @@ fn references_are_followed_as_they_are_written() {
         &[r#"{"a":1,"b":2}"#],
         &[r#"{"b":"x"}"#],
     );
-    // In drafts 4 to 7 what stands beside a reference says nothing: where it would take something
-    // away, and where that would leave more.
+    // In drafts 4 to 7 a keyword beside a reference has no effect. That is so where the keyword
+    // would allow fewer values, and where it would allow more.
     for draft in ["04", "06", "07"] {
         let of = |rest: &str| {
             format!(
@@ -208,7 +208,7 @@ fn references_are_followed_as_they_are_written() {
         kit.check(&of(own), &texts, &["1"]);
         let not = r##""not":{"$ref":"#/definitions/text","maxLength":3}"##;
         kit.check(&of(not), &["1"], &texts);
-        // A property may be called like a keyword.
+        // A property may have the name of a keyword.
         let named = r##""properties":{"$ref":{"type":"null"},"a":{"type":"null"}}"##;
         kit.check(&of(named), &[r#"{"a":null}"#], &[r#"{"a":1}"#]);
     }
@@ -277,7 +277,7 @@ fn conditions_become_alternatives() {
         &["1", "null"],
         &["[]", "{}"],
     );
-    // What holds of an object is nothing that makes parts of its property exclude each other.
+    // What holds of an object must not make parts of its property exclude each other.
     kit.refuse(
         r#"{"type":"object","not":{"properties":{"a":{"not":{"oneOf":
             [{"type":"integer"},{"type":"number","minimum":3}]}}}}}"#,
@@ -314,7 +314,7 @@ fn what_is_openapis_is_told_from_what_is_not() {
 #[test]
 fn no_text_is_led_to_where_it_cannot_end() {
     let kit = Kit::new();
-    // A name that is taken is no other property's.
+    // A name that is taken is not free for another property.
     let schema = r#"{"type":"object","properties":{"a":{"type":"integer","maximum":9}},
         "patternProperties":{"^a$":{"minimum":3}},"additionalProperties":false}"#;
     kit.check(schema, &[r#"{"a":5}"#], &[r#"{"a":5,"a":5}"#, r#"{"a":2}"#]);
@@ -328,7 +328,7 @@ fn no_text_is_led_to_where_it_cannot_end() {
     for nothing in [
         r##"{"$ref":"#"}"##,
         r##"{"type":"array","items":{"$ref":"#"},"minItems":1}"##,
-        // However it is said that there has to be another one inside.
+        // The same, where it is said in another way that there must be another value inside.
         r##"{"allOf":[{"type":"array","minItems":1},{"items":{"$ref":"#"}}]}"##,
         r##"{"type":"object","properties":{"a":{"$ref":"#"}},"allOf":[{"required":["a"]}]}"##,
         r##"{"type":["object"],"properties":{"a":{"$ref":"#"}},"required":["a"]}"##,
@@ -343,7 +343,7 @@ fn no_text_is_led_to_where_it_cannot_end() {
     ] {
         kit.refuse(nothing, "schema is false");
     }
-    // There is one that ends.
+    // In these schemas there is a value that ends.
     kit.check(
         r##"{"type":["object","null"],"properties":{"a":{"$ref":"#"}},"required":["a"]}"##,
         &["null", r#"{"a":{"a":null}}"#],
@@ -388,11 +388,12 @@ fn a_definition_that_contradicts_itself_is_left_out_where_a_value_may_do_without
         let either =
             format!(r##"{{"anyOf":[{{"$ref":"#/$defs/x"}},{{"type":"null"}}],{definitions}}}"##);
         kit.check(&either, &["null"], &["1", "[]", "{}"]);
-        // Where none may do without, it is said what is wrong with it, if the parser can tell.
+        // If no value can do without the definition, the message says what is wrong with it, if the
+        // parser can tell.
         let alone = format!(r##"{{"$ref":"#/$defs/x",{definitions}}}"##);
         kit.refuse(&alone, "Unsatisfiable schema");
     }
-    // These have values.
+    // These definitions have values.
     for something in [
         r#"{"type":["string","integer"],"minimum":3,"maximum":1}"#,
         r#"{"enum":[1,"a"],"type":"string"}"#,
@@ -404,7 +405,7 @@ fn a_definition_that_contradicts_itself_is_left_out_where_a_value_may_do_without
     }
 }
 
-/// What costs the parser minutes is refused before it is given it.
+/// A schema that would cost the parser minutes is refused before the parser gets it.
 #[test]
 fn what_would_be_too_many_names_or_patterns_is_refused() {
     let kit = Kit::new();
@@ -446,7 +447,7 @@ fn what_would_be_too_many_names_or_patterns_is_refused() {
     }
     let schema = json!({"type": "object", "patternProperties": patterns(64)});
     kit.check(&schema.to_string(), &[r#"{"a00063":1}"#], &["1"]);
-    // The lists that parts are compared by, in each pair of them.
+    // Here the cost is in the lists by which each pair of parts is compared.
     let listed = |name: &str| -> Vec<String> { (0..510).map(|i| format!("{name}{i}")).collect() };
     let both = json!({"type": "string", "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]});
     let mut one_of = vec![both; 400];
@@ -456,7 +457,8 @@ fn what_would_be_too_many_names_or_patterns_is_refused() {
     kit.refuse(&schema.to_string(), "may hold together cannot be followed");
 }
 
-/// Where it is told by more than letters that a name is taken, a text can still come to nothing.
+/// If a pattern does not spell a taken name letter by letter, a text can still reach a place where
+/// nothing can follow. The message says so.
 #[test]
 fn where_nothing_can_follow_is_said() {
     let kit = Kit::new();
@@ -471,4 +473,28 @@ fn where_nothing_can_follow_is_said() {
     let error = cursor.mask(&mut vec![0; grammar.mask_words()]).unwrap_err();
     let words = "no token can follow here, and the text may not end here";
     assert!(error.to_string().contains(words), "{error}");
+}
+
+/// A `not` in a negated part is translated as it stands, and may refer to a part around it.
+#[test]
+fn negations_that_contain_themselves_end() {
+    let kit = Kit::new();
+    let in_z = |z: &str| format!(r##"{{"not": {{"$ref": "#/$defs/Z"}}, "$defs": {{"Z": {z}}}}}"##);
+    let reference = r##"{"$ref": "#/$defs/Z"}"##;
+    let deep = (0..100).fold(format!(r#"{{"not": {reference}}}"#), |part, _| {
+        format!(r#"{{"allOf": [{part}]}}"#)
+    });
+    for z in [
+        format!(r#"{{"not": {{"not": {reference}}}}}"#),
+        format!(r#"{{"not": {{"if": {reference}, "then": {{"type": "string"}}}}}}"#),
+        format!(r#"{{"not": {{"oneOf": [{reference}, {{"minLength": 1}}]}}}}"#),
+        format!(r#"{{"not": {deep}}}"#),
+    ] {
+        kit.refuse(&in_z(&z), "cannot be followed");
+    }
+    // Some levels are followed: of four negations, as of none, what is left is the part.
+    let four = (0..4).fold(r#"{"type": "string"}"#.to_owned(), |part, _| {
+        format!(r#"{{"not": {part}}}"#)
+    });
+    kit.check(&four, &[r#""a""#], &["1"]);
 }
