@@ -1,6 +1,6 @@
-//! Prompt compression: segments of a prompt, shortened to a number of tokens by what the model
-//! finds least surprising. `shorten` decides; this file tokenises, runs the model, and writes the
-//! texts.
+//! Prompt compression: shortens segments of a prompt to a number of tokens. Tokens that the model
+//! finds least surprising go. `shorten` decides; this file tokenises, runs the model, and writes
+//! the texts.
 
 use super::Llama;
 use super::completion::{Completion, Sequence};
@@ -9,6 +9,7 @@ use crate::engine::request::MAX_SEQUENCES;
 use crate::engine::{FinishReason, GenerateOptions, Prompt, RequestStats};
 use crate::tokenizer::{Bound, Encoded};
 use crate::{Cancel, Error, Result, Token, reserve};
+use std::ops::Range;
 
 /// A part of a prompt.
 #[derive(Clone, Copy, Debug)]
@@ -22,14 +23,14 @@ pub struct Segment<'a> {
 /// Options of [`Llama::compress`].
 #[derive(Clone, Debug)]
 pub struct CompressOptions {
-    /// How many tokens all segments shall have together; 0: see `rate`.
+    /// How many tokens all segments together shall have; 0: see `rate`.
     pub target_tokens: usize,
     /// The share of all tokens that shall be left, above 0 and at most 1; rounded up.
     pub rate: f32,
     /// The number of tokens between two decisions, at least 1.
     pub window: usize,
-    /// Where several segments are shortened: the first pass, which leaves out whole segments,
-    /// leaves at most this many times the budget; at least 1.
+    /// With several segments to shorten, the first pass leaves out whole segments, and leaves at
+    /// most this many times the budget; at least 1.
     pub coarse: f32,
     /// Tokens with a newline stay.
     pub keep_newlines: bool,
@@ -71,8 +72,8 @@ impl CompressOptions {
         }
     }
 
-    /// Of `all` tokens. A `rate` of 0.3 is a little above 3/10 as a float, which must not become
-    /// another token.
+    /// The target for `all` tokens. As a float, a `rate` of 0.3 is a little above 3/10, which must
+    /// not become one more token.
     fn target(&self, all: usize) -> usize {
         let exact = f64::from(self.rate) * (1.0 - f64::from(f32::EPSILON) / 2.0);
         match self.target_tokens {
@@ -90,15 +91,21 @@ impl CompressOptions {
 /// tokens take little memory.
 const AT_ONCE: usize = 256;
 
+/// How often all pieces may be scored in vain ([`Llama::score_pieces`]).
+const TRIES: u32 = 3;
+
+/// The number of a text, and a part of the text that is scored at once.
+type Piece = (usize, Range<usize>);
+
 const WHAT: &str = "the segments";
 
 impl Llama {
-    /// Shorten the segments of kind [`SegmentKind::Compress`] until all have the number of tokens
-    /// that `options` ask for, or as near as they come to it. Sequence `i` of the outcome is what
-    /// is left of segment `i`: its tokens, the log probabilities by which they stayed (0 where
-    /// nothing was decided), its text, and as score what the first pass found it worth.
+    /// Shorten the segments of kind [`SegmentKind::Compress`] until all segments have the number of
+    /// tokens that `options` ask for, or as near as possible. Sequence `i` of the outcome is what
+    /// is left of segment `i`: its tokens; the log probabilities by which they stayed (0 if nothing
+    /// was decided); its text; and, as score, what the first pass found it worth.
     ///
-    /// Fails with [`Error::Batch`], [`Error::InvalidArgument`], and as [`Llama::generate`].
+    /// Fails with [`Error::Batch`], with [`Error::InvalidArgument`], and like [`Llama::generate`].
     pub fn compress(
         &self,
         segments: &[Segment<'_>],
@@ -177,9 +184,9 @@ impl Llama {
         })
     }
 
-    /// The log probability of each token of each text after what is in front of it. Where both
-    /// together are too long for the model, the context is cut at its beginning, and a text that is
-    /// too long alone is scored piece by piece, with as much context as piece.
+    /// The log probability of each token of each text, after the text's context. If both together
+    /// are too long for the model, the context is cut at its beginning. A text that is too long
+    /// alone is scored piece by piece, with as much context as piece.
     fn score(&self, stretches: &[Stretch<'_>], cancel: Option<&Cancel>) -> Result<Scores> {
         let start = self.start()?;
         let room = self.request_limits().max_seq_len - 1;
@@ -190,7 +197,9 @@ impl Llama {
         let mut pieces = Vec::new();
         let mut scores = reserve::room(WHAT, stretches.len())?;
         for (of, Stretch { text, .. }) in stretches.iter().enumerate() {
-            scores.push(reserve::room(WHAT, text.len())?);
+            let mut of_text = reserve::room(WHAT, text.len())?;
+            of_text.resize(text.len(), 0.0);
+            scores.push(of_text);
             let len = if text.len() <= room {
                 text.len()
             } else {
@@ -201,6 +210,35 @@ impl Llama {
                 reserve::push(WHAT, &mut pieces, (of, begin..end))?;
             }
         }
+        let mut tries = TRIES;
+        while !pieces.is_empty() {
+            let again = self.score_pieces(stretches, &pieces, start, room, cancel, &mut scores)?;
+            if again.len() == pieces.len() {
+                tries -= 1;
+            }
+            if tries == 0 {
+                let sentence = "prompts cannot be compressed: this thread did not read their \
+                                scores within max_unread_ms";
+                return Err(Error::Unsupported(sentence.into()));
+            }
+            pieces = again;
+        }
+        Ok(scores)
+    }
+
+    /// Writes the scores of some pieces of texts. Each piece begins with `start` and has room for
+    /// `room` more tokens. Returns the pieces that have to be scored again: the engine ends calls
+    /// that nobody reads, and this thread may have been held up.
+    fn score_pieces(
+        &self,
+        stretches: &[Stretch<'_>],
+        pieces: &[Piece],
+        start: Token,
+        room: usize,
+        cancel: Option<&Cancel>,
+        scores: &mut Scores,
+    ) -> Result<Vec<Piece>> {
+        let mut again = Vec::new();
         for some in pieces.chunks(AT_ONCE) {
             let mut prompts = reserve::room(WHAT, some.len())?;
             for (of, piece) in some {
@@ -231,15 +269,19 @@ impl Llama {
                         "prompts cannot be compressed: the model's logits are not finite";
                     return Err(Error::Unsupported(sentence.into()));
                 }
+                if sequence.finish == FinishReason::Unread {
+                    reserve::push(WHAT, &mut again, (*of, piece.clone()))?;
+                    continue;
+                }
                 let all = &sequence.logprobs;
-                scores[*of].extend(&all[all.len() - piece.len()..]);
+                scores[*of][piece.clone()].copy_from_slice(&all[all.len() - piece.len()..]);
             }
         }
-        Ok(scores)
+        Ok(again)
     }
 
-    /// The token in front of a text that is scored: BOS, or what ends a document where the
-    /// tokenizer has no BOS.
+    /// The token before a text that is scored: BOS or, if the tokenizer has no BOS, the token that
+    /// ends a document.
     fn start(&self) -> Result<Token> {
         let known = [self.tokenizer.bos_id(), self.tokenizer.eos_id()];
         let known = known.into_iter().find(|token| *token >= 0);
@@ -280,9 +322,9 @@ impl Llama {
     }
 }
 
-/// The text of a segment's tokens that stay, which are its tokens at `places`, without the space
-/// that begins it. A character of which some tokens have gone goes, too: what is left of it must
-/// not become another character together with what is left of the next.
+/// The text of the tokens that stay, which are the segment's tokens at `places`. A space at its
+/// beginning is left out. A character goes if some of its tokens have gone: otherwise its remaining
+/// bytes could form another character together with those of the next.
 fn text_of<'t>(places: &[usize], bytes: impl Fn(usize) -> &'t [u8]) -> Result<String> {
     let n_bytes = (0..places.len()).map(|i| bytes(i).len()).sum();
     let (mut text, mut run) = (String::new(), reserve::room(WHAT, n_bytes)?);
@@ -335,7 +377,8 @@ mod tests {
         // Of "ä ö z é" the first halves of two letters, and a word between them.
         let halves: [&[u8]; 3] = [b"\xc3", b" z", b"\xc3"];
         assert_eq!(text(&[1, 6, 8], &halves), "z");
-        // What is left of two characters is no third one, side by side it is what it was.
+        // The remains of two characters form no third one. Side by side they are the character that
+        // they were.
         let two: [&[u8]; 2] = [b"\xe7", b"\xab\x9c"];
         assert_eq!(text(&[3, 9], &two), "");
         assert_eq!(text(&[3, 4], &two), "\u{7adc}");

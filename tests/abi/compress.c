@@ -2,6 +2,7 @@
    wrong arguments; cancelling. */
 #include "abi.h"
 #include <math.h>
+#include <signal.h>
 
 #define INVALID LLAMA_E_INVALID_ARGUMENT
 enum { MOST = 4096 };
@@ -64,8 +65,8 @@ static void scores(llama_t *l, const int32_t *tokens, size_t len, size_t n, floa
   llama_result_free(r);
 }
 
-/* The same with at most `room` tokens behind the BOS: what is too long is scored in pieces, with the
-   end of what is in front of each. */
+/* The same with at most `room` tokens behind the BOS: what is too long is scored in pieces, with
+   the end of what is in front of each. */
 static void cut_scores(
     llama_t *l, const int32_t *tokens, size_t len, size_t n, size_t room, float *found) {
   size_t piece = n <= room ? n : (room + 1) / 2, at, m, end, front;
@@ -311,6 +312,86 @@ static void in_callback(llama_t *l) {
   EXPECT(LLAMA_CANCELLED, llama_generate(l, prompt, &len, 1, &o, NULL, err));
 }
 
+static pthread_t held;
+static int holding;
+
+static void hold(int signal) {
+  struct timespec time = {0, 30 * 1000 * 1000};
+  (void)signal;
+  nanosleep(&time, NULL);
+}
+
+static void *keep_holding(void *unused) {
+  struct timespec time = {0, 70 * 1000 * 1000};
+  (void)unused;
+  while (__atomic_load_n(&holding, __ATOMIC_RELAXED)) {
+    pthread_kill(held, SIGUSR1);
+    nanosleep(&time, NULL);
+  }
+  return NULL;
+}
+
+static int is_same(const llama_result_t *a, const llama_result_t *b) {
+  size_t i;
+  if (llama_result_count(a) != llama_result_count(b)) return 0;
+  for (i = 0; i < llama_result_count(a); i++) {
+    const int32_t *left, *right;
+    size_t n = tokens_of(a, i, &left);
+    if (tokens_of(b, i, &right) != n || memcmp(left, right, n * sizeof *left) != 0) return 0;
+  }
+  return 1;
+}
+
+/* A thread that is held up for longer than max_unread_ms gets the same, or an error that says so,
+   and nobody else notices. */
+static void held_up(const char *dir) {
+  enum { WORDS = 1500 };
+  char *text = malloc(16 * WORDS), *at = text;
+  llama_build_options b = build_defaults();
+  llama_compress_options o = defaults();
+  struct sigaction action;
+  llama_segment both[2];
+  llama_result_t *r, *want;
+  llama_t *l = NULL;
+  pthread_t other;
+  int i;
+  for (i = 0; i < WORDS; i++) at += sprintf(at, "word%d cat ", i % 97);
+  both[0] = both[1] = segment(text, LLAMA_SEGMENT_COMPRESS);
+  b.device = LLAMA_DEVICE_CPU;
+  b.n_threads = 1;
+  b.max_seq_len = 2048;
+  b.max_batch_size = 8;
+  b.max_unread_ms = 1;
+  o.rate = 0.1f;
+  EXPECT(LLAMA_OK, llama_build(dir, NULL, &b, &l, err));
+  want = compress(l, both, 2, &o);
+  memset(&action, 0, sizeof action);
+  action.sa_handler = hold;
+  sigaction(SIGUSR1, &action, NULL);
+  held = pthread_self();
+  holding = 1;
+  pthread_create(&other, NULL, keep_holding, NULL);
+  for (i = 0; i < 3; i++) {
+    llama_error e;
+    int32_t status;
+    e.struct_size = sizeof e;
+    status = llama_compress(l, both, 2, &o, &r, &e);
+    if (status == LLAMA_E_UNSUPPORTED) {
+      CHECK(strstr(e.message, "max_unread_ms") != NULL);
+      continue;
+    }
+    CHECK(status == LLAMA_OK);
+    CHECK(is_same(want, r));
+    llama_result_free(r);
+  }
+  __atomic_store_n(&holding, 0, __ATOMIC_RELAXED);
+  pthread_join(other, NULL);
+  EXPECT(LLAMA_OK, llama_health(l, err));
+  llama_result_free(want);
+  llama_free(l);
+  free(text);
+}
+
 static void *side(void *l) {
   budgets(l);
   return NULL;
@@ -332,5 +413,6 @@ int main(int argc, char **argv) {
   llama_free(l);
   many(argv[1]);
   short_contexts(argv[1]);
+  held_up(argv[1]);
   return summary("compress");
 }
