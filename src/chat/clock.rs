@@ -4,7 +4,8 @@
 use super::jinja::Moment;
 use crate::{Error, Result};
 
-/// The moment that is `seconds` after 1970 began in UTC, by this process's time zone; `None`: now.
+/// The moment `seconds` after the beginning of 1970 in UTC, in this process's time zone; `None`:
+/// now.
 pub(super) fn moment(seconds: Option<i64>) -> Result<Moment> {
     let seconds = seconds.unwrap_or_else(|| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -24,7 +25,7 @@ pub(super) fn moment(seconds: Option<i64>) -> Result<Moment> {
     }
     let number = |n: libc::c_int| u32::try_from(n).unwrap_or(0);
     Ok(Moment {
-        year: tm.tm_year.saturating_add(1900),
+        year: i64::from(tm.tm_year) + 1900,
         month: number(tm.tm_mon) + 1,
         day: number(tm.tm_mday),
         hour: number(tm.tm_hour),

@@ -6,8 +6,8 @@ use std::fmt::Write;
 /// A moment in local time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// As in 2026.
-    pub year: i32,
+    /// The full year, such as 2026.
+    pub year: i64,
     /// From 1.
     pub month: u32,
     /// From 1.
@@ -18,7 +18,7 @@ pub struct Moment {
     pub minute: u32,
     /// From 0; 60 in a leap second.
     pub second: u32,
-    /// From Sunday, 0.
+    /// From 0, which is Sunday.
     pub weekday: u32,
     /// The day of the year, from 0.
     pub yearday: u32,
@@ -49,7 +49,7 @@ const DAYS: [&str; 7] = [
 ];
 
 impl Moment {
-    /// The moment as `format` says.
+    /// The moment in the form that `format` says.
     pub fn strftime(&self, format: &str) -> Result<String> {
         let mut out = String::new();
         let mut chars = format.chars();
@@ -68,7 +68,8 @@ impl Moment {
                 out.push('%');
                 break;
             };
-            // They ask for another calendar or other digits, which this locale has not.
+            // These modifiers ask for another calendar or for other digits, which this locale does
+            // not have.
             let (modifier, code) = match code {
                 'E' | 'O' => (Some(code), chars.next()),
                 code => (None, Some(code)),
@@ -84,7 +85,7 @@ impl Moment {
             };
             let known = code.filter(takes);
             if !known.is_some_and(|code| self.one(&mut out, code, pad)) {
-                // glibc writes what it does not know as it is.
+                // glibc copies a code that it does not know.
                 out.push('%');
                 out.extend(pad.into_iter().chain(modifier).chain(code));
             }
@@ -138,7 +139,7 @@ impl Moment {
             'p' => out.push_str(if self.hour < 12 { "AM" } else { "PM" }),
             'P' => out.push_str(if self.hour < 12 { "am" } else { "pm" }),
             'f' => out.push_str("000000"),
-            // A moment without a time zone has no name of one, as Python's datetime.now().
+            // A moment without a time zone has no name for one, like Python's datetime.now().
             'Z' | 'z' => {}
             'n' => out.push('\n'),
             't' => out.push('\t'),
@@ -164,9 +165,9 @@ impl Moment {
     }
 
     /// Year and week of ISO 8601: a week belongs to the year that its Thursday is in.
-    fn iso_week(&self) -> (i32, u32) {
-        let leap = |year: i32| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-        let days = |year: i32| 365 + i32::from(leap(year));
+    fn iso_week(&self) -> (i64, u32) {
+        let leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let days = |year: i64| 365 + i32::from(leap(year));
         let thursday = self.yearday as i32 + 3 - (self.weekday as i32 + 6) % 7;
         let (year, day) = if thursday < 0 {
             (self.year - 1, thursday + days(self.year - 1))

@@ -26,6 +26,29 @@ const NOW: Moment = Moment {
     yearday: 14,
 };
 
+#[test]
+fn the_last_year_of_the_calendar_has_a_week() {
+    // What localtime_r can say last: its years are an int after 1900.
+    let year = i64::from(i32::MAX) + 1900;
+    let now = Moment {
+        year,
+        month: 12,
+        day: 31,
+        weekday: 1,
+        yearday: 364,
+        ..NOW
+    };
+    let template = Template::read("{{ strftime_now('%G %g %V %Y %y %C') }}").unwrap();
+    let text = template
+        .render(Meter::new(0, None), now, vec![])
+        .unwrap()
+        .text;
+    let next = year + 1;
+    let (short, century) = (year % 100, year / 100);
+    let want = format!("{next} {} 01 {year} {short} {century}", next % 100);
+    assert_eq!(text, want);
+}
+
 /// Renders `source` with the variables of a JSON object; what is wrong as its kind and sentence.
 fn render(source: &str, variables: &str) -> Result<Rendered, (Kind, String)> {
     render_until(source, variables, None)
