@@ -1,4 +1,4 @@
-//! The next chunk of K and V, on its way from memory while this one is computed.
+//! Prefetches the next chunk of K and V from memory while this chunk is computed.
 
 use super::CHUNK;
 use super::cache::Cache;
@@ -16,7 +16,8 @@ pub(super) struct Ahead<'a, E: Element> {
 }
 
 impl<'a, E: Element> Ahead<'a, E> {
-    /// Rows of a page that are fetched at a time: as many as a line holds, or one that takes two.
+    /// Rows of a page that are prefetched at a time: as many as a cache line holds, or one row that
+    /// takes two lines.
     const STEP: usize = match 64 / size_of::<[E::Bits; 2 * LANES]>() {
         0 => 1,
         rows => rows,
@@ -34,12 +35,12 @@ impl<'a, E: Element> Ahead<'a, E> {
         Self { pages, next: 0 }
     }
 
-    /// How many times rows have to be fetched.
+    /// The number of calls that [`Ahead::fetch`] needs for all rows.
     pub(super) fn times(&self) -> usize {
         self.pages[0].len().div_ceil(Self::STEP)
     }
 
-    /// Prefetches the next rows of every page so many times.
+    /// Prefetches the next rows of every page, `times` times.
     #[inline(always)]
     pub(super) fn fetch<S: Simd>(&mut self, s: S, times: usize) {
         for _ in 0..times {

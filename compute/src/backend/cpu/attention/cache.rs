@@ -1,4 +1,4 @@
-//! K and V as attention finds them: a page of one head at a time, as stored or as pairs of
+//! K and V as attention reads them: one page of one head at a time, as stored or as pairs of
 //! bfloat16.
 
 use crate::backend::cpu::PAGE;
@@ -8,10 +8,10 @@ use crate::backend::cpu::simd::{LANES, Simd};
 
 /// K and V of one head of one sequence.
 pub(super) struct Cache<'a, E: Element> {
-    /// The cache from this layer and head of its first page on.
+    /// The cache, from the given layer and head of its first page on.
     pub(super) bits: &'a [E::Bits],
     pub(super) page_len: usize,
-    /// The length of one head of a page: K, V and scales.
+    /// The length of one head's part of a page: K, V and scales.
     pub(super) tile_len: usize,
     pub(super) head_dim: usize,
     pub(super) pages: &'a [u32],
@@ -36,7 +36,7 @@ impl<'a, E: Element> Cache<'a, E> {
         self.bits[at..][..self.tile_len].as_chunks().0
     }
 
-    /// `[head_dim / 2]` pairs of dimensions, each of sixteen positions.
+    /// `[head_dim / 2]` pairs of dimensions, each for sixteen positions.
     #[inline(always)]
     pub(super) fn k(&self, page: usize) -> &'a [[E::Bits; 2 * LANES]] {
         &self.tiles(page)[..self.head_dim / 2]
@@ -50,7 +50,7 @@ impl<'a, E: Element> Cache<'a, E> {
         &self.bits[at + tiles..at + self.tile_len]
     }
 
-    /// Scales of the sixteen positions of a page of K.
+    /// The scales of the sixteen positions of a page of K.
     #[inline(always)]
     pub(super) fn k_units<S: Simd>(&self, s: S, page: usize) -> S::F {
         self.units(s, page, 0)
@@ -66,7 +66,7 @@ impl<'a, E: Element> Cache<'a, E> {
         s.load(&units)
     }
 
-    /// Scale of a position of V.
+    /// The scale of a position of V.
     #[inline(always)]
     pub(super) fn v_unit(&self, page: usize, slot: usize) -> f32 {
         E::get_unit(self.scales(page), PAGE + slot)
@@ -86,8 +86,8 @@ impl<'a, E: Element> Cache<'a, E> {
         }
     }
 
-    /// Pair `j` of a page's V, of its vector `d`, as bfloat16. Only the first `left` positions
-    /// count; the others may hold anything and become zeros.
+    /// Pair `j` of a page's V, for its vector `d`, as bfloat16. Only the first `left` positions
+    /// count; the other positions may hold anything and become zeros.
     #[inline(always)]
     pub(super) fn v_pair<S: Simd>(
         &self,
@@ -114,13 +114,13 @@ impl<'a, E: Element> Cache<'a, E> {
         }
     }
 
-    /// Scales of the sixteen positions of a page of V.
+    /// The scales of the sixteen positions of a page of V.
     #[inline(always)]
     pub(super) fn v_units<S: Simd>(&self, s: S, page: usize) -> S::F {
         self.units(s, page, PAGE)
     }
 
-    /// `[8][head_dim / 16]` pairs of positions, each of sixteen dimensions.
+    /// `[8][head_dim / 16]` pairs of positions, each for sixteen dimensions.
     #[inline(always)]
     pub(super) fn v(&self, page: usize) -> &'a [[E::Bits; 2 * LANES]] {
         let len = PAGE / 2 * self.head_dim.div_ceil(LANES);
@@ -128,8 +128,8 @@ impl<'a, E: Element> Cache<'a, E> {
     }
 }
 
-/// Pair `j` of a page's V. Only the first `left` positions count; the others may hold anything and
-/// become zeros.
+/// Pair `j` of a page's V. Only the first `left` positions count; the other positions may hold
+/// anything and become zeros.
 #[inline(always)]
 pub(super) fn first_of<E: Element>(
     pair: &[E::Bits; 2 * LANES],

@@ -5,7 +5,7 @@ use super::{CHUNK, first_key};
 use crate::backend::cpu::PAGE;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::exp::exp;
-use crate::backend::cpu::simd::{LANES, Lookahead, Simd};
+use crate::backend::cpu::simd::{Kernel, LANES, Lookahead, Simd};
 use std::ops::Range;
 
 /// Results of some queries over some keys, one query after another.
@@ -108,6 +108,44 @@ pub(super) struct Chunk<'a, 'b, E: Element> {
     pub(super) window: usize,
 }
 
+/// [`Chunk::scores`].
+struct Scores<'x, 'a, 'b, E: Element, const Q: usize, const P: usize, const ONE: usize> {
+    chunk: &'x Chunk<'a, 'b, E>,
+    queries: Range<usize>,
+    q: &'x [f32],
+    scores: &'x mut [f32],
+}
+
+impl<E: Element, const Q: usize, const P: usize, const ONE: usize> Kernel
+    for Scores<'_, '_, '_, E, Q, P, ONE>
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.chunk
+            .scores::<S, Q, P, ONE>(s, self.queries, self.q, self.scores);
+    }
+}
+
+/// [`Chunk::weigh`].
+struct Weigh<'x, 'y, 'a, 'b, E: Element, const Q: usize, const D: usize> {
+    chunk: &'x Chunk<'a, 'b, E>,
+    queries: Range<usize>,
+    p: &'x [f32],
+    part: &'x mut State<'y>,
+}
+
+impl<E: Element, const Q: usize, const D: usize> Kernel for Weigh<'_, '_, '_, '_, E, Q, D> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.chunk
+            .weigh::<S, Q, D>(s, self.queries, self.p, self.part);
+    }
+}
+
 impl<E: Element> Chunk<'_, '_, E> {
     /// The number of keys of the chunk that query `i` may see. It is at least one, and ascends in
     /// `i`.
@@ -134,31 +172,36 @@ impl<E: Element> Chunk<'_, '_, E> {
         part: &mut State<'_>,
     ) {
         // The shapes of the register tiles, (queries, pages) and (queries, vectors of V), and the
-        // shapes for the queries that are left.
+        // shapes for the queries that are left. Scores and sums are two separate kernels: in one
+        // kernel, they were functions of up to 100 KiB, and the compiler spent a third of its time
+        // for the crate on them (benches/record/2026-12-01-attention-compiled.txt).
+        macro_rules! in_tiles {
+            ($Q:literal, $P:literal, $ONE:literal, $D:literal) => {{
+                s.vectorize(Scores::<E, $Q, $P, $ONE> {
+                    chunk: self,
+                    queries: queries.clone(),
+                    q,
+                    scores,
+                });
+                self.soften(s, queries.clone(), scores, part);
+                s.vectorize(Weigh::<E, $Q, $D> {
+                    chunk: self,
+                    queries,
+                    p: scores,
+                    part,
+                });
+            }};
+        }
         match S::REGISTERS {
-            32 if queries.len().is_multiple_of(8) => {
-                self.scores::<S, 8, 2, 8>(s, queries.clone(), q, scores);
-                self.soften(s, queries.clone(), scores, part);
-                self.weigh::<S, 8, 2>(s, queries, scores, part);
-            }
-            32 => {
-                self.scores::<S, 4, 4, 8>(s, queries.clone(), q, scores);
-                self.soften(s, queries.clone(), scores, part);
-                self.weigh::<S, 4, 4>(s, queries, scores, part);
-            }
-            8 => {
-                self.scores::<S, 4, 1, 4>(s, queries.clone(), q, scores);
-                self.soften(s, queries.clone(), scores, part);
-                self.weigh::<S, 4, 1>(s, queries, scores, part);
-            }
-            _ => {
-                self.scores::<S, 2, 1, 2>(s, queries.clone(), q, scores);
-                self.soften(s, queries.clone(), scores, part);
-                self.weigh::<S, 2, 1>(s, queries, scores, part);
-            }
+            32 if queries.len().is_multiple_of(8) => in_tiles!(8, 2, 8, 2),
+            32 => in_tiles!(4, 4, 8, 4),
+            8 => in_tiles!(4, 1, 4, 1),
+            _ => in_tiles!(2, 1, 2, 1),
         }
     }
 
+    /// Computes the scores of `queries` with all keys of the chunk that they see, and with some
+    /// keys after these.
     #[inline(always)]
     fn scores<S: Simd, const Q: usize, const P: usize, const ONE: usize>(
         &self,
@@ -305,6 +348,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
+    /// The weighted sums of V of `queries`.
     #[inline(always)]
     fn weigh<S: Simd, const Q: usize, const D: usize>(
         &self,
@@ -389,7 +433,7 @@ impl<E: Element> Chunk<'_, '_, E> {
             if cold && end + PAGE < keys.end {
                 self.fetch_v(s, self.first_page + key / PAGE + 2);
             }
-            // (This is no closure, for the reason that `product_amx` gives.)
+            // (No closures: see `panels_amx::fill_block`.)
             macro_rules! add {
                 ($key:expr, $($half:literal)+) => {{
                     let row = &tile[$key % PAGE / 2 * vectors + d..][..D];

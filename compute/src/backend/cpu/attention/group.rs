@@ -1,18 +1,20 @@
-//! A group of 32 prompt queries and a chunk of keys, in bfloat16: scores, weights, sums of V.
+//! Attention of a group of 32 prompt queries over one chunk of keys, in bfloat16: scores, weights,
+//! and weighted sums of V.
 //!
-//! First K is multiplied by Q, 32 keys at a time. While the next scores are computed, these become
-//! weights, and scores of keys that a query may not see are hidden. Weights are relative to a
-//! number that is known before, unless the chunk's largest score is an unusual one
-//! ([`super::weights`]). If it is, K is multiplied again to find the largest scores, and once more
-//! for the weights; the next group then begins with the largest scores. Last, V is multiplied by
-//! the weights, and the sums are merged with those of the chunks before.
+//! 1. K is multiplied by Q, 32 keys at a time. While the products of the next 32 keys are computed,
+//!    the previous scores become weights; scores of keys that a query may not see are masked first.
+//! 2. Weights are relative to a number that is known beforehand, unless the chunk's largest score
+//!    is an unusual one ([`super::weights`]). If it is unusual, K is multiplied again to find the
+//!    largest scores, and once more for the weights. The next group then begins with finding the
+//!    largest scores.
+//! 3. V is multiplied by the weights, and the sums are merged with those of the previous chunks.
 //!
-//! What this gains: a product of tiles leaves one of the two ports of vectors free, and scores are
-//! still in L1 when they are taken. In a separate C program, a group took 5,200 cycles like this,
-//! and 7,800 with the scores of a whole chunk in memory, their maxima found beside the products and
-//! then their weights (256 keys of a head of 64; the products alone are 2,048). Other orders were
-//! slower there: 64 queries that share the lines of K and V, and 128 keys at a time
-//! (benches/record/2026-12-01-weights-beside-products.txt).
+//! Reason: a product of tiles leaves one of the two vector ports free, and scores are still in L1
+//! when they are used. In a separate C program, a group took 5,200 cycles like this (256 keys of a
+//! head of 64; the products alone take 2,048). It took 7,800 cycles with the scores of a whole
+//! chunk in memory, where the maxima were found beside the products and the weights afterwards.
+//! Other orders were slower there: 64 queries that share the cache lines of K and V, and 128 keys
+//! at a time (benches/record/2026-12-01-weights-beside-products.txt).
 
 use super::CHUNK;
 use super::weights::{self, OredBits, Weights};
@@ -21,37 +23,37 @@ use crate::backend::cpu::exp::exp;
 use crate::backend::cpu::simd::{Kernel, LANES, Simd};
 use std::ops::Range;
 
-/// Queries whose scores are computed together: two halves, each one query a lane.
+/// Queries whose scores are computed together: two halves, each with one query per lane.
 pub(super) const GROUP: usize = 2 * LANES;
 /// Tiles of 32 keys in a chunk.
 pub(super) const KEY_TILES: usize = CHUNK / TILE_K;
-/// Squares of sums that there is room for: one that is computed, and one that is taken. With a
-/// place for each, scores would leave L1 before they are taken.
+/// Number of square buffers: one is filled while the other is consumed. With a buffer for every
+/// square, scores would leave L1 before they are used.
 pub(super) const PLACES: usize = 2;
-/// Rows whose sums vectors keep in registers, with two vectors of columns each.
+/// Rows whose sums stay in registers when vectors multiply. Each row has two vectors of columns.
 const SUMS: usize = 8;
 
-/// Sixteen queries.
+/// One number for each of sixteen queries.
 pub(super) type Lanes = [f32; LANES];
 /// Sixteen columns of two numbers each.
 pub(super) type Row = [u16; 2 * LANES];
-/// 32 rows by a group: `[half of the rows][half of the group][row]`. Of scores, the rows are keys,
-/// the even ones before the odd ones; of sums of V, they are columns of V.
+/// 32 rows by a group: `[half of the rows][half of the group][row]`. In scores, the rows are keys,
+/// and the even keys come before the odd keys. In sums of V, the rows are columns of V.
 pub(super) type Square = [Sums; 4];
 
-/// What the queries of a group see of a chunk.
+/// Which keys of a chunk the queries of a group see.
 pub(super) struct Seen {
-    /// For each half of the group, the first key; and the one after the last. Nothing if both are
-    /// the same.
+    /// For each half of the group: the first visible key, and one past the last. Equal values mean
+    /// that no key is visible.
     pub from: [Lanes; 2],
     pub to: [Lanes; 2],
-    /// Tiles of 32 keys that every query sees as a whole, if it sees any.
+    /// The tiles of 32 keys that are fully visible to every query that sees any key of the chunk.
     pub whole: Range<usize>,
 }
 
 impl Seen {
-    /// Makes minus infinity of scores with keys of a square that the queries may not see, whatever
-    /// these scores are; of some pairs of keys, which are an even and an odd one.
+    /// Sets the scores of keys that a query may not see to minus infinity, whatever these scores
+    /// are. It does so for the given pairs (an even and an odd key) of this square.
     #[inline(always)]
     fn hide<S: Simd>(&self, s: S, square: usize, scores: &mut Square, pairs: Range<usize>) {
         if self.whole.contains(&square) {
@@ -70,7 +72,7 @@ impl Seen {
         }
     }
 
-    /// Whether `x` is more than `least` for all queries of the group that see any key.
+    /// Whether `x` is more than `least` for every query of the group that sees any key.
     #[inline(always)]
     fn all_above<S: Simd>(&self, s: S, least: f32, x: [S::F; 2]) -> bool {
         let (yes, no) = (s.splat(0.0), s.splat(1.0));
@@ -85,12 +87,12 @@ impl Seen {
     }
 }
 
-/// One group, one chunk. It is not compiled again for each format of the cache.
+/// One group and one chunk. This is not compiled again for each format of the cache.
 pub(super) struct Group<'a> {
-    /// Without them vectors multiply.
+    /// AMX tiles; `None`: vector instructions multiply.
     pub amx: &'a Option<Tiles>,
     pub seen: &'a Seen,
-    /// Tiles of 32 keys that any query sees.
+    /// The number of tiles of 32 keys of which any query sees a key.
     pub n: usize,
     /// `[half of the group][head_dim / 32]` tiles.
     pub q: [&'a [Half]; 2],
@@ -98,17 +100,17 @@ pub(super) struct Group<'a> {
     pub k: &'a [[Half; 2]],
     /// `[head_dim / 32][key / 32][half of the columns]` tiles.
     pub v: &'a [[Half; 2]],
-    /// Room for weights: `[half of the group][key / 32]` tiles.
+    /// Buffer for weights: `[half of the group][key / 32]` tiles.
     pub weights: &'a mut [Half],
-    /// Room for [`PLACES`] squares.
+    /// Buffers for [`PLACES`] squares.
     pub sums: &'a mut [Square],
-    /// Results of the chunks before: weighted sums of V, `[head_dim / 32]`; and for each half of
-    /// the group, the scores that have the weight 1, and sums of weights.
+    /// Results of the previous chunks: weighted sums of V, `[head_dim / 32]`; and for each half of
+    /// the group, the scores that have the weight 1, and the sums of weights.
     pub acc: &'a mut [Square],
     pub max: &'a mut [Lanes],
     pub sum: &'a mut [Lanes],
-    /// Whether the largest scores of the group before were usual. This group's probably are, too,
-    /// if they were.
+    /// Whether the previous group's largest scores were usual. If so, this group is assumed to be
+    /// usual too.
     pub are_usual: &'a mut bool,
 }
 
@@ -164,7 +166,7 @@ impl Kernel for Group<'_> {
             find_largest = true;
         }
         let b = [0, KEY_TILES].map(|first| &weights[first..][..n]);
-        // The chunk is merged beside the products.
+        // The chunk is merged while the next products are computed.
         let new = [(of[0].one(s), sum_of[0]), (of[1].one(s), sum_of[1])];
         let mut merge = Merge::new(s, seen, new, acc, max, sum);
         multiply(s, amx, v, KEY_TILES, b, sums, deep, &mut merge);
@@ -172,9 +174,9 @@ impl Kernel for Group<'_> {
     }
 }
 
-/// `c = a b`, `n` squares that have `b` in common; square `i` is in place `i % PLACES`. `a` has
-/// `stride` pairs of tiles for each square, of which as many count as `b` has. `beside` gets all
-/// squares before the last one.
+/// `c = a b` for `n` squares that share `b`. Square `i` is stored in place `i % PLACES`. `a` has
+/// `stride` pairs of tiles for each square; only as many of them are used as `b` has. `beside` gets
+/// all squares except the last one.
 #[allow(clippy::too_many_arguments)] // as `Tiles::squares`
 #[inline(always)]
 fn multiply<S: Simd, B: Beside>(
@@ -203,7 +205,7 @@ fn multiply<S: Simd, B: Beside>(
     }
 }
 
-/// [`SUMS`] rows of a square, from `first` on.
+/// Computes [`SUMS`] rows of a square, from row `first` on.
 #[inline(always)]
 fn dot<S: Simd>(
     s: S,
@@ -237,7 +239,7 @@ fn dot<S: Simd>(
     }
 }
 
-/// The largest scores of a group: for each half of it, in two parts.
+/// The largest scores of a group. For each half of the group there are two partial maxima.
 struct Maxima<'a, S: Simd> {
     s: S,
     seen: &'a Seen,
@@ -270,7 +272,7 @@ impl<S: Simd> Beside for Maxima<'_, S> {
             for (part, scores) in scores.iter().enumerate() {
                 let x = s.load(&lanes(scores)[pair % SIDE]);
                 let max = &mut self.max[part % 2][part / 2];
-                // This order of the arguments leaves NaN out. `OredBits` finds it.
+                // This order of the arguments ignores NaN. `OredBits` finds it.
                 *max = s.max(x, *max);
             }
         }
@@ -284,8 +286,8 @@ struct Soften<'a, S: Simd> {
     of: [Weights<S::F>; 2],
     /// Pairs of keys as rows of tiles: `[half of the group][key / 32]`.
     to: &'a mut [Half],
-    /// For each half, sums of the weights of each pair of a square's keys. They are referenced, so
-    /// that the rest of this struct stays in registers.
+    /// For each half of the group: the sum of weights for each pair of a square's keys. This is a
+    /// reference, so that the rest of this struct stays in registers.
     sums: &'a mut [[S::F; SIDE]; 2],
     ored: [OredBits<S::F>; 2],
 }
@@ -310,7 +312,7 @@ impl<'a, S: Simd> Soften<'a, S> {
         }
     }
 
-    /// The sums of the weights of half of the group; NaN where some are none.
+    /// The sums of the weights of one half of the group; NaN if a weight is NaN or too large.
     #[inline(always)]
     fn sum(&self, half: usize) -> S::F {
         let sum = weights::sum(self.s, self.sums[half]);
@@ -361,20 +363,20 @@ pub(super) fn lanes(sums: &Sums) -> &[Lanes; SIDE] {
     sums.as_chunks().0.first_chunk().expect("a tile")
 }
 
-/// Adds a chunk to what there is of a group's queries that see any of it; as
-/// [`super::chunk::State::merge`] does it for one query.
+/// Merges a chunk's result into the accumulated result of each query that sees a key of it.
+/// [`super::chunk::State::merge`] does the same for one query.
 struct Merge<'a, S: Simd> {
     s: S,
     /// Sums of weight times V: `[head_dim / 32]`.
     acc: &'a mut [Square],
-    /// For each half of the group: what the queries see, and what old and new sums are multiplied
-    /// by.
+    /// For each half of the group: which keys the queries see, and the factors of the old and the
+    /// new sums.
     seen: [[S::F; 2]; 2],
     scales: [[S::F; 2]; 2],
 }
 
 impl<'a, S: Simd> Merge<'a, S> {
-    /// `new` are the scores that have the weight 1 and the sums of weights of both halves, which
+    /// `new` has, for both halves, the scores that have the weight 1 and the sums of weights. They
     /// are merged with `max` and `sum` here.
     #[inline(always)]
     fn new(

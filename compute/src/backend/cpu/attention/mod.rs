@@ -44,7 +44,7 @@ use crate::backend::{RowKind, Shape, Span, Step};
 use crate::reserve::room;
 use std::ops::Range;
 
-/// What is short of memory if a step's tasks have no room.
+/// What an error says is short of memory if there is no room for a step's tasks.
 const PLAN: &str = "the plan of a step";
 /// Keys in a chunk.
 const CHUNK: usize = 256;
@@ -110,10 +110,9 @@ pub(super) struct Plan {
     /// Blocks of prompt rows for attention in bfloat16; empty if the tier has none.
     tiled: Cut,
     has_bf16: bool,
-    /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, score of
-    /// weight 1, sum.
-    /// In a step whose blocks share prefixes there are no items; it then has the rows of the
-    /// prefixes.
+    /// `[item rows][kv head][query of the group][head_dim padded + 2]`: weighted sum, score that
+    /// has the weight 1, sum of weights. In a step whose blocks share prefixes there are no items;
+    /// it then has the rows of the prefixes.
     partial: Mem<f32>,
     max_partial_rows: usize,
     max_shared_rows: usize,
@@ -223,8 +222,8 @@ impl Cut {
         }
     }
 
-    /// Finds prefixes, each for at most `most` rows, and for `max_rows` rows in all. There are none
-    /// if chunks are tasks of their own: few rows for many threads.
+    /// Finds prefixes, each for at most `most` rows, and for `max_rows` rows in all. Finds none if
+    /// every chunk is a task of its own: then there are few rows for many threads.
     fn share(&mut self, pages: &[u32], most: usize, max_rows: usize) {
         if self.items.is_empty() {
             self.prefixes.find(&mut self.blocks, pages, most, max_rows);
@@ -278,7 +277,7 @@ impl Plan {
         })
     }
 
-    /// Whether some blocks of the step share a prefix. Tests ask.
+    /// For tests: whether some blocks of the step share a prefix.
     pub fn shares(&self) -> bool {
         !self.plain.prefixes.is_empty()
     }
@@ -293,8 +292,9 @@ impl Plan {
         let rows = block_rows(self.group, BLOCK_QUERIES);
         self.plain.clear();
         self.tiled.clear();
-        // Guesses of Medusa heads attend to nothing. Their positions are those of long texts all
-        // the same, whose pages were looked at for what they share: with two, that was a panic.
+        // Rows of Medusa guesses attend to nothing and have no pages, but they have the positions
+        // of long texts. When there were two such rows, looking for the pages that they share was a
+        // panic.
         if step.pages.is_empty() {
             return;
         }

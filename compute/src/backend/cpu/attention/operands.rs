@@ -9,7 +9,7 @@ use crate::backend::cpu::element::Element;
 use crate::backend::cpu::simd::{LANES, Simd};
 
 impl<E: Element> Task<'_, E> {
-    /// Packs the queries, scaled: `[query / 16][head_dim / 32]` tiles of pairs of dimensions.
+    /// Packs the scaled queries: `[query / 16][head_dim / 32]` tiles of pairs of dimensions.
     #[inline(always)]
     pub(super) fn pack_q<S: Simd>(&self, s: S, to: &mut [Half], deep: usize) {
         let head_dim = self.cache.head_dim;
@@ -43,7 +43,7 @@ impl<E: Element> Task<'_, E> {
     }
 
     /// Converts `keys` keys from `page` on: `[key / 32][head_dim / 32][even keys, odd keys]` tiles.
-    /// `pairs` is room for a page.
+    /// `pairs` is a buffer for one page.
     #[inline(always)]
     pub(super) fn unpack_k<S: Simd>(
         &self,
@@ -79,7 +79,8 @@ impl<E: Element> Task<'_, E> {
     }
 
     /// Converts `keys` values from `page` on: `[head_dim / 32][key / 32][half of the columns]`
-    /// tiles. What lies after them becomes zero: its weight is zero, but it may hold anything.
+    /// tiles. Pads with zeros after the last key: those slots may hold garbage, and zero times NaN
+    /// would be NaN.
     #[inline(always)]
     pub(super) fn unpack_v<S: Simd>(
         &self,

@@ -1,11 +1,16 @@
-//! Attention of generated rows in bfloat16 without tiles, for handles whose generated rows have the
-//! arithmetic of prompts. Pairs of bfloat16 are multiplied as [`super::group`] does it without AMX:
-//! every score is one chain over ascending pairs of dimensions, and every sum of V one over
-//! ascending pairs of the chunk's keys. Weights are added in sixteen lanes, the pairs of keys of
-//! each 32 one after another, and then across the lanes. So the bits are the same as for prompt
-//! rows, whichever queries share a pass.
+//! Attention of generated rows in bfloat16 without tiles, for handles whose generated rows use the
+//! arithmetic of prompts. Pairs of bfloat16 are multiplied as in [`super::group`] without AMX. The
+//! order of all additions is fixed:
 //!
-//! A bfloat16 cache is multiplied in place; other formats are converted a page at a time.
+//! - Every score is one chain of additions over ascending pairs of dimensions.
+//! - Every sum of V is one chain over ascending pairs of the chunk's keys.
+//! - Weights are added in sixteen lanes: the pairs of keys of each 32 one after another, and then
+//!   across
+//!   the lanes.
+//!
+//! So the bits are the same as for prompt rows, whichever queries share a pass.
+//!
+//! A bfloat16 cache is multiplied in place; other formats are converted one page at a time.
 
 use super::CHUNK;
 use super::chunk::{Chunk, State};
@@ -18,9 +23,9 @@ use std::ops::Range;
 
 /// Queries that share a pass over K and V.
 const QUERIES: usize = 8;
-/// The same where fewer queries are left.
+/// Queries that share a pass when fewer than [`QUERIES`] are left.
 const FEWER: usize = 4;
-/// Pages of K, or vectors of V, side by side.
+/// Pages of K, or vectors of V, that are multiplied together.
 const WIDE: usize = 2;
 
 /// Sixteen columns of two numbers each.
@@ -32,7 +37,7 @@ pub(super) fn scratch_len(queries: usize, head_dim: usize) -> usize {
     queries * head_dim.div_ceil(2) + rows + WIDE * (head_dim / 2).max(PAGE / 2) * LANES
 }
 
-/// `sums += x b` for Q rows of pairs and N columns of vectors, whose rows lie `stride` apart.
+/// `sums += x b` for Q rows of pairs and N columns of vectors. The rows of `b` are `stride` apart.
 #[inline(always)]
 fn multiply<S: Simd, const Q: usize, const N: usize>(
     s: S,
@@ -57,7 +62,7 @@ fn multiply<S: Simd, const Q: usize, const N: usize>(
 }
 
 impl<E: Element> Chunk<'_, '_, E> {
-    /// Like [`Chunk::partial`], with `q` scaled for the units of [`super::weights`].
+    /// Like [`Chunk::partial`], but with `q` scaled for the units of [`super::weights`].
     #[inline(always)]
     pub(super) fn partial_pairs<S: Simd>(
         &self,
@@ -91,7 +96,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Q queries from `i` on. Returns Q.
+    /// Computes Q queries from `i` on. Returns Q.
     #[inline(always)]
     fn some<S: Simd, const Q: usize>(
         &self,
@@ -112,7 +117,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         let scores = scores.as_chunks_mut::<CHUNK>().0;
         let weights = as_u16(weights).as_chunks_mut::<CHUNK>().0;
         let buffer: &mut [Row] = as_u16(room).as_chunks_mut().0;
-        // The keys that the last of the queries sees. The others see no more.
+        // The last query sees the most keys.
         let keys = self.keys(i + Q - 1);
         let pages = keys.div_ceil(PAGE);
         let mut page = 0;
@@ -149,7 +154,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         Q
     }
 
-    /// Scores with N pages.
+    /// Computes scores with N pages.
     #[inline(always)]
     fn score<S: Simd, const Q: usize, const N: usize>(
         &self,
@@ -181,7 +186,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Sums of V, for N of its vectors from `d` on.
+    /// Computes weighted sums of V, for N of its vectors from `d` on.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // what attention is made of
     fn weigh_pairs<S: Simd, const Q: usize, const N: usize>(

@@ -11,15 +11,16 @@ use crate::backend::cpu::PAGE;
 use crate::reserve::room;
 use std::ops::Range;
 
-/// What a block shares; no chunks if it shares nothing. (As an `Option`, its numbers were
-/// compared before it was known that they are there, which valgrind reports.)
+/// What a block shares; no chunks if it shares nothing. (With an `Option`, its numbers were
+/// compared before it was known whether they are present, which valgrind reports.)
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Beginning {
     /// Chunks of the prefix.
     pub(super) chunks: usize,
     /// Where the states of the block's rows begin among the states of all prefixes.
     pub(super) first: usize,
-    /// The most keys that a row with the prefix sees. A layer with a shorter window does not share.
+    /// The largest number of keys that a row with the prefix sees. A layer with a shorter window
+    /// does not share.
     pub(super) keys: usize,
 }
 
@@ -129,8 +130,8 @@ impl Prefixes {
         }
     }
 
-    /// How many chunks the block at `first` in the order shares with those after it, and where
-    /// these end. The next block joins if passes that are saved do not become fewer.
+    /// How many chunks the block at `first` in the order shares with the blocks after it, and where
+    /// those blocks end. The next block joins if that does not reduce the number of saved passes.
     fn longest(
         &self,
         blocks: &[RowBlock],
@@ -220,18 +221,19 @@ mod tests {
 
     #[test]
     fn sequences_with_the_same_pages_share_a_prefix() {
-        // Nobody shares, or nothing is whole.
+        // No two sequences have the same pages, or no chunk is whole.
         assert_eq!(prefixes(&[], 8, 8), []);
         assert_eq!(prefixes(&[("a", 3), ("b", 3), ("", 7), ("", 7)], 8, 8), []);
         // In any order of the step, with others between them.
         let mixed = [("ab", 3), ("x", 1), ("a", 200), ("ay", 0), ("z", 5)];
         assert_eq!(prefixes(&mixed, 8, 8), [(vec![2, 0, 3], 1)]);
-        // Beams share more than a third sequence has; it would make the saved passes fewer.
+        // The two beams share more than the third sequence has; with it, fewer passes would be
+        // saved.
         let beams = [("abcd", 3), ("abcd", 3), ("ax", 3)];
         assert_eq!(prefixes(&beams, 8, 8), [(vec![0, 1], 4)]);
         let two = [("abcd", 3), ("abcd", 3), ("axyz", 3), ("axyz", 9)];
         assert_eq!(prefixes(&two, 8, 8), [(vec![0, 1], 4), (vec![2, 3], 4)]);
-        // More rows than a prefix may have, and than all may have.
+        // More rows than a prefix may have, and than all prefixes together may have.
         let many = [("ab", 3); 7];
         let want = [(vec![0, 1, 2], 2), (vec![3, 4, 5], 2)];
         assert_eq!(prefixes(&many, 3, 8), want);

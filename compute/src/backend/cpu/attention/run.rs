@@ -2,7 +2,7 @@
 
 use super::cache::Cache;
 #[cfg(target_arch = "x86_64")]
-use super::task::InPairs;
+use super::task::{InPairs, InParts, Parts};
 use super::task::{Merge, Out, Task};
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
@@ -23,7 +23,7 @@ struct Work<'a> {
     pages: Range<usize>,
     head: usize,
     chunks: Range<usize>,
-    /// States of the rows after the chunks before these, with the layout of [`Plan::partial`].
+    /// States of the rows after the previous chunks, with the layout of [`Plan::partial`].
     before: Option<&'a [f32]>,
     window: usize,
     tiles: bool,
@@ -73,7 +73,7 @@ impl RowBlock {
         }
     }
 
-    /// Chunks that it shares on a layer with this window.
+    /// The chunks that the block shares on a layer with this window.
     fn shared_chunks(&self, window: usize) -> usize {
         match self.beginning.keys <= window {
             true => self.beginning.chunks,
@@ -122,13 +122,10 @@ impl Plan {
             true => &self.tiled,
             false => &self.plain,
         };
-        // Some of the rows without AMX. (A closure would hold on to its arguments.)
+        // The task of some rows, without AMX. (A closure would keep its arguments borrowed.)
         macro_rules! plain {
             ($E:ty, $work:expr, $rows:expr, $chunks:expr, $scratch:expr, $out:expr) => {
                 Task::<$E> {
-                    #[cfg(target_arch = "x86_64")]
-                    amx: None,
-                    then: None,
                     cache: Cache::new(kv, layer, $work.head, &pages[$work.pages.clone()]),
                     q: &q[$work.head * width..],
                     q_dim,
@@ -169,22 +166,29 @@ impl Plan {
                     _ if pairs => {
                         tier.run_bf16(InPairs(plain!(E, work, rows, chunks, scratch, out)))
                     }
-                    _ => tier.run_with_tiles(Task {
-                        amx: tier.amx(),
-                        then: work.then.as_ref().map(|(of, head, chunk)| {
-                            (Cache::new(kv, layer, *head, &pages[of.clone()]), *chunk)
-                        }),
-                        ..plain!(E, work, rows, chunks, scratch, out)
+                    _ => tier.run_with_tiles(InParts {
+                        task: plain!(E, work, rows, chunks, scratch, out),
+                        parts: Parts {
+                            amx: tier.amx().expect("tiles"),
+                            then: work.then.as_ref().map(|(of, head, chunk)| {
+                                (Cache::new(kv, layer, *head, &pages[of.clone()]), *chunk)
+                            }),
+                        },
                     }),
                 }
             })
         };
-        // A tile's weights are zero where a row does not see a key, but zero times an infinite
-        // value is NaN; so is the sum of weights of scores that are too large for `weights`. And a
-        // sum of V may overflow although its mean would not. Such a row is computed again alone in
-        // bfloat16, over its own keys, so that its bits do not depend on other rows; and if a
-        // result is still NaN or infinite, in float32. This is from the first chunk on, whether
-        // others shared it or not, and whether chunks were tasks of their own or not.
+        // A result can be NaN or infinite although it should not be:
+        //
+        // - A tile's weights are zero where a row does not see a key, but zero times an infinite
+        //   value is NaN.
+        // - The sum of the weights is NaN if scores are too large for `weights`.
+        // - A sum of V may overflow although its mean would not.
+        //
+        // Such a row is computed again alone in bfloat16, over its own keys, so that its bits do
+        // not depend on other rows. If a result is still NaN or infinite, the row is computed in
+        // float32. Both computations begin with the first chunk, whether other rows shared it or
+        // not, and whether chunks were separate tasks or not.
         #[cfg(target_arch = "x86_64")]
         let repair = |work: &Work<'_>, scratch: &mut [f32], mut y: Rect<'_, f32>| {
             let Rows::Consecutive(rows) = work.rows.clone() else {
@@ -226,7 +230,7 @@ impl Plan {
                 let mut out = out;
                 let rows = work.rows.len();
                 compute_in_bf16(&work, &mut scratch, out.part(0..rows));
-                // States, of a prefix or a chunk, are not results yet.
+                // The states of a prefix or of a chunk are not results yet.
                 if let Out::Whole(y) = out {
                     repair(&work, &mut scratch, y);
                 }
@@ -246,7 +250,8 @@ impl Plan {
                     };
                     let chunks = prefix.block.shared_chunks(window);
                     if chunks > 0 {
-                        // The rows of the prefix see all its shared chunks, whatever the window.
+                        // The rows of the prefix see all of its shared chunks, so the window does
+                        // not matter.
                         let work = Work {
                             rows: Rows::Listed(prefix.rows),
                             position: prefix.position,

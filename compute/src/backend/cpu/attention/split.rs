@@ -141,7 +141,8 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Scores of the chunk's first `keys` keys, and of some keys after them, in two parts.
+    /// Computes the scores of the chunk's first `keys` keys, and of some keys after them, in two
+    /// parts.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // what attention is made of
     fn split_scores<S: Simd>(
@@ -181,7 +182,8 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Weighted sums of V in place: all pages for four columns of tiles, then for the next four.
+    /// Computes weighted sums of V in place: all pages for four columns of tiles, then all pages
+    /// for the next four.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // what attention is made of
     fn sums_in_place<S: Simd>(
@@ -221,7 +223,7 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Weighted sums of V that is converted to tiles.
+    /// Computes weighted sums of V after converting V to tiles.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // what attention is made of
     fn sums<S: Simd>(
@@ -275,9 +277,9 @@ impl<E: Element> Chunk<'_, '_, E> {
         }
     }
 
-    /// Converts V of `n` pages of the chunk from `page` on: `[head_dim / 16][key / 32]` tiles. What
-    /// lies after the chunk's first `keys` keys becomes zero: its weight is zero, but it may hold
-    /// anything.
+    /// Converts V of `n` pages of the chunk from `page` on: `[head_dim / 16][key / 32]` tiles. Pads
+    /// with zeros after the chunk's first `keys` keys: those slots may hold garbage, and zero times
+    /// NaN would be NaN.
     #[inline(always)]
     fn v_tiles<S: Simd>(
         &self,

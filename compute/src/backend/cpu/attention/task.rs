@@ -34,12 +34,7 @@ impl Out<'_> {
 }
 
 pub(super) struct Task<'a, E: Element> {
-    /// Set for rows that are computed with tiles, in two parts.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) amx: Option<Amx>,
     pub(super) cache: Cache<'a, E>,
-    /// The cache that its thread will probably need next, and the chunk.
-    pub(super) then: Option<(Cache<'a, E>, usize)>,
     /// The queries of all rows of the step, from this KV head on.
     pub(super) q: &'a [f32],
     pub(super) q_dim: usize,
@@ -48,8 +43,8 @@ pub(super) struct Task<'a, E: Element> {
     pub(super) group: usize,
     pub(super) window: usize,
     pub(super) chunks: Range<usize>,
-    /// States after the chunks before these, one row after another at this distance. Without them
-    /// these are the first.
+    /// States after the previous chunks: one row after another, `stride` apart. `None`: this task's
+    /// chunks are the first.
     pub(super) before: Option<&'a [f32]>,
     pub(super) stride: usize,
     pub(super) scratch: &'a mut [f32],
@@ -61,7 +56,7 @@ impl<E: Element> Kernel for Task<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.go::<S, false>(s);
+        self.compute(s, Exact);
     }
 }
 
@@ -75,18 +70,138 @@ impl<E: Element> Kernel for InPairs<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.0.go::<S, true>(s);
+        self.0.compute(s, Pairs);
     }
 }
 
-impl<E: Element> Task<'_, E> {
+/// A task of generated rows in two parts on tiles; compiled for processors with tiles.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct InParts<'a, E: Element> {
+    pub(super) task: Task<'a, E>,
+    pub(super) parts: Parts<'a, E>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<E: Element> Kernel for InParts<'_, E> {
+    type Output = ();
+
     #[inline(always)]
-    fn go<S: Simd, const PAIRS: bool>(self, s: S) {
+    fn run<S: Simd>(self, s: S) {
+        self.task.compute(s, self.parts);
+    }
+}
+
+/// The arithmetic of a task. It is a type rather than a field, so that each kernel contains its own
+/// arithmetic only: as a field, every arithmetic was compiled for every instruction set.
+trait Arithmetic<'a, E: Element> {
+    /// The factor for q.
+    fn scale(&self, head_dim: usize) -> f32;
+
+    /// Computes the results of `queries` over a chunk. `is_last`: no other chunk of the task
+    /// follows.
+    #[allow(clippy::too_many_arguments)] // what attention is made of
+    fn partial<S: Simd>(
+        &self,
+        s: S,
+        chunk: &Chunk<'a, '_, E>,
+        is_last: bool,
+        queries: Range<usize>,
+        q: &[f32],
+        room: &mut [f32],
+        part: &mut State<'_>,
+    );
+}
+
+/// Float32.
+struct Exact;
+
+impl<'a, E: Element> Arithmetic<'a, E> for Exact {
+    #[inline(always)]
+    fn scale(&self, head_dim: usize) -> f32 {
+        1.0 / (head_dim as f32).sqrt()
+    }
+
+    #[inline(always)]
+    fn partial<S: Simd>(
+        &self,
+        s: S,
+        chunk: &Chunk<'a, '_, E>,
+        _: bool,
+        queries: Range<usize>,
+        q: &[f32],
+        room: &mut [f32],
+        part: &mut State<'_>,
+    ) {
+        chunk.partial(s, queries, q, room, part);
+    }
+}
+
+/// Pairs of bfloat16, with the bits of prompt rows.
+#[cfg(target_arch = "x86_64")]
+struct Pairs;
+
+#[cfg(target_arch = "x86_64")]
+impl<'a, E: Element> Arithmetic<'a, E> for Pairs {
+    #[inline(always)]
+    fn scale(&self, head_dim: usize) -> f32 {
+        super::weights::scale(head_dim)
+    }
+
+    #[inline(always)]
+    fn partial<S: Simd>(
+        &self,
+        s: S,
+        chunk: &Chunk<'a, '_, E>,
+        _: bool,
+        queries: Range<usize>,
+        q: &[f32],
+        room: &mut [f32],
+        part: &mut State<'_>,
+    ) {
+        chunk.partial_pairs(s, queries, q, room, part);
+    }
+}
+
+/// Sums of two bfloat16, on tiles.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct Parts<'a, E: Element> {
+    pub(super) amx: Amx,
+    /// The cache that the task's thread will probably need next, and the chunk.
+    pub(super) then: Option<(Cache<'a, E>, usize)>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<'a, E: Element> Arithmetic<'a, E> for Parts<'a, E> {
+    #[inline(always)]
+    fn scale(&self, head_dim: usize) -> f32 {
+        1.0 / (head_dim as f32).sqrt() * std::f32::consts::LOG2_E
+    }
+
+    #[inline(always)]
+    fn partial<S: Simd>(
+        &self,
+        s: S,
+        chunk: &Chunk<'a, '_, E>,
+        is_last: bool,
+        queries: Range<usize>,
+        q: &[f32],
+        room: &mut [f32],
+        part: &mut State<'_>,
+    ) {
+        let mut ahead = match (is_last, &self.then) {
+            (false, _) => Ahead::new(Some(chunk.cache), chunk.start / CHUNK + 1),
+            (true, Some((cache, chunk))) => Ahead::new(Some(cache), *chunk),
+            (true, None) => Ahead::new(None, 0),
+        };
+        chunk.partial_split(s, self.amx, queries, q, room, part, &mut ahead);
+    }
+}
+
+impl<'a, E: Element> Task<'a, E> {
+    #[inline(always)]
+    fn compute<S: Simd>(self, s: S, arithmetic: impl Arithmetic<'a, E>) {
         let Self {
-            #[cfg(target_arch = "x86_64")]
-            amx,
             cache,
-            then,
             q,
             q_dim,
             rows,
@@ -107,16 +222,7 @@ impl<E: Element> Task<'_, E> {
         let (mut total, rest) = State::new(rest, queries, padded);
         let (mut part, room) = State::new(rest, queries, padded);
 
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        #[cfg(target_arch = "x86_64")]
-        let scale = match amx {
-            Some(_) => scale * std::f32::consts::LOG2_E,
-            // The bits of prompt rows.
-            None if PAIRS => super::weights::scale(head_dim),
-            None => scale,
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = then;
+        let scale = arithmetic.scale(head_dim);
         for row in 0..n {
             let from = &q[rows.get(row) * q_dim..][..group * head_dim];
             for (x, to) in from.iter().zip(&mut queries_q[row * group * head_dim..]) {
@@ -149,22 +255,8 @@ impl<E: Element> Task<'_, E> {
                 group,
                 window,
             };
-            #[cfg(target_arch = "x86_64")]
-            match amx {
-                Some(amx) => {
-                    let mut ahead = match (chunk + 1 < chunks.end, &then) {
-                        (true, _) => Ahead::new(Some(&cache), chunk + 1),
-                        (_, Some((cache, chunk))) => Ahead::new(Some(cache), *chunk),
-                        _ => Ahead::new(None, 0),
-                    };
-                    let queries = first..last;
-                    view.partial_split(s, amx, queries, queries_q, room, &mut part, &mut ahead);
-                }
-                None if PAIRS => view.partial_pairs(s, first..last, queries_q, room, &mut part),
-                None => view.partial(s, first..last, queries_q, room, &mut part),
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            view.partial(s, first..last, queries_q, room, &mut part);
+            let is_last = chunk + 1 == chunks.end;
+            arithmetic.partial(s, &view, is_last, first..last, queries_q, room, &mut part);
             for i in first..last {
                 let acc = &part.acc[i * padded..][..padded];
                 let first = first_key(position + i / group, window) / CHUNK;

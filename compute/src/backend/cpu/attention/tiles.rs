@@ -1,10 +1,10 @@
-//! Attention of prompt rows in bfloat16: K, Q, V and the weights of the softmax as tiles; scores,
-//! their maxima and sums in float32. Tiles are multiplied by AMX, or by vectors where an
-//! instruction multiplies pairs of bfloat16 faster than float32.
+//! Attention of prompt rows in bfloat16. K, Q, V and the softmax weights are tiles; scores, their
+//! maxima and sums are float32. Tiles are multiplied by AMX, or by vectors on processors with an
+//! instruction that multiplies pairs of bfloat16 faster than float32.
 //!
-//! Everything lies on its side. Scores are K times Q, one key a row and one query a lane, so that
+//! Everything is transposed. Scores are K times Q, with one key per row and one query per lane. So
 //! sixteen queries go through the softmax together, and nothing is ever summed across lanes. Sums
-//! of V are V, on its side, times the weights.
+//! of V are the transpose of V times the weights.
 //!
 //! The chunks are the same as in the float32 kernels. Within a chunk, a query's score with a key is
 //! one product over the head's width, and its sum of V is one product over the chunk's keys. A
@@ -12,8 +12,8 @@
 //! over ascending pairs, from zero. Weights are added in the order of [`super::pairs`]. So the bits
 //! depend neither on which queries share a pass nor on how many do.
 //!
-//! This file has the task of a block of rows: `operands` makes tiles of Q, and of K and V chunk
-//! after chunk; `group` computes what 32 queries have of a chunk, and merges it.
+//! This file has the task of a block of rows. `operands` makes tiles of Q, and of K and V, one
+//! chunk after another. `group` computes the results of 32 queries over a chunk, and merges them.
 
 use super::ahead::Ahead;
 use super::cache::Cache;
@@ -28,7 +28,7 @@ use crate::backend::cpu::simd::{Kernel, LANES, Simd};
 use std::ops::Range;
 
 /// The number of queries (rows times heads) that a block aims at. With so many, converting K and V
-/// to tiles costs little for each.
+/// to tiles costs little per query.
 pub(super) const BLOCK_QUERIES: usize = 512;
 
 /// Float32 numbers that take as much memory as a tile of either kind.
@@ -44,7 +44,7 @@ pub(super) fn scratch_len(queries: usize, head_dim: usize) -> usize {
 
 /// All chunks of a block of prompt rows.
 pub(super) struct Task<'a, E: Element> {
-    /// Without it vectors multiply.
+    /// `None`: vector instructions multiply.
     pub amx: Option<Amx>,
     pub cache: Cache<'a, E>,
     /// The first row's queries for this KV head.
@@ -61,7 +61,7 @@ pub(super) struct Task<'a, E: Element> {
     pub y: Rect<'a, f32>,
 }
 
-/// Cuts so many numbers off the scratch memory.
+/// Cuts `len` numbers off the scratch memory.
 fn cut<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
     scratch.split_off_mut(..len).expect("scratch_len")
 }
@@ -97,7 +97,7 @@ impl<E: Element> Kernel for Task<'_, E> {
         sum.fill([0.0; LANES]);
         self.pack_q(s, q, deep);
         let amx = self.amx.map(Amx::tiles);
-        // Whether the last group's largest scores were usual.
+        // Whether the previous group's largest scores were usual.
         let mut are_usual = true;
         for start in (0..self.position + self.rows).step_by(CHUNK) {
             // Rows before the chunk do not see any of its keys.
@@ -111,7 +111,7 @@ impl<E: Element> Kernel for Task<'_, E> {
             self.unpack_v(s, start / PAGE, keys, v, deep);
             let (k, v) = (k.as_chunks::<2>().0, v.as_chunks::<2>().0);
             let groups = first / GROUP..last.div_ceil(GROUP);
-            // The next chunk comes from memory meanwhile.
+            // Meanwhile, the next chunk is prefetched from memory.
             let next = (start + CHUNK < self.position + self.rows).then_some(&self.cache);
             let mut ahead = Ahead::new(next, start / CHUNK + 1);
             let times = ahead.times().div_ceil(groups.len());
@@ -158,8 +158,8 @@ impl<E: Element> Task<'_, E> {
             .min(CHUNK)
     }
 
-    /// What the queries `mine`, a group, see of the chunk at `start`, of whose keys the queries
-    /// from `first` to `last` see some.
+    /// Which keys of the chunk at `start` the queries `mine`, a group, see. The queries from
+    /// `first` to `last` are those that see any key of the chunk.
     #[inline(always)]
     fn seen(&self, start: usize, mine: Range<usize>, first: usize, last: usize) -> Seen {
         let before = |i| self.first_key(i).saturating_sub(start);

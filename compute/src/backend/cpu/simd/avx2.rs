@@ -174,6 +174,7 @@ impl<const LEVEL: u8> Simd for Avx2<LEVEL> {
             ($name:ident, $features:literal) => {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 #[target_feature(enable = $features)]
+                #[inline(never)] // one kernel may call another
                 fn $name<const LEVEL: u8, K: Kernel>(s: Avx2<LEVEL>, kernel: K) -> K::Output {
                     kernel.run(s)
                 }

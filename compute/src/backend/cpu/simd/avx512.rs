@@ -130,6 +130,7 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
             ($name:ident, $features:literal) => {
                 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
                 #[target_feature(enable = $features)]
+                #[inline(never)] // one kernel may call another
                 fn $name<K: Kernel, const LEVEL: u8>(s: Avx512<LEVEL>, kernel: K) -> K::Output {
                     kernel.run(s)
                 }
