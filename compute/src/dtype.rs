@@ -1,29 +1,33 @@
 //! Number formats of weights and of the KV cache.
 
-use crate::quant::Quant;
+use crate::quant::{Quant, all_quants};
 
-/// Declares [`Dtype`] and what follows from the list of its names: the one list of all formats.
 macro_rules! dtypes {
-    (
-        floats { $($(#[$doc_of_float:meta])* $float:ident $name_of_float:literal,)* }
-        quantised { $($(#[$doc:meta])* $quant:ident $name:literal,)* }
-    ) => {
-        /// How numbers are stored.
+    ($($(#[$doc:meta])* $quant:ident $name:literal,)*) => {
+        /// How numbers are stored. Weights have all of them; the KV cache has floats, and int8 and
+        /// fp8 with a scale for each head's vector.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Dtype {
-            $($(#[$doc_of_float])* $float,)*
-            $($(#[$doc])* $quant,)*
+            /// IEEE binary32.
+            F32,
+            /// IEEE binary16.
+            F16,
+            /// bfloat16: the upper half of a binary32.
+            Bf16,
+            $(#[doc = concat!("[`Quant::", stringify!($quant), "`].")] $quant,)*
         }
 
         impl Dtype {
             /// All of them, in the order of their numbers.
-            pub const ALL: [Dtype; [$($name_of_float,)* $($name,)*].len()] =
-                [$(Dtype::$float,)* $(Dtype::$quant,)*];
+            pub const ALL: [Dtype; 3 + Quant::ALL.len()] =
+                [Dtype::F32, Dtype::F16, Dtype::Bf16, $(Dtype::$quant,)*];
 
             /// The field's short name, in lower case. The C API has it in upper case.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Dtype::$float => $name_of_float,)*
+                    Dtype::F32 => "f32",
+                    Dtype::F16 => "f16",
+                    Dtype::Bf16 => "bf16",
                     $(Dtype::$quant => $name,)*
                 }
             }
@@ -31,61 +35,15 @@ macro_rules! dtypes {
             /// The block format that weights of this dtype have.
             pub const fn quant(self) -> Option<Quant> {
                 match self {
-                    $(Dtype::$float => None,)*
+                    Dtype::F32 | Dtype::F16 | Dtype::Bf16 => None,
                     $(Dtype::$quant => Some(Quant::$quant),)*
-                }
-            }
-        }
-
-        impl Quant {
-            /// All formats.
-            pub const ALL: [Quant; [$($name,)*].len()] = [$(Quant::$quant,)*];
-
-            /// The format as a [`Dtype`].
-            pub const fn dtype(self) -> Dtype {
-                match self {
-                    $(Quant::$quant => Dtype::$quant,)*
                 }
             }
         }
     };
 }
 
-// A new format is the last one, because the C API numbers them in this order.
-dtypes! {
-    floats {
-        /// IEEE binary32.
-        F32 "f32",
-        /// IEEE binary16.
-        F16 "f16",
-        /// bfloat16: the upper half of a binary32.
-        Bf16 "bf16",
-    }
-    quantised {
-        /// Integers of 8 bits and a scale for each group: [`Quant::Int8`] in weights; in the KV
-        /// cache a scale for each head's vector.
-        Int8 "int8",
-        /// [`Quant::Int4`]; weights only.
-        Int4 "int4",
-        /// [`Quant::Nf4`]; weights only.
-        Nf4 "nf4",
-        /// 8-bit floats, e4m3, with a scale for each group: [`Quant::Fp8`] in weights; in the KV
-        /// cache, a scale for the vector of each head. On GPUs only.
-        Fp8 "fp8",
-        /// [`Quant::K4`]; weights of files that have it only.
-        K4 "k4",
-        /// [`Quant::K8`]; as K4.
-        K8 "k8",
-        /// [`Quant::K5`]; as K4.
-        K5 "k5",
-        /// [`Quant::K6`]; as K4.
-        K6 "k6",
-        /// [`Quant::Iq4`]; as K4.
-        Iq4 "iq4",
-        /// [`Quant::Uint4`]; as K4.
-        Uint4 "uint4",
-    }
-}
+all_quants!(dtypes);
 
 impl Dtype {
     /// The number of the C API, which is `LLAMA_DTYPE_` and the name.

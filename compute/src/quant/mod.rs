@@ -43,33 +43,63 @@ pub mod nf4;
 pub mod packed;
 pub mod uint4;
 
+use crate::Dtype;
 use half::f16;
 
-/// A block format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Quant {
-    /// Symmetric, 8 bits.
-    Int8,
-    /// Symmetric, 4 bits.
-    Int4,
-    /// 4-bit normal float with double quantisation (Dettmers et al. 2023, QLoRA).
-    Nf4,
-    /// 4 bits with scales of two levels and minima: Q4_K of GGUF files. Never made here.
-    K4,
-    /// 5 bits, otherwise as K4: Q5_K of GGUF files. Never made here.
-    K5,
-    /// 6 bits with scales of two levels: Q6_K of GGUF files. Never made here.
-    K6,
-    /// 8 bits, otherwise as K6: holds Q3_K of GGUF files. Never made here.
-    K8,
-    /// 4 bits that index a table of integers: IQ4_NL of GGUF files. Never made here.
-    Iq4,
-    /// 4 bits with a scale and a zero point for each group: holds AWQ, asymmetric GPTQ, and Q4_1 of
-    /// GGUF files. Never made here.
-    Uint4,
-    /// 8-bit floats. Made while a checkpoint is loaded, for a GPU only.
-    Fp8,
+/// Gives the one list of block formats, with their names, to a macro. A new format is the last one,
+/// because the C API numbers them in this order.
+macro_rules! all_quants {
+    ($make:ident) => {
+        $make! {
+            /// Symmetric, 8 bits.
+            Int8 "int8",
+            /// Symmetric, 4 bits.
+            Int4 "int4",
+            /// 4-bit normal float with double quantisation (Dettmers et al. 2023, QLoRA).
+            Nf4 "nf4",
+            /// 8-bit floats, e4m3. Made while a checkpoint is loaded, for a GPU only.
+            Fp8 "fp8",
+            /// 4 bits with scales of two levels and minima: Q4_K of GGUF files. Never made here.
+            K4 "k4",
+            /// 8 bits, otherwise as K6: holds Q3_K of GGUF files. Never made here.
+            K8 "k8",
+            /// 5 bits, otherwise as K4: Q5_K of GGUF files. Never made here.
+            K5 "k5",
+            /// 6 bits with scales of two levels: Q6_K of GGUF files. Never made here.
+            K6 "k6",
+            /// 4 bits that index a table of integers: IQ4_NL of GGUF files. Never made here.
+            Iq4 "iq4",
+            /// 4 bits with a scale and a zero point for each group: holds AWQ, asymmetric GPTQ, and
+            /// Q4_1 of GGUF files. Never made here.
+            Uint4 "uint4",
+        }
+    };
 }
+pub(crate) use all_quants;
+
+macro_rules! quants {
+    ($($(#[$doc:meta])* $quant:ident $name:literal,)*) => {
+        /// A block format.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Quant {
+            $($(#[$doc])* $quant,)*
+        }
+
+        impl Quant {
+            /// All formats.
+            pub const ALL: [Quant; [$($name,)*].len()] = [$(Quant::$quant,)*];
+
+            /// The format as a [`Dtype`].
+            pub const fn dtype(self) -> Dtype {
+                match self {
+                    $(Quant::$quant => Dtype::$quant,)*
+                }
+            }
+        }
+    };
+}
+
+all_quants!(quants);
 
 impl Quant {
     /// The formats that our own checkpoints can have. Every backend takes them.

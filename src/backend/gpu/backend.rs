@@ -8,8 +8,8 @@ use super::device::Device;
 use super::memory::Memory;
 use super::{
     Gpu, GpuBuf, GpuKv, GpuMat, PAGE, attend_counters, attention, fresh_len, geometry,
-    head_of_page, head_stride, mat, medusa, most_decoded, ops, pad32, partial_len, sample, step,
-    still_bytes,
+    head_of_page, head_stride, launch, mat, medusa, most_decoded, ops, pad32, partial_len, sample,
+    step, still_bytes,
 };
 use crate::backend::cpu::HostThreads;
 use crate::backend::{
@@ -107,9 +107,8 @@ impl<D: Device> Backend for Gpu<D> {
         Ok(())
     }
 
-    /// There are kernels for all formats.
-    fn keeps(_: Quant) -> bool {
-        true
+    fn keeps(quant: Quant) -> bool {
+        launch::multiplies(quant.dtype())
     }
 
     fn settle(parts: &mut [PartSpec]) {

@@ -81,6 +81,11 @@ impl Family {
         Family { pattern, kernels }
     }
 
+    /// Whether there is one of this dtype.
+    pub const fn has(&self, dtype: Dtype) -> bool {
+        self.kernels[dtype as usize].is_some()
+    }
+
     pub fn of(&self, dtype: Dtype) -> Result<Kernel> {
         self.kernels[dtype as usize].ok_or_else(|| {
             let name = self.pattern.replacen('*', dtype.name(), 1);

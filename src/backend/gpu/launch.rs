@@ -69,6 +69,11 @@ const ADAPT_OUT: OfKinds = [
 ];
 const ADAPT_UP: OfKinds = [Family::new("adapt_up_*"), Family::new("adapt_up_prefill_*")];
 
+/// Whether there are kernels for weights of this dtype.
+pub(super) const fn multiplies(dtype: Dtype) -> bool {
+    MATMUL_ADD.has(dtype)
+}
+
 fn run<D: Device>(device: &D, kernel: Kernel, grid: Grid, params: &impl Params) -> Result<()> {
     run_as(device, kernel, grid, params, 1, false)
 }

@@ -2,6 +2,7 @@
 //! lies between them, on the buffers and threads of [`Cpu`].
 
 use super::attention::InBf16;
+use super::blocks;
 use super::element::with_cache_element;
 use super::multiply::attends_in_bf16;
 use super::pool::{self, Grid, Tasks};
@@ -50,9 +51,8 @@ impl Backend for Cpu {
     const PAGE_SIZE: usize = PAGE;
     const PREFILL_CHUNK: usize = 512;
 
-    /// Every format but fp8, which is for GPUs.
     fn keeps(quant: Quant) -> bool {
-        quant != Quant::Fp8
+        blocks::has_type(quant)
     }
 
     fn mat_bytes(spec: &MatSpec) -> u64 {
@@ -372,7 +372,7 @@ mod tests {
                     bias,
                     scale: 1.0,
                     usage,
-                    place: None,
+                    adapter_index: None,
                 };
                 let mut biases = 0;
                 let taken = taken(|| {

@@ -86,8 +86,9 @@ impl Run {
     /// Zeros; `first` strips of the matrix lie before them.
     pub(super) fn new(spec: &MatSpec, run: &[PartSpec], first: usize) -> Result<Run> {
         let dtype = run[0].dtype;
-        if dtype == Dtype::Fp8 {
-            return Err(Error::Unsupported("the CPU has no weights in fp8".into()));
+        if dtype.quant().is_some_and(|quant| !blocks::has_type(quant)) {
+            let sentence = format!("the CPU has no weights in {dtype}");
+            return Err(Error::Unsupported(sentence));
         }
         let usage = layout(dtype, spec.usage);
         let mut lens = run.iter().map(|&part| part_len(part, spec));

@@ -2,8 +2,8 @@
 //! multiplies and adds: what products of integers and of pairs of bfloat16 take.
 
 use super::blocks::{
-    BYTE_WORDS, Blocks, GROUP_K, MAX_SPANS, Offsets, PADDED_K, WORDS, bytes_offsets, pair_words,
-    with_blocks,
+    BYTE_WORDS, Blocks, Bytes, GROUP_K, MAX_SPANS, Offsets, PADDED_K, WORDS, pair_words,
+    with_blocks, with_bytes,
 };
 use super::buf::Mem;
 use super::detect::Tier;
@@ -237,7 +237,7 @@ impl Kernel for Fill<'_> {
             }
             Form::Bytes(quant, _) => self.each(s, |x, to: &mut [i32; BYTE_WORDS]| {
                 let (sums, unit) = bytes(s, x, to);
-                (bytes_offsets(quant, sums, unit), unit)
+                (with_bytes!(quant, Q => Q::bytes_offsets(sums, unit)), unit)
             }),
             Form::Bf16 => self.each(s, |x, to: &mut [i32; WORDS]| {
                 let mut bits = [0; 2 * LANES];

@@ -1,20 +1,20 @@
-//! The block formats with four bits that only files have, apart from the K types.
+//! The block formats with four bits that occur only in files, except the K types.
 
 use super::super::simd::{LANES, Lookahead, Simd};
-use super::formats::{
+use super::parts::{
     four_bits, in_lines, in_pairs, minima, multiples, pairs_of_bytes, scaled, shaped, sum,
     times_scale, values_of_bytes,
 };
-use super::{Blocks, GROUP_K, LINE, Offsets, WORDS, block_len, codes_len, pair_words};
-use crate::quant::Quant;
+use super::{Blocks, Bytes, GROUP_K, LINE, Offsets, WORDS, block_len, codes_len, pair_words};
+use crate::quant::{Quant, iq4};
 
 /// [`Quant::Iq4`].
 pub struct Iq4;
 /// [`Quant::Uint4`].
 pub struct Uint4;
 
-/// Products of values with both bytes of an activation would overflow the sums of 16 bits that
-/// AVX2 has, so few rows are multiplied as int16.
+/// Few rows are multiplied as int16: products of values with both bytes of an activation would
+/// overflow the sums of 16 bits that AVX2 has.
 impl Blocks for Iq4 {
     type Planed = Self;
     type ForMany = Self;
@@ -25,16 +25,33 @@ impl Blocks for Iq4 {
     in_pairs!();
 }
 
+impl Bytes for Iq4 {
+    type PlanedBytes = Self;
+    #[inline(always)]
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        const TABLE: [u8; 16] = {
+            let (mut table, mut i) = ([0; 16], 0);
+            while i < 16 {
+                table[i] = iq4::VALUES[i] as u8 ^ 0x80;
+                i += 1;
+            }
+            table
+        };
+        let [a, b] = s.nibbles(s.load_i16(line));
+        [s.look_up_bytes(&TABLE, a), s.look_up_bytes(&TABLE, b)]
+    }
+}
+
 impl Uint4 {
-    /// The line with scales and zero points of group `i`.
+    /// The line with the scales and zero points of group `i`.
     #[inline(always)]
     fn scales(block: &<Self as Blocks>::Block, i: usize) -> &[u16; LINE] {
         &block.as_chunks().0[codes_len(Quant::Uint4) / LINE + i]
     }
 }
 
-/// Few rows are multiplied as int16, too: with activations of two bytes, as int4 has them, sums
-/// take twice as many registers, and eight streams of a Zen 4 were 0.85 times as fast as with int8.
+/// Few rows are multiplied as int16, too. With activations of two bytes, as in int4, sums take
+/// twice as many registers, and eight streams of a Zen 4 were 0.85 times as fast as with int8.
 impl Blocks for Uint4 {
     type Planed = Self;
     type ForMany = Self;
@@ -75,5 +92,14 @@ impl Blocks for Uint4 {
     #[inline(always)]
     fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: Lookahead) {
         s.prefetch_far(Self::scales(block, i), ahead);
+    }
+}
+
+impl Bytes for Uint4 {
+    const NIBBLES: bool = true;
+    type PlanedBytes = Self;
+    #[inline(always)]
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        s.nibbles(s.load_i16(line))
     }
 }

@@ -1,12 +1,13 @@
-//! The block formats with scales of two levels as types: the K types of GGUF files.
+//! The types of the block formats with two levels of scales: the K types of GGUF files.
 
 use super::super::simd::{Lookahead, Simd};
-use super::formats::{
+use super::parts::{
     byte_words, eight_bits, four_bits, in_lines, in_nibbles, in_pairs, minima, multiples,
     pairs_of_bytes, shaped, sum, times_scale, values_of_bytes,
 };
 use super::{
-    Blocks, GROUP_K, LINE, MAX_SPANS, Offsets, WORDS, block_len, codes_len, lines_len, pair_words,
+    Blocks, Bytes, GROUP_K, LINE, MAX_SPANS, Offsets, WORDS, block_len, codes_len, lines_len,
+    pair_words,
 };
 use crate::quant::Quant;
 
@@ -25,7 +26,7 @@ fn scale_line(scales: &[u16; SCALES], i: usize) -> &[u16; LINE] {
     &scales.as_chunks().0[i]
 }
 
-/// Words of the scales of a block.
+/// How many words the scales of a block take.
 const SCALES: usize = block_len(Quant::K4) - codes_len(Quant::K4);
 
 /// The scales of a block, which follow the codes.
@@ -40,7 +41,7 @@ macro_rules! scales {
 /// Implements the scales of formats with minima.
 macro_rules! scales_and_minima {
     () => {
-        /// `d` and `dmin`, which all groups of a block share: they are converted once.
+        /// `d` and `dmin`, which all groups of a block share. They are converted once.
         type Common<S: Simd> = [S::F; 2];
 
         #[inline(always)]
@@ -72,7 +73,7 @@ macro_rules! scales_and_minima {
     };
 }
 
-/// Implements the scales of formats with one for each 16 weights.
+/// Implements the scales of formats with one scale for each 16 weights.
 macro_rules! sixteens {
     () => {
         /// `d`.
@@ -127,13 +128,13 @@ macro_rules! sixteens {
 pub struct Planed<'a> {
     codes: &'a [u16; LINE],
     plane: &'a [u16; LINE],
-    /// The number of the line among those that share this line of the plane.
+    /// The number of the line among the lines that share this line of the plane.
     at: u32,
 }
 
 impl Planed<'_> {
-    /// The unsigned bytes of a line, four columns of every output at a time. `BITS` of each are in
-    /// the plane.
+    /// The unsigned bytes of a line, four columns of every output at a time. `BITS` bits of each
+    /// byte are in the plane.
     #[inline(always)]
     pub fn quads<const BITS: u32, S: Simd>(self, s: S) -> [S::I; 2] {
         let [a, b] = s.nibbles(s.load_i16(self.codes));
@@ -146,12 +147,12 @@ impl Planed<'_> {
     }
 }
 
-/// Implements formats with a plane of so many bits. As with four bits, an activation is two signed
-/// bytes. From the unsigned codes, `$zero` is subtracted.
+/// Implements formats with a plane of `$bits` bits. As in formats with four bits, an activation is
+/// two signed bytes. `$zero` is subtracted from the unsigned codes.
 macro_rules! in_planes {
     ($bits:literal, $zero:literal) => {
         const UNIT: f32 = 1.0;
-        /// As with four bits.
+        /// As in formats with four bits: 127 * 256, because both bytes are signed.
         const TOP: f32 = 32512.0;
         const PARTS: usize = 2;
         type Planed = Self;
@@ -164,7 +165,7 @@ macro_rules! in_planes {
 
         #[inline(always)]
         fn line(block: &Self::Block, i: usize) -> Planed<'_> {
-            // Lines that share a line of the plane.
+            // How many lines share a line of the plane.
             const EACH: usize = 4 / $bits;
             let lines = block.as_chunks().0;
             Planed {
@@ -248,7 +249,24 @@ impl Blocks for K5 {
     scales_and_minima!();
 }
 
-/// The offset of a span subtracts the 32 that codes have too much.
+impl Bytes for K4 {
+    const NIBBLES: bool = true;
+    type PlanedBytes = K5;
+    #[inline(always)]
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        s.nibbles(s.load_i16(line))
+    }
+}
+
+impl Bytes for K5 {
+    type PlanedBytes = Self;
+    #[inline(always)]
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        line.quads::<1, S>(s)
+    }
+}
+
+/// Codes exceed the weights by 32. The offset of a span subtracts this excess.
 impl Blocks for K6 {
     shaped!(Quant::K6);
     in_planes!(2, 32);
@@ -261,11 +279,22 @@ impl Blocks for K6 {
     }
 }
 
+/// A byte is 128 more than the weight, as in k8. The code is 32 more than the weight, so 96 is
+/// added.
+impl Bytes for K6 {
+    type PlanedBytes = Self;
+    #[inline(always)]
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        let [a, b] = line.quads::<2, S>(s);
+        [s.sub_bytes(a, -96), s.sub_bytes(b, -96)]
+    }
+}
+
 impl Blocks for K8 {
     shaped!(Quant::K8);
     eight_bits!();
     sixteens!();
-    /// ([`Simd::scaled_byte`] would not be exact: the scale is a product of up to 18 bits.)
+    /// ([`Simd::scaled_byte`] would not be exact, because the scale is a product of up to 18 bits.)
     #[inline(always)]
     fn weights<S: Simd>(s: S, (): (), line: &[u16; LINE], scale: S::F) -> [S::F; 8] {
         let v = s.load_i16(line);
@@ -286,4 +315,13 @@ impl Blocks for K8 {
     type Planed = K6;
     type ForMany = Self;
     const HAS_PLANED: bool = true;
+}
+
+impl Bytes for K8 {
+    const SIGNED: bool = true;
+    type PlanedBytes = K6;
+    #[inline(always)]
+    fn quads<S: Simd>(s: S, line: Self::Line<'_>) -> [S::I; 2] {
+        super::Int8::quads(s, line)
+    }
 }

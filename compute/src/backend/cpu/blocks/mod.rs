@@ -1,10 +1,10 @@
-//! Quantised weights as tile strips: the layout, and how rows get into it.
+//! Quantised weights as tile strips: the layout, and how rows are written into it.
 //!
-//! A strip has sixteen outputs and is a stream of blocks. A block has first the codes, in lines of
-//! 64 bytes with four bytes of every output, and then the scales, sixteen f16 for each group.
-//! Blocks consist of whole cache lines. (nf4 in blocks of 64 k, in which half of the lines are
-//! split, was 15 % slower.) k is padded to whole blocks with zeros, and outputs are padded to whole
-//! strips.
+//! A strip has sixteen outputs and is a sequence of blocks. A block begins with the codes, in lines
+//! of 64 bytes with four bytes of every output. Then come the scales, sixteen f16 for each group.
+//! Blocks consist of whole cache lines. (nf4 in blocks of 64 k, where half of the lines straddle
+//! two cache lines, was 15 % slower.) k is padded to whole blocks with zeros, and outputs are
+//! padded to whole strips.
 //!
 //! | | a line's four bytes of an output | k in a block | lines | bytes |
 //! |---|---|---:|---:|---:|
@@ -18,34 +18,36 @@
 //! | k6 | as k4 | 256 | 32 + 16 | 2048 + 1024 + 256 + 64 |
 //! | k8 | as int8 | 256 | 64 | 4096 + 256 + 64 |
 //!
-//! Behind the lines of k5 and k6 with the lower four bits of codes come the lines of the plane of
-//! high bits: a line has a word of [`crate::quant::k`] for every output, the bits of 32 or 16 k.
+//! In k5 and k6, the lines with the low four bits are followed by the lines of the plane, which
+//! have the high bits. Such a line has one 32-bit word of [`crate::quant::k`] per output, with the
+//! high bits of 32 (k5) or 16 (k6) columns.
 //!
-//! The scales of the K types are the words of [`crate::quant::k`]: four lines with two of the words
-//! for small integers of every output, then a line with sixteen `d` and, in k4 and k5, sixteen
-//! `dmin`. The second half of that line of k6 and k8 is padding, which keeps blocks whole cache
-//! lines.
+//! The scales of the K types are the words of [`crate::quant::k`]. Four lines have, for every
+//! output, two of the words with small integers. A fifth line has sixteen `d` and, in k4 and k5,
+//! sixteen `dmin`. In k6 and k8, the second half of that line is padding, so that blocks stay whole
+//! cache lines.
 //!
-//! The scales of uint4 are a line for each group: sixteen scales, and sixteen zero points.
+//! The scales of uint4 are one line for each group: sixteen scales, then sixteen zero points.
 //!
-//! Kernels multiply lines with sixteen words of activations for each group, in int16 or in the two
-//! bytes of an int16: [`Blocks::words`]. For many rows a line becomes pairs of int16 in every
-//! format: [`Blocks::int_pairs`].
+//! Kernels multiply the lines of a group by sixteen words of activations, in int16 or in the two
+//! bytes of an int16: [`Blocks::words`]. For many rows, a line of any format becomes pairs of
+//! int16: [`Blocks::int_pairs`].
 
 mod bytes;
-mod formats;
 mod fours;
 mod k;
+mod ours;
+mod parts;
 mod place;
 
 use super::element::Weights;
 use super::simd::{LANES, Lookahead, Simd};
 use crate::quant::Quant;
 use crate::quant::k::{BLOCK, GROUP_WORDS, K4_WORDS, high_bits, plane_bits};
-pub use bytes::{BYTE_WORDS, Bytes, bytes_offsets, in_bytes, in_nibbles};
-pub use formats::{Int4, Int8, Nf4};
+pub use bytes::{BYTE_WORDS, Bytes};
 pub use fours::{Iq4, Uint4};
 pub use k::{K4, K5, K6, K8};
+pub use ours::{Int4, Int8, Nf4};
 pub(super) use place::{PlaceCodes, PlaceScales};
 
 /// The number of columns of a block (k in the table above).
@@ -62,17 +64,17 @@ const fn block_k(quant: Quant) -> usize {
 pub(super) const PADDED_K: usize = 128;
 /// The number of columns that share an activation scale.
 pub(super) const GROUP_K: usize = 32;
-/// 16-bit words of a line.
+/// 16-bit words per line.
 pub(super) const LINE: usize = 2 * LANES;
 /// The number of words in the activations of [`GROUP_K`] columns.
 pub(super) const WORDS: usize = GROUP_K / 2;
 
-/// Words of the lines of a block that hold codes, or the lower four bits of codes.
+/// How many words the lines of a block take that have codes, or the lower four bits of codes.
 const fn lines_len(quant: Quant) -> usize {
     block_k(quant) * LANES / 2 / if quant.has_bytes() { 1 } else { 2 }
 }
 
-/// Words of the codes of a block, including the words of a plane.
+/// How many words the codes of a block take, including the words of a plane.
 const fn codes_len(quant: Quant) -> usize {
     lines_len(quant) + block_k(quant) * LANES / 16 * plane_bits(quant)
 }
@@ -86,7 +88,7 @@ pub(super) const fn block_len(quant: Quant) -> usize {
         }
 }
 
-/// 16-bit words of a strip; `None` if no machine could hold them.
+/// 16-bit words per strip; `None` if no machine could hold them.
 pub(super) fn strip_len(quant: Quant, cols: usize) -> Option<usize> {
     cols.div_ceil(block_k(quant)).checked_mul(block_len(quant))
 }
@@ -141,7 +143,7 @@ pub trait Blocks: 'static {
     const LEN: usize = block_len(Self::QUANT);
     /// Groups of [`GROUP_K`] in a block.
     const GROUPS: usize = block_k(Self::QUANT) / GROUP_K;
-    /// Parts of a group that have a scale each.
+    /// How many parts of a group have a scale of their own.
     const SPANS: usize = if Self::QUANT.group() < GROUP_K {
         GROUP_K / Self::QUANT.group()
     } else {
@@ -149,22 +151,22 @@ pub trait Blocks: 'static {
     };
     /// Lines of codes in a group.
     const LINES: usize = lines_len(Self::QUANT) / LINE / Self::GROUPS;
-    /// A factor that scales of activations contain. The lookup table has the values of codes as
-    /// multiples of it.
+    /// A factor that the scales of activations contain. The lookup table has the values of codes in
+    /// multiples of this factor.
     const UNIT: f32;
     /// How many blocks before its use a block is prefetched.
     const AHEAD: usize = 1;
-    /// The greatest integer to which an activation is converted.
+    /// The greatest integer that an activation is converted to.
     const TOP: f32 = 32767.0;
     /// Whether weights have minima.
     const MINIMA: bool = false;
-    /// The format that has this format's scales and a plane, so that weights that are decoded for
-    /// many rows look the same. It is the format itself where there is no such format.
+    /// The format with this format's scales and a plane, whose weights look the same once they are
+    /// decoded for many rows. This format itself if there is no such format.
     type Planed: Blocks + Weights<Bits = u16>;
     /// Whether there is such a format.
     const HAS_PLANED: bool = false;
-    /// The format whose kernels for many rows this format uses: the format whose [`Self::Planed`]
-    /// is this one, or this format itself.
+    /// The format whose kernels for many rows this format uses: the format that has this format as
+    /// [`Self::Planed`], or this format itself.
     type ForMany: Blocks + Weights<Bits = u16>;
 
     /// The lookup table of [`Blocks::int_pairs`].
@@ -177,8 +179,8 @@ pub trait Blocks: 'static {
 
     /// The activations of a group as words for [`Blocks::add`].
     fn words(x: &[i32; GROUP_K]) -> [i32; WORDS];
-    /// The offsets of the spans of a group of activations, which have this scale: what
-    /// [`Blocks::accumulate`] needs of their sums.
+    /// Per span: the correction that [`Blocks::accumulate`] needs, computed from the sum of the
+    /// activations. The last argument is the activations' scale.
     #[inline(always)]
     fn offsets(_: &[i32; GROUP_K], _: f32) -> Offsets {
         [0; MAX_SPANS]
@@ -193,8 +195,8 @@ pub trait Blocks: 'static {
     const PARTS: usize = 1;
     /// A sum of zero.
     fn zero<S: Simd>(s: S) -> Self::Sum<S>;
-    /// Adds a line times its words of SIDE rows, which begin with word `first`, in multiples of
-    /// [`Blocks::UNIT`].
+    /// Adds the products of a line with its words of SIDE rows, which begin with word `first`, in
+    /// multiples of [`Blocks::UNIT`].
     fn add<S: Simd, const SIDE: usize>(
         s: S,
         table: Self::Table<S>,
@@ -203,7 +205,7 @@ pub trait Blocks: 'static {
         first: usize,
         sums: &mut [Self::Sum<S>; SIDE],
     );
-    /// The sum of a group, exactly.
+    /// The exact sum of a group.
     fn total<S: Simd>(s: S, sum: Self::Sum<S>, offset: i32) -> S::I;
 
     /// The lookup table of [`Blocks::weights`].
@@ -222,35 +224,36 @@ pub trait Blocks: 'static {
     type Block: 'static;
     /// A strip as blocks.
     fn blocks(strip: &[u16]) -> &[Self::Block];
-    /// A line of codes: a reference, and another to a line of a plane where there is one.
+    /// A line of codes: a reference to it, and a reference to a line of a plane if the format has
+    /// one.
     type Line<'a>: Copy;
     /// Line `i` of a block, counted over the [`Blocks::LINES`] of all its groups.
     fn line(block: &Self::Block, i: usize) -> Self::Line<'_>;
-    /// Prefetches what lies `ahead` of a line of codes and of its plane.
+    /// Prefetches what lies `ahead` of a line of codes, and of its line of a plane.
     fn prefetch_line<S: Simd>(s: S, line: Self::Line<'_>, ahead: Lookahead);
-    /// Prefetches from L2 into L1 the line of codes that one row needs soon. It pays where lines
-    /// take many instructions: with eight bits and int16, one stream of a Zen 4 that reads 66 GB/s
-    /// is 1.17 times as fast. Where [`Lookahead::into_l1`] is set it is there already, and this
-    /// does nothing; leaving it out there was not measured.
+    /// Prefetches from L2 into L1 the line of codes that one row needs soon. This is worth it if
+    /// lines take many instructions: with eight bits and int16, one stream of a Zen 4 that reads 66
+    /// GB/s is 1.17 times as fast. If [`Lookahead::into_l1`] is set, the line is in L1 already, and
+    /// this does nothing; leaving it out there was not measured.
     #[inline(always)]
     fn prefetch_near<S: Simd>(_: S, _: Self::Line<'_>) {}
 
     /// What the scales of all spans of a block have in common.
     type Common<S: Simd>: Copy;
-    /// Reads it.
+    /// Reads the common part.
     fn common<S: Simd>(s: S, block: &Self::Block) -> Self::Common<S>;
-    /// The scale of a span, as sums and weights need it.
+    /// The scale of a span, in the form that sums and weights need.
     type Scale<S: Simd>: Copy;
-    /// Scale of span `i` of a block, counted over all its groups.
+    /// The scale of span `i` of a block, counted over all its groups.
     fn scale<S: Simd>(
         s: S,
         block: &Self::Block,
         common: Self::Common<S>,
         i: usize,
     ) -> Self::Scale<S>;
-    /// Prefetches what lies `ahead` of what [`Blocks::scale`] reads.
+    /// Prefetches what lies `ahead` of the data that [`Blocks::scale`] reads.
     fn prefetch_scale<S: Simd>(s: S, block: &Self::Block, i: usize, ahead: Lookahead);
-    /// Computes the scale of weights, and their minimum or zero.
+    /// Computes the scale of weights, and their minimum (zero if they have none).
     fn factors<S: Simd>(s: S, scale: Self::Scale<S>) -> [S::F; 2];
     /// Adds the scaled sum of a span of a group to `sum`. `offset` and `unit` are the offset and
     /// the scale of the activations.
@@ -262,18 +265,18 @@ pub trait Blocks: 'static {
         unit: f32,
         sum: S::F,
     ) -> S::F;
-    /// The scale, with [`Simd::quiet`] instead of any NaN.
+    /// The scale, with every NaN replaced by [`Simd::quiet`].
     fn quiet<S: Simd>(s: S, scale: Self::Scale<S>) -> Self::Scale<S>;
 }
 
-/// Most spans of a group, in any format.
+/// The largest number of spans in a group, in any format.
 pub(super) const MAX_SPANS: usize = 2;
 /// A number for each span of a group of activations.
 pub(super) type Offsets = [i32; MAX_SPANS];
 
-/// A group of activations as pairs of int16: of every four columns the first and the third, and the
-/// second and the fourth, because these are the bytes and half bytes that codes have at one place
-/// in their two words.
+/// A group of activations as pairs of int16. Of every four columns, the first and the third form a
+/// pair, and the second and the fourth: codes of these columns are bytes, or half bytes, at the
+/// same place in their two words.
 #[inline(always)]
 pub(super) fn pair_words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
     let mut words = [0; WORDS];
@@ -288,29 +291,75 @@ pub(super) fn pair_words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
     words
 }
 
-/// Gives the types of all formats to a macro.
+/// Calls the given macro with the list of all formats that have a kernel type, followed by the
+/// remaining arguments.
 macro_rules! all_formats {
-    ($make:ident) => {
-        $make! { Int8 Int4 Nf4 Iq4 Uint4 K4 K5 K6 K8 }
+    ({$($make:tt)*} $($rest:tt)*) => {
+        $($make)*! { [Int8 Int4 Nf4 Iq4 Uint4 K4 K5 K6 K8] $($rest)* }
     };
 }
-use all_formats;
+pub(super) use all_formats;
 
-/// `$body`, in which `$Q` stands for the type of `$quant`.
+/// The same for formats with weights in [`Bytes`]. nf4 is excluded: its codebook values are not
+/// integer multiples of one unit in a byte.
+macro_rules! formats_in_bytes {
+    ({$($make:tt)*} $($rest:tt)*) => {
+        $($make)*! { [Int8 Int4 Iq4 Uint4 K4 K5 K6 K8] $($rest)* }
+    };
+}
+pub(super) use formats_in_bytes;
+
+/// The same for formats with [`Bytes::NIBBLES`].
+macro_rules! formats_in_nibbles {
+    ({$($make:tt)*} $($rest:tt)*) => {
+        $($make)*! { [Int4 Uint4 K4] $($rest)* }
+    };
+}
+pub(super) use formats_in_nibbles;
+
+macro_rules! is_one_of {
+    ([$($type:ident)*] $quant:expr) => {
+        matches!($quant, $(Quant::$type)|*)
+    };
+}
+
+/// Whether a format has a kernel type. (Fp8 is for GPUs.)
+pub(super) fn has_type(quant: Quant) -> bool {
+    all_formats! { {is_one_of} quant }
+}
+
+/// Whether a format has weights in [`Bytes`].
+pub(super) const fn in_bytes(quant: Quant) -> bool {
+    formats_in_bytes! { {is_one_of} quant }
+}
+
+/// Whether a format has weights in [`Bytes`] with [`Bytes::NIBBLES`].
+pub(super) const fn in_nibbles(quant: Quant) -> bool {
+    formats_in_nibbles! { {is_one_of} quant }
+}
+
+macro_rules! assert_nibbles {
+    ([$($type:ident)*]) => {$(
+        const _: () = assert!($type::NIBBLES == in_nibbles(Quant::$type), "another list");
+    )*};
+}
+formats_in_bytes! { {assert_nibbles} }
+
+/// Runs `$body`, in which `$Q` stands for the type of `$quant`.
 macro_rules! with_blocks {
     ($quant:expr, $Q:ident => $body:expr) => {
-        $crate::backend::cpu::blocks::with_one_of! {
-            [Int8 Int4 Nf4 Iq4 Uint4 K4 K5 K6 K8] $quant, $Q => $body
+        $crate::backend::cpu::blocks::all_formats! {
+            {$crate::backend::cpu::blocks::with_one_of} $quant, $Q => $body
         }
     };
 }
 pub(super) use with_blocks;
 
-/// The same for formats that have weights in [`Bytes`].
+/// The same for formats with weights in [`Bytes`].
 macro_rules! with_bytes {
     ($quant:expr, $Q:ident => $body:expr) => {
-        $crate::backend::cpu::blocks::with_one_of! {
-            [Int8 Int4 Iq4 Uint4 K4 K5 K6 K8] $quant, $Q => $body
+        $crate::backend::cpu::blocks::formats_in_bytes! {
+            {$crate::backend::cpu::blocks::with_one_of} $quant, $Q => $body
         }
     };
 }
@@ -319,7 +368,9 @@ pub(super) use with_bytes;
 /// The same for formats with [`Bytes::NIBBLES`].
 macro_rules! with_nibbles {
     ($quant:expr, $Q:ident => $body:expr) => {
-        $crate::backend::cpu::blocks::with_one_of! { [Int4 Uint4 K4] $quant, $Q => $body }
+        $crate::backend::cpu::blocks::formats_in_nibbles! {
+            {$crate::backend::cpu::blocks::with_one_of} $quant, $Q => $body
+        }
     };
 }
 pub(super) use with_nibbles;

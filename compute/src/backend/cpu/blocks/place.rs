@@ -1,14 +1,14 @@
-//! How codes and scales of rows get into strips.
+//! Writes the codes and scales of rows into strips.
 
 use super::super::simd::{Kernel, LANES, Simd};
 use super::{Blocks, LINE, block_k, block_len, codes_len, lines_len, scale_at, with_blocks};
 use crate::quant::Quant;
 use crate::quant::k::{NIBBLES, plane_bits};
 
-/// Places the codes of one row in its lane: what [`PlaceCodes`] does, defined row by row.
+/// Places the codes of one row in its lane. This defines, row by row, the result of [`PlaceCodes`].
 fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
     let (blocks, len) = (strip.chunks_exact_mut(block_len(quant)), codes_len(quant));
-    // Bytes of one row in a block.
+    // Bytes of one row per block.
     let bytes = quant.code_bytes(block_k(quant));
     for (block, codes) in blocks.zip(codes.chunks(bytes)) {
         let (lines, plane) = block[..len].split_at_mut(lines_len(quant));
@@ -33,11 +33,12 @@ fn place_codes(quant: Quant, strip: &mut [u16], lane: usize, codes: &[u8]) {
     }
 }
 
-/// Eight codes of four bits, of which two neighbours share a byte, the first in its upper half:
-/// codes 0 to 3 go to the lower halves of the bytes, codes 4 to 7 to the upper halves.
+/// Rearranges eight codes of four bits. In the input, neighbouring codes share a byte, and the
+/// first of them is in the upper half. In the output, codes 0 to 3 are in the lower halves of the
+/// bytes, and codes 4 to 7 in the upper halves.
 #[inline(always)]
 fn apart(word: u32) -> u32 {
-    // Of two bytes, the codes in bits 4, 0, 12 and 8 go to bits 0, 8, 16 and 24.
+    // The codes of two bytes move from bits 4, 0, 12 and 8 to bits 0, 8, 16 and 24.
     let spread = |two: u32| {
         (two >> 4 & 0xf) | (two & 0xf) << 8 | (two >> 12 & 0xf) << 16 | (two >> 8 & 0xf) << 24
     };
@@ -46,12 +47,12 @@ fn apart(word: u32) -> u32 {
 
 /// Places the codes of rows in their lanes.
 ///
-/// Sixteen lines at a time are transposed in registers, and a strip, which is larger than L1, is
-/// passed over once (benches/record/2026-11-27-unpacking.txt).
+/// Sixteen lines at a time are transposed in registers. So there is only one pass over a strip,
+/// which is larger than L1 (benches/record/2026-11-27-unpacking.txt).
 pub struct PlaceCodes<'a> {
     pub quant: Quant,
     pub strip: &'a mut [u16],
-    /// The row of each lane; a lane without one is empty, and keeps its content.
+    /// The row of each lane. A lane without a row has an empty slice, and keeps its content.
     pub rows: [&'a [u8]; LANES],
 }
 
@@ -67,7 +68,7 @@ impl Kernel for PlaceCodes<'_> {
 #[inline(always)]
 fn place_strip<S: Simd, Q: Blocks>(s: S, strip: &mut [u16], rows: &[&[u8]; LANES]) {
     let bytes = const { Q::QUANT.code_bytes(block_k(Q::QUANT)) };
-    // The bytes of a row that belong to lines. The bytes of a plane come behind them.
+    // The number of bytes of a row that belong to lines. The bytes of a plane come after them.
     let of_lines = const { lines_len(Q::QUANT) / LINE * 4 };
     let shortest = rows.iter().map(|row| row.len()).min().unwrap_or(0);
     for (i, block) in strip.chunks_exact_mut(Q::LEN).enumerate() {
@@ -91,7 +92,7 @@ fn place_strip<S: Simd, Q: Blocks>(s: S, strip: &mut [u16], rows: &[&[u8]; LANES
     }
 }
 
-/// Writes lines; word i of a row goes through `f` to line i.
+/// Writes lines: word i of a row, converted by `f`, goes to line i.
 #[inline(always)]
 fn place_lines<S: Simd>(
     s: S,
@@ -100,7 +101,7 @@ fn place_lines<S: Simd>(
     f: impl Fn(u32) -> u32 + Copy,
 ) {
     let lines = lines.as_chunks_mut::<LINE>().0;
-    // Blocks of int4, and the planes of k5, have eight lines; all others have whole squares.
+    // Blocks of int4 and planes of k5 have eight lines. All others have a multiple of sixteen.
     assert!(lines.len() == LANES / 2 || lines.len().is_multiple_of(LANES));
     if let Some(half) = lines.as_mut_array::<{ LANES / 2 }>() {
         return place_square(s, half, rows, 0, f);
@@ -119,7 +120,8 @@ fn place_square<S: Simd, const N: usize>(
     at: usize,
     f: impl Fn(u32) -> u32,
 ) {
-    // `map` of arrays is a function of its own, compiled without the tier's instructions.
+    // A loop, because `map` of arrays is a separate function that is compiled without the tier's
+    // instructions.
     let mut square = [s.splat(0.0); LANES];
     for (to, row) in square.iter_mut().zip(rows) {
         let mut words = [0.0; LANES];

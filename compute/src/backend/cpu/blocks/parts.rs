@@ -1,15 +1,13 @@
-//! The block formats as types.
+//! Parts that the types of several block formats share.
 
 use super::super::element::{Data, Pairs, Weights, half_bits};
 use super::super::rows::K_BLOCK;
-use super::super::simd::{LANES, Lookahead, Simd};
-use super::{
-    Blocks, GROUP_K, LINE, Offsets, WORDS, all_formats, block_k, block_len, codes_len, pair_words,
-};
+use super::super::simd::Simd;
+use super::{Blocks, GROUP_K, LINE, WORDS, all_formats, block_k};
 use crate::quant::Quant;
 
 macro_rules! weights {
-    ($($type:ident)*) => {$(
+    ([$($type:ident)*]) => {$(
         impl Weights for super::$type {
             type Bits = u16;
             const BLOCK: usize = K_BLOCK / block_k(Self::QUANT) * <Self as Blocks>::LEN;
@@ -32,16 +30,16 @@ macro_rules! weights {
     )*};
 }
 
-all_formats!(weights);
+all_formats! { {weights} }
 
-/// [`Weights::unpack`]: codes to f32, times their scale.
+/// Implements [`Weights::unpack`]: converts codes to f32, and multiplies them by their scale.
 #[inline(always)]
 fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut to: impl Pairs<S>) {
     let table = Q::table_of_values(s);
-    // Pairs of columns in a line.
+    // Pairs of columns per line.
     let each = WORDS / Q::LINES;
     for (b, block) in Q::blocks(blocks).iter().enumerate() {
-        // Lines of a span.
+        // Lines per span.
         let lines = Q::LINES / Q::SPANS;
         let common = Q::common(s, block);
         for i in 0..Q::GROUPS * Q::SPANS {
@@ -57,7 +55,7 @@ fn unpack<Q: Blocks, S: Simd>(s: S, blocks: &[u16], mut to: impl Pairs<S>) {
     }
 }
 
-/// Values of codes as weights.
+/// Turns the values of codes into weights.
 #[inline(always)]
 pub(super) fn times_scale<Q: Blocks, S: Simd>(
     s: S,
@@ -74,7 +72,8 @@ pub(super) fn times_scale<Q: Blocks, S: Simd>(
     values
 }
 
-/// Signed bytes, four columns of every output at a time, as the pairs of [`Blocks::int_pairs`].
+/// Converts signed bytes, four columns of every output at a time, to the pairs of
+/// [`Blocks::int_pairs`].
 #[inline(always)]
 pub(super) fn pairs_of_bytes<S: Simd>(s: S, [a, b]: [S::I; 2]) -> [S::I; 4] {
     [
@@ -85,7 +84,7 @@ pub(super) fn pairs_of_bytes<S: Simd>(s: S, [a, b]: [S::I; 2]) -> [S::I; 4] {
     ]
 }
 
-/// The same bytes as the values of [`Blocks::weights`].
+/// Converts signed bytes, as [`pairs_of_bytes`] gets them, to the values of [`Blocks::weights`].
 #[inline(always)]
 pub(super) fn values_of_bytes<S: Simd>(s: S, [a, b]: [S::I; 2]) -> [S::F; 8] {
     [
@@ -99,13 +98,6 @@ pub(super) fn values_of_bytes<S: Simd>(s: S, [a, b]: [S::I; 2]) -> [S::F; 8] {
         s.byte_f32::<3>(b),
     ]
 }
-
-/// [`Quant::Int8`].
-pub struct Int8;
-/// [`Quant::Int4`].
-pub struct Int4;
-/// [`Quant::Nf4`].
-pub struct Nf4;
 
 macro_rules! shaped {
     ($quant:expr) => {
@@ -181,8 +173,8 @@ macro_rules! scaled {
 
 pub(super) use scaled;
 
-/// Implements formats with minima. The offset is a float32: the sum of a group's activations as
-/// numbers, negated, by which the group's minimum is multiplied.
+/// Implements formats with minima. The offset is a float32 by which the group's minimum is
+/// multiplied: the negated sum of the group's activations.
 macro_rules! minima {
     () => {
         const MINIMA: bool = true;
@@ -287,28 +279,7 @@ macro_rules! eight_bits {
 }
 pub(super) use eight_bits;
 
-impl Blocks for Int8 {
-    type Planed = Self;
-    type ForMany = Self;
-    shaped!(Quant::Int8);
-    scaled!(Quant::Int8);
-    eight_bits!();
-    #[inline(always)]
-    fn weights<S: Simd>(s: S, (): (), line: &[u16; LINE], scale: S::F) -> [S::F; 8] {
-        let v = s.load_i16(line);
-        let all = [
-            s.scaled_byte::<0>(v, scale),
-            s.scaled_byte::<1>(v, scale),
-            s.scaled_byte::<2>(v, scale),
-            s.scaled_byte::<3>(v, scale),
-        ];
-        [
-            all[0], all[1], all[2], all[3], all[0], all[1], all[2], all[3],
-        ]
-    }
-}
-
-/// The codebook as multiples of [`Blocks::UNIT`].
+/// The codebook in multiples of [`Blocks::UNIT`].
 pub(super) const fn multiples(quant: Quant, unit: f32) -> [i16; 16] {
     let (book, mut out) = (quant.codebook(), [0; 16]);
     let mut i = 0;
@@ -371,7 +342,8 @@ macro_rules! four_bits {
 }
 pub(super) use four_bits;
 
-/// Activations as two signed bytes each: the upper and the lower bytes of four columns in turn.
+/// Splits each activation into two signed bytes. The words are, in turn, the upper bytes and the
+/// lower bytes of four columns.
 #[inline(always)]
 pub(super) fn byte_words(x: &[i32; GROUP_K]) -> [i32; WORDS] {
     let low = x.map(|x| x as u8);
@@ -427,8 +399,9 @@ macro_rules! in_nibbles {
                         let x = s.splat_i32(x[r][first + 2 * i + part]);
                         let sum = &mut sums[r][part];
                         // AVX2 on a Zen 3: in order, one row is 1.04 to 1.1 times as fast and two
-                        // 1.1 to 1.3 times, but four and eight are 0.7 to 1.0 times. (Measured
-                        // when a sum came before the product of the other half.)
+                        // rows are 1.1 to 1.3 times as fast, but four and eight rows are only 0.7
+                        // to 1.0 times as fast. (This was measured when the sum of one half came
+                        // before the product of the other half.)
                         *sum = match SIDE <= 2 {
                             true => s.dot_nibbles_in_order(*sum, codes, x),
                             false => s.dot_nibbles(*sum, codes, x),
@@ -449,30 +422,4 @@ pub(super) use in_nibbles;
 #[inline(always)]
 pub(super) fn sum(x: &[i32]) -> i32 {
     x.iter().fold(0i32, |sum, &x| sum.wrapping_add(x))
-}
-
-/// A code is the weight plus 8. The offset subtracts these 8.
-impl Blocks for Int4 {
-    type Planed = Self;
-    type ForMany = Self;
-    four_bits!(Int4);
-    scaled!(Quant::Int4);
-    in_nibbles!();
-    const AHEAD: usize = 2;
-    #[inline(always)]
-    fn offsets(x: &[i32; GROUP_K], _: f32) -> Offsets {
-        [sum(x).wrapping_mul(-8), 0]
-    }
-}
-
-impl Blocks for Nf4 {
-    type Planed = Self;
-    type ForMany = Self;
-    four_bits!(Nf4);
-    scaled!(Quant::Nf4);
-    // A sum of 32 products with int16 must stay below 2^31, so the magnitude of multiples is at
-    // most 2047. Of the units that satisfy this, this one fits the table best (every value within
-    // 1.3e-4).
-    const UNIT: f32 = 1.0 / 1722.0;
-    in_pairs!();
 }
