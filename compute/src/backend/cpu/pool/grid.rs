@@ -233,3 +233,75 @@ impl<T> Rect<'_, T> {
         unsafe { std::slice::from_raw_parts_mut(self.at.add(row * self.stride), self.cols) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes the number of each part, plus one, to all of it, in whatever order.
+    fn written(grid: Grid<'_, usize>) -> Vec<(usize, usize)> {
+        let parts = (0..grid.count()).map(|i| {
+            // SAFETY: each once.
+            let mut part = unsafe { grid.part(i) };
+            for r in 0..part.rows() {
+                part.row(r).fill(i + 1);
+            }
+            (part.rows(), part.cols())
+        });
+        parts.collect()
+    }
+
+    #[test]
+    fn blocks_beyond_the_last_column_are_empty() {
+        let mut data = vec![0; 2 * 7];
+        let grid = Grid::some_columns(&mut data, 7, 1..6, 2).with_blocks(5);
+        assert_eq!(written(grid), [(2, 2), (2, 2), (2, 1), (2, 0), (2, 0)]);
+        assert_eq!(data, [[0, 1, 1, 2, 2, 3, 0]; 2].as_flattened());
+
+        let grid = Grid::some_columns(&mut data, 7, 7..7, 2).with_blocks(2);
+        assert_eq!(written(grid), [(2, 0), (2, 0)]);
+        let grid = Grid::some_columns(&mut [], 7, 1..6, 2).with_blocks(5);
+        assert_eq!(written(grid), []);
+    }
+
+    #[test]
+    #[should_panic(expected = "blocks are left out")]
+    fn blocks_with_columns_are_not_left_out() {
+        let mut data = [0; 7];
+        let _ = Grid::columns(&mut data, 7, 2).with_blocks(3);
+    }
+
+    #[test]
+    #[should_panic(expected = "columns outside the rows")]
+    fn columns_are_within_the_rows() {
+        let _ = Grid::some_columns(&mut [0; 7], 7, 6..8, 2);
+    }
+
+    #[test]
+    fn a_rectangle_of_a_rectangle_is_where_its_rows_and_columns_are() {
+        let mut data = vec![0; 4 * 5];
+        let grid = Grid::columns(&mut data, 5, 5);
+        // SAFETY: the only part.
+        let mut all = unsafe { grid.part(0) };
+        let mut inner = all.part(1..3);
+        let mut inner = inner.columns(1..4);
+        assert_eq!((inner.rows(), inner.cols()), (2, 3));
+        inner.row(0).copy_from_slice(&[1, 2, 3]);
+        inner.columns(2..3).row(1)[0] = 4;
+        let mut none = inner.columns(3..3);
+        assert!(none.row(1).is_empty());
+        assert_eq!(all.part(4..4).rows(), 0);
+        let mut want = [[0; 5]; 4];
+        (want[1], want[2][3]) = ([0, 1, 2, 3, 0], 4);
+        assert_eq!(data, want.as_flattened());
+    }
+
+    #[test]
+    #[should_panic(expected = "columns 2..6 of a rectangle of 5")]
+    fn columns_of_a_rectangle_are_within_it() {
+        let mut data = [0; 5];
+        let grid = Grid::columns(&mut data, 5, 5);
+        // SAFETY: the only part.
+        unsafe { grid.part(0) }.columns(2..6);
+    }
+}
