@@ -144,7 +144,7 @@ impl Plan {
             bias: false,
             scale: 1.0,
             usage,
-            place: None,
+            adapter_index: None,
         }
     }
 

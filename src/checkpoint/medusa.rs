@@ -147,7 +147,7 @@ fn matrix<'a, B: Backend>(
         bias: bias.is_some(),
         scale: 1.0,
         usage: MatUse::Product,
-        place: None,
+        adapter_index: None,
     };
     B::settle(&mut spec.parts);
     let part = PartPlan {

@@ -277,7 +277,7 @@ impl<'a> Planner<'a, '_> {
             bias: false,
             scale: matrix.parts[0].scale(self.config),
             usage,
-            place: layer.and_then(|n| {
+            adapter_index: layer.and_then(|n| {
                 let mut of_layer = matrices::LAYER.iter();
                 let i = of_layer.position(|m| m.parts == matrix.parts)?;
                 Some(n * matrices::LAYER.len() + i)

@@ -104,7 +104,7 @@ fn padded_rows_have_room() {
             bias: false,
             scale: 1.0,
             usage: MatUse::Product,
-            place: None,
+            adapter_index: None,
         };
         let w = gpu.new_mat(&spec).unwrap();
         let [h, mut out] = [0; 2].map(|_| gpu.new_buf(32, SHAPE.dim).unwrap());

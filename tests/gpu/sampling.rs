@@ -81,7 +81,7 @@ fn model_on<D: Device>(device: Arc<D>, logits: &[f32]) -> Box<dyn Run> {
             bias: false,
             scale: 1.0,
             usage: MatUse::Product,
-            place: None,
+            adapter_index: None,
         };
         let mut mat = gpu.new_mat(&spec).unwrap();
         let numbers = (0..logits.len()).flat_map(|i| [values(i), 0.0]);

@@ -49,7 +49,7 @@ impl Numbers {
             bias,
             scale: 1.0,
             usage: MatUse::Product,
-            place: None,
+            adapter_index: None,
         };
         let mut mat = backend.new_mat(&spec).unwrap();
         let bytes: Vec<u8> = self.weights.iter().flat_map(|w| w.to_le_bytes()).collect();

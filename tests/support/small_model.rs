@@ -66,7 +66,7 @@ fn matrix<B: Backend>(
     backend: &B,
     parts: &[(usize, Dtype)],
     cols: usize,
-    (usage, place): (MatUse, Option<usize>),
+    (usage, adapter_index): (MatUse, Option<usize>),
     exact: bool,
 ) -> B::Mat {
     let part = |&(rows, dtype)| PartSpec {
@@ -83,7 +83,7 @@ fn matrix<B: Backend>(
         bias: false,
         scale: 1.0,
         usage,
-        place,
+        adapter_index,
     };
     let mut mat = backend.new_mat(&spec).unwrap();
     for (part, &(rows, dtype)) in parts.iter().enumerate() {

@@ -116,7 +116,7 @@ impl LowRank {
 pub struct Adapter {
     /// Its number, from 1 on; two adapters of a handle never have the same. 0 until it has one.
     pub id: u32,
-    /// For each matrix of the layers, at its [`super::MatSpec::place`], what is added to each of
+    /// For each matrix of the layers, at its [`super::MatSpec::adapter_index`], what is added to each of
     /// its parts.
     pub matrices: Vec<[Option<LowRank>; MAX_PARTS]>,
     /// What a [`Carrier`] has put in the place of the matrices. Only its backend knows the type.

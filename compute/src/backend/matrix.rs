@@ -85,7 +85,7 @@ pub struct MatSpec {
     pub usage: MatUse,
     /// The number by which adapters know the matrix: `4 n + i` for matrix `i` of layer `n`, in the
     /// order of [`Layer`]'s fields. `None` for the embedding and the head, which have no adapters.
-    pub place: Option<usize>,
+    pub adapter_index: Option<usize>,
 }
 
 /// A part of a matrix to be made.

@@ -17,8 +17,8 @@ pub struct GpuMat<D: Device> {
     bias: Option<Memory<D>>,
     /// [`MatSpec::scale`].
     pub(super) scale: f32,
-    /// [`MatSpec::place`].
-    pub(super) place: Option<usize>,
+    /// [`MatSpec::adapter_index`].
+    pub(super) adapter_index: Option<usize>,
     /// For each part, where its rows begin.
     parts: Vec<Part>,
 }
@@ -157,7 +157,7 @@ impl<D: Device> GpuMat<D> {
             runs,
             bias: spec.bias.then_some(()).map(bias).transpose()?,
             scale: spec.scale,
-            place: spec.place,
+            adapter_index: spec.adapter_index,
             parts: all,
         })
     }

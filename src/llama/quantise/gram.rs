@@ -1,7 +1,8 @@
-//! Sums of products of what a matrix is multiplied with: `X^T X`.
+//! Sums of products of a matrix's inputs `X`: `X^T X`.
 //!
-//! The backend's own product makes them, with all its threads and instructions: `X^T`, `[k, rows]`,
-//! is a matrix like a tied embedding, whose rows are looked up and then multiplied with it.
+//! The backend's own product computes them, with all its threads and instructions. `X^T` has the
+//! shape `[k, rows]`. It is treated as a matrix like a tied embedding: its rows are looked up, and
+//! then multiplied by it.
 
 use crate::backend::cpu::{Cpu, CpuBuf, CpuMat};
 use crate::backend::{
@@ -21,11 +22,11 @@ pub(super) struct Adder {
 pub(super) struct Gram {
     k: usize,
     transposed: CpuMat,
-    /// Rows of the sums, as many as a step takes in each.
+    /// The rows of the sums. Each buffer has as many rows as a step takes.
     sums: Vec<CpuBuf>,
 }
 
-/// A step of consecutive tokens of one sequence whose results are all wanted.
+/// A step of consecutive tokens of one sequence, all of whose results are wanted.
 pub(super) fn step(first: usize, rows: usize) -> Step {
     let all = 0..rows as u32;
     let pages = rows.div_ceil(Cpu::PAGE_SIZE);
@@ -52,11 +53,11 @@ pub(super) fn floats(cpu: &Cpu, rows: usize, cols: usize) -> Result<CpuMat> {
         bias: false,
         scale: 1.0,
         usage: MatUse::Product,
-        place: None,
+        adapter_index: None,
     })
 }
 
-/// Puts rows of float32, as bytes, into the first rows of a matrix.
+/// Writes rows of float32, given as bytes, into the first rows of a matrix.
 pub(super) fn pack(cpu: &Cpu, mat: &mut CpuMat, cols: usize, bytes: &[u8]) {
     let block = Block {
         part: 0,
@@ -71,7 +72,7 @@ pub(super) fn pack(cpu: &Cpu, mat: &mut CpuMat, cols: usize, bytes: &[u8]) {
 }
 
 impl Adder {
-    /// For up to `rows` rows of `X`, which is up to `widest` wide.
+    /// A backend for up to `rows` rows of `X`, which is up to `widest` wide.
     pub fn new(rows: usize, widest: usize) -> Result<Adder> {
         let widest = widest.max(rows);
         let shape = Shape {
@@ -96,7 +97,7 @@ impl Adder {
 }
 
 impl Gram {
-    /// Zeros, `[k, k]`.
+    /// Sums that are zero, `[k, k]`.
     pub fn new(adder: &Adder, k: usize) -> Result<Gram> {
         let blocks = k.div_ceil(adder.rows);
         let sums = (0..blocks).map(|_| adder.cpu.new_buf(adder.rows, k));

@@ -19,21 +19,21 @@ pub(super) const WIDTH: usize = MAX_PARTS * MAX_RANK;
 
 /// The number of a matrix among the matrices of adapters, and the beginning of each of its parts.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct AdapterParts {
     index: usize,
     /// The first strip of each part.
     firsts: [usize; MAX_PARTS],
 }
 
-impl Place {
+impl AdapterParts {
     /// `None` for a matrix to which adapters add nothing.
-    pub fn of(mat: &CpuMat) -> Option<Place> {
-        let index = mat.place?;
+    pub fn of(mat: &CpuMat) -> Option<AdapterParts> {
+        let index = mat.adapter_index?;
         let mut firsts = [usize::MAX; MAX_PARTS];
         for (to, (_, first)) in firsts.iter_mut().zip(mat.parts()) {
             *to = first;
         }
-        Some(Place { index, firsts })
+        Some(AdapterParts { index, firsts })
     }
 }
 
@@ -41,7 +41,7 @@ impl Place {
 #[derive(Clone, Copy)]
 pub(super) struct Low<'a> {
     step: &'a Loaded,
-    place: Place,
+    adapted: AdapterParts,
     /// The number of strips of the matrix before the run.
     before: usize,
     /// `scale * A x`, `[rows of the step, WIDTH]`. The numbers of part `i` begin at `i * MAX_RANK`.
@@ -52,17 +52,17 @@ pub(super) struct Low<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct OfRow<'a> {
     matrix: &'a [Option<LowRank>; MAX_PARTS],
-    place: Place,
+    adapted: AdapterParts,
     before: usize,
     thin: &'a [f32],
 }
 
 impl<'a> Low<'a> {
     /// After [`shrink`] has filled `thin`.
-    pub fn new(step: &'a Loaded, place: Place, run: &Run, thin: &'a [f32]) -> Low<'a> {
+    pub fn new(step: &'a Loaded, adapted: AdapterParts, run: &Run, thin: &'a [f32]) -> Low<'a> {
         Low {
             step,
-            place,
+            adapted,
             before: run.first,
             thin,
         }
@@ -73,8 +73,8 @@ impl<'a> Low<'a> {
     pub fn of_row(&self, row: u32) -> Option<OfRow<'a>> {
         let row = row as usize;
         Some(OfRow {
-            matrix: &self.step.adapter(row)?.matrices[self.place.index],
-            place: self.place,
+            matrix: &self.step.adapter(row)?.matrices[self.adapted.index],
+            adapted: self.adapted,
             before: self.before,
             thin: &self.thin[row * WIDTH..][..WIDTH],
         })
@@ -85,7 +85,7 @@ impl OfRow<'_> {
     /// Adds the adapter's part to `y`, the sixteen sums of a strip of the run.
     #[inline(always)]
     pub fn add<S: Simd>(&self, s: S, strip: usize, y: S::F) -> S::F {
-        let (strip, firsts) = (self.before + strip, &self.place.firsts);
+        let (strip, firsts) = (self.before + strip, &self.adapted.firsts);
         let part = firsts.iter().rposition(|&first| first <= strip);
         let part = part.expect("the first part begins at 0");
         let Some(low) = &self.matrix[part] else {
@@ -113,7 +113,7 @@ fn expand<E: Element, S: Simd>(s: S, b: &[E::Bits], thin: &[f32], mut y: S::F) -
 pub(super) fn shrink<'r>(
     workers: Workers<'_>,
     step: &Loaded,
-    place: Place,
+    adapted: AdapterParts,
     row: impl Fn(usize) -> &'r [f32] + Sync,
     norm: Option<Norm<'_>>,
     thin: &mut [f32],
@@ -124,7 +124,7 @@ pub(super) fn shrink<'r>(
         let Some(adapter) = step.adapter(i) else {
             return;
         };
-        for (part, low) in adapter.matrices[place.index].iter().enumerate() {
+        for (part, low) in adapter.matrices[adapted.index].iter().enumerate() {
             if let Some(low) = low {
                 tier.run(Shrink {
                     low,

@@ -22,8 +22,8 @@ pub struct CpuMat {
     pub(super) runs: Vec<Run>,
     /// [`MatSpec::scale`].
     pub(super) scale: f32,
-    /// [`MatSpec::place`].
-    pub(super) place: Option<usize>,
+    /// [`MatSpec::adapter_index`].
+    pub(super) adapter_index: Option<usize>,
 }
 
 /// Bytes that [`CpuMat::new`] takes.
@@ -47,12 +47,16 @@ impl CpuMat {
             first += run.strips();
             runs.push(run);
         }
-        let (scale, place) = (spec.scale, spec.place);
-        Ok(CpuMat { runs, scale, place })
+        let (scale, adapter_index) = (spec.scale, spec.adapter_index);
+        Ok(CpuMat {
+            runs,
+            scale,
+            adapter_index,
+        })
     }
 
     /// The run of a part, and the part's number in it.
-    fn place(&mut self, mut part: usize) -> (&mut Run, usize) {
+    fn run_of_part(&mut self, mut part: usize) -> (&mut Run, usize) {
         for run in &mut self.runs {
             match part.checked_sub(run.parts.len()) {
                 Some(rest) => part = rest,
@@ -77,7 +81,7 @@ impl CpuMat {
 
     /// Sets the bias of a part.
     pub(super) fn set_bias(&mut self, part: usize, values: &[f32]) {
-        let (run, part) = self.place(part);
+        let (run, part) = self.run_of_part(part);
         let at = run.parts[part].first * LANES;
         run.bias[at..at + values.len()].copy_from_slice(values);
     }
@@ -89,13 +93,13 @@ impl CpuMat {
 
     /// Converts and places a rectangle of a stored tensor.
     pub(super) fn pack(&mut self, pool: &Pool, tier: Tier, block: &Block<'_>) {
-        let (run, part) = self.place(block.part);
+        let (run, part) = self.run_of_part(block.part);
         run.pack(pool, tier, &Block { part, ..*block });
     }
 
     /// Places rows of codes or scales.
     pub(super) fn pack_quantised(&mut self, pool: &Pool, tier: Tier, block: &QuantBlock<'_>) {
-        let (run, part) = self.place(block.part);
+        let (run, part) = self.run_of_part(block.part);
         run.pack_quantised(pool, tier, &QuantBlock { part, ..*block });
     }
 }

@@ -26,24 +26,24 @@ impl Cpu {
         norm: Option<Norm<'_>>,
         finish: Finish,
     ) {
-        let place = lora::Place::of(w).filter(|_| self.step.has_adapters());
-        if let Some(place) = place {
+        let adapted = lora::AdapterParts::of(w).filter(|_| self.step.has_adapters());
+        if let Some(adapted) = adapted {
             let workers = Workers {
                 pool: &self.pool,
                 tier: self.tier,
                 scratch: &self.scratch,
             };
             let row = |from: usize| &x.buf.data[from * x.buf.width..][..x.buf.width];
-            lora::shrink(workers, &self.step, place, row, norm, &mut self.thin);
+            lora::shrink(workers, &self.step, adapted, row, norm, &mut self.thin);
         }
         match (finish, &w.runs[..]) {
             (Finish::SwiGlu, [gate, up]) => {
-                self.multiply_run(out, gate, x, norm, Finish::Store, place);
-                self.multiply_run(out, up, x, norm, Finish::Gated, place);
+                self.multiply_run(out, gate, x, norm, Finish::Store, adapted);
+                self.multiply_run(out, up, x, norm, Finish::Gated, adapted);
             }
             (_, runs) => {
                 for run in runs {
-                    self.multiply_run(out, run, x, norm, finish, place);
+                    self.multiply_run(out, run, x, norm, finish, adapted);
                 }
             }
         }
@@ -73,7 +73,7 @@ impl Cpu {
         x: Rows<'_>,
         norm: Option<Norm<'_>>,
         finish: Finish,
-        place: Option<lora::Place>,
+        adapted: Option<lora::AdapterParts>,
     ) {
         let picks = if x.wanted {
             &self.step.wanted
@@ -87,7 +87,7 @@ impl Cpu {
         let [(generated, _), (prompts, _)] = kinds;
         let there = kinds.map(|(_, rows)| !picks[rows].to.is_empty());
         let mut multiply_rows = |parts: &[(Arithmetic, usize)]| {
-            self.multiply_rows(parts, out, w, x, norm, finish, place);
+            self.multiply_rows(parts, out, w, x, norm, finish, adapted);
         };
         match there {
             [false, false] => {}
@@ -115,7 +115,7 @@ impl Cpu {
         x: Rows<'_>,
         norm: Option<Norm<'_>>,
         finish: Finish,
-        place: Option<lora::Place>,
+        adapted: Option<lora::AdapterParts>,
     ) {
         let Self {
             tier,
@@ -158,7 +158,7 @@ impl Cpu {
             Finish::Gated => 0,
             _ => w.first * LANES,
         };
-        let low = place.map(|place| lora::Low::new(step, place, w, thin));
+        let low = adapted.map(|adapted| lora::Low::new(step, adapted, w, thin));
         let target = Target {
             out: &mut out.data[..picks[ALL].to.len() * stride],
             stride,

@@ -67,9 +67,9 @@ impl AdapterInput {
 
 /// The number of a matrix's first part in the list of an adapter's parts.
 fn first_part<D: Device>(w: &GpuMat<D>) -> Result<u32> {
-    let lacking = || Error::Internal("a product with a matrix that has no place".into());
-    let place = w.place.ok_or_else(lacking)?;
-    Ok((place * MAX_PARTS) as u32)
+    let lacking = || Error::Internal("a product with a matrix that has no adapters".into());
+    let index = w.adapter_index.ok_or_else(lacking)?;
+    Ok((index * MAX_PARTS) as u32)
 }
 
 impl<D: Device> Gpu<D> {

@@ -42,7 +42,7 @@ unsafe impl Device for Cuda {
         let word = |on| if on { "on" } else { "off" };
         Some(format!(
             "kernels of PTX {}.{}, launches that start early {}, one carve-out {}, graphs {}, \
-             steps ahead {}, kernels for 9.0 {}, clusters of them {}",
+             steps ahead {}, kernels for 9.0 {}, clusters of them {}, tiles of a quarter {}",
             self.modules.ptx / 10,
             self.modules.ptx % 10,
             word(self.programmatic),
@@ -50,7 +50,8 @@ unsafe impl Device for Cuda {
             word(self.records),
             word(self.runs_ahead),
             word(self.hopper),
-            word(self.hopper && self.clusters)
+            word(self.hopper && self.clusters),
+            word(self.hopper && self.quarters)
         ))
     }
 

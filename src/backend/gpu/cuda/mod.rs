@@ -17,6 +17,7 @@
 //! - LLAMABI_NCCL: the file of NCCL, by which several ranks exchange numbers.
 //! - LLAMABI_CUDA_CLUSTERS=0: blocks of the kernels for compute capability 9.0 do not share what
 //!   they copy.
+//! - LLAMABI_CUDA_QUARTERS=0: prompts have no tiles of 64 x 64 on compute capability 9.0.
 //! - LLAMABI_CUDA_BLASLT=1 or a path: cuBLASLt does the products of large prompts in f16 and bf16.
 //!   Results may then depend on the other rows of the batch.
 #![allow(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Products of int8: four activations in a word, so each instruction does twice as many products
-//! as with int16 (117 and 235 G a second on one core of a Zen 4).
+//! Products of int8: a word holds four activations, so each instruction does twice as many products
+//! as with int16 (int16: 117, int8: 235 billion products per second on one core of a Zen 4).
 
 use super::super::blocks::{BYTE_WORDS, Bytes};
 use super::super::element::Weights;
@@ -41,9 +41,9 @@ impl<Q: Bytes + Weights<Bits = u16>> Integers for InBytes<Q> {
         sums: &mut Sums<SIDE, WIDE>,
     ) {
         let x = panel::<SIDE>(x);
-        // Words of a line.
+        // Words of activations per line.
         let each = BYTE_WORDS / Q::LINES;
-        // Lines of a span.
+        // Lines per span.
         let lines = Q::LINES / Q::SPANS;
         let mut common = [Q::common(s, w[0]); WIDE];
         unrolled!(WIDE, b => { common[b] = Q::common(s, w[b]); });

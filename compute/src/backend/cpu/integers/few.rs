@@ -1,4 +1,5 @@
-//! Few rows: weights are read straight from memory, and unpacked for every few of them.
+//! Kernels for few rows: weights are read directly from memory, and unpacked again for every few
+//! rows.
 
 use super::super::blocks::Blocks;
 use super::super::results::TaskSums;
@@ -19,13 +20,15 @@ impl<A: Integers> Kernel for Few<'_, A> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // Cut here, because in every arm that was 8 % of the crate's machine code.
+        // The strips are cut into blocks here: cutting them in every arm of the `match` was 8 % of
+        // the crate's machine code.
         let mut strips: Blocked<'_, A> = [&[]; TASK_STRIPS];
         for (i, strip) in strips.iter_mut().enumerate() {
             *strip = A::Q::blocks(self.0.weights.get(i));
         }
-        // The registers are matched alone, because only an arm that a constant rules out is not
-        // compiled. In the portable tier all the others took a tenth of the time of the crate.
+        // The number of registers has a `match` of its own, because the compiler leaves out an arm
+        // only if a constant rules it out. In the portable tier, all the other arms took a tenth of
+        // the compile time of the crate.
         match S::REGISTERS {
             4 => match self.0.x.side() {
                 1 => self.tiles::<S, 1, 1>(s, &strips),
@@ -38,7 +41,7 @@ impl<A: Integers> Kernel for Few<'_, A> {
 }
 
 impl<A: Integers> Few<'_, A> {
-    /// (rows side by side, strips side by side): as many sums as registers allow.
+    /// Chooses (rows side by side, strips side by side): as many sums as registers allow.
     #[inline(always)]
     fn many_registers<S: Simd>(self, s: S, strips: &Blocked<'_, A>) {
         let side = self.0.x.side();
@@ -94,8 +97,8 @@ impl<A: Integers> Few<'_, A> {
         }
     }
 
-    /// Few rows: takes one block of every strip in turn; all rows pass over it while it is in the
-    /// near caches.
+    /// Takes one block of every strip in turn. All rows pass over a block while it is in the near
+    /// caches.
     #[inline(always)]
     fn tiles<S: Simd, const SIDE: usize, const WIDE: usize>(self, s: S, strips: &Blocked<'_, A>) {
         let Task {
@@ -123,7 +126,8 @@ impl<A: Integers> Few<'_, A> {
                 first: k * A::Q::GROUPS,
                 count: A::Q::GROUPS,
             };
-            // Activations of several rows come from L2 and would wait behind the weights.
+            // Activations of several rows come from L2. Without the prefetch they would wait behind
+            // the weights.
             for i in 0..panels {
                 A::prefetch::<S, SIDE>(s, of_panel(i));
             }

@@ -1,4 +1,4 @@
-//! What products of pairs and of bytes do differently.
+//! The trait for what products of pairs (int16) and of bytes (int8) do differently.
 
 use super::super::blocks::{Blocks, LINE, MAX_SPANS, Offsets, WORDS};
 use super::super::buf::as_u16;
@@ -6,17 +6,19 @@ use super::super::element::Weights;
 use super::super::simd::{LANES, Lookahead, Simd};
 use super::super::words::{MAX_SIDE, Words};
 
-/// Most groups of k that are decoded together: 8 KiB of two strips as bytes, 16 as pairs.
+/// The largest number of groups of k that are decoded together. Two strips of them take 8 KiB as
+/// bytes and 16 KiB as pairs.
 pub const K_GROUPS: usize = 8;
-/// Most strips side by side of many rows.
+/// The largest number of strips side by side when there are many rows.
 pub const MAX_WIDE: usize = 2;
-/// Numbers of scratch that decoded strips take: codes have half the size; scales, and minima.
+/// How many float32 of scratch memory decoded strips take: codes (each has half the size of a
+/// float32), scales, and minima.
 pub const DECODED: usize = K_GROUPS * MAX_WIDE * (WORDS + MAX_SPANS + 1) * LANES;
 
-/// Sums of SIDE rows and WIDE strips.
+/// The sums of SIDE rows and WIDE strips.
 pub type Sums<const SIDE: usize, const WIDE: usize> = [[[f32; LANES]; SIDE]; WIDE];
 
-/// Some groups of k of the rows of a panel.
+/// The activations of some groups of k, for the rows of a panel.
 #[derive(Clone, Copy)]
 pub struct Groups<'a> {
     pub x: &'a Words,
@@ -29,15 +31,16 @@ pub struct Groups<'a> {
 pub trait Integers {
     /// The format.
     type Q: Blocks + Weights<Bits = u16>;
-    /// The lookup table of few rows.
+    /// The lookup table for few rows.
     type Table<S: Simd>: Copy;
-    /// Builds it.
+    /// Builds the table.
     fn table<S: Simd>(s: S) -> Self::Table<S>;
     /// The number of registers that the sum of a group takes when there are few rows.
     const PARTS: usize;
     /// Prefetches the activations of the block after these groups.
     fn prefetch<S: Simd, const SIDE: usize>(s: S, x: Groups<'_>);
-    /// `sums += w x`, one block of each strip. What lies `ahead` of it is prefetched.
+    /// Computes `sums += w x` for one block of each strip. Prefetches what lies `ahead` of the
+    /// block.
     fn few<S: Simd, const SIDE: usize, const WIDE: usize>(
         s: S,
         table: Self::Table<S>,
@@ -47,21 +50,22 @@ pub trait Integers {
         sums: &mut Sums<SIDE, WIDE>,
     );
 
-    /// The lookup table of many rows.
+    /// The lookup table for many rows.
     type Codes<S: Simd>: Copy;
-    /// Builds it.
+    /// Builds the table.
     fn codes<S: Simd>(s: S) -> Self::Codes<S>;
-    /// Lines of a decoded group.
+    /// Lines per decoded group.
     const LINES: usize;
-    /// Decodes line `line` to one line for every word of activations that it is multiplied with.
+    /// Decodes `line` to one line for every word of activations that the line is multiplied with.
     fn decode<S: Simd>(
         s: S,
         codes: Self::Codes<S>,
         line: <Self::Q as Blocks>::Line<'_>,
     ) -> [S::I; 4];
-    /// The same for [`Blocks::Planed`]; its decoded lines are multiplied in the same way.
+    /// The same trait for the format [`Blocks::Planed`]. Its decoded lines are multiplied in the
+    /// same way.
     type Planed: Integers;
-    /// `sums += w x`, for the groups of the first ROWS rows of `x`.
+    /// Computes `sums += w x`, for the groups of the first ROWS rows of `x`.
     fn many<S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
         s: S,
         w: &Decoded<'_, WIDE>,
@@ -70,7 +74,7 @@ pub trait Integers {
     );
 }
 
-/// A block of k of WIDE strips.
+/// A decoded block of k of WIDE strips.
 pub struct Decoded<'a, const WIDE: usize> {
     /// `[word of activations]`.
     pub lines: &'a mut [[[u16; LINE]; WIDE]],
@@ -93,7 +97,7 @@ impl<'a, const WIDE: usize> Decoded<'a, WIDE> {
 }
 
 /// Adds the scaled sums of span `span` of group `i` of a decoded block to `sums`. The order of
-/// operations is that of few rows.
+/// operations is the same as for few rows.
 #[inline(always)]
 pub fn accumulate<Q: Blocks, S: Simd, const ROWS: usize, const SIDE: usize, const WIDE: usize>(
     s: S,
@@ -121,9 +125,9 @@ pub fn accumulate<Q: Blocks, S: Simd, const ROWS: usize, const SIDE: usize, cons
     }
 }
 
-/// `$body` for `$b` from 0 to `$n`, at most 8, without a loop. Arrays stay in registers only if all
-/// indices are constants, and the compiler does not unroll a loop of this length (int4, one row: 30
-/// instead of 41 GB/s).
+/// Repeats `$body` for `$b` = 0, 1, ... below `$n`, which is at most 8, without a loop. Arrays stay
+/// in registers only if all indices are constants, and the compiler does not unroll a loop of this
+/// length (int4, one row: 30 GB/s with the loop, 41 GB/s without).
 macro_rules! unrolled {
     ($n:ident, $b:ident => $body:block) => {
         unrolled!($n, $b => $body, 0 1 2 3 4 5 6 7)

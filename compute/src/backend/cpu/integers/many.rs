@@ -1,12 +1,13 @@
-//! Many rows, where arithmetic binds.
+//! Kernels for many rows, which are bound by arithmetic.
 //!
-//! A block of k of a few strips is decoded once, to the words that activations are multiplied with
-//! and scales in float32. It stays in L1 while all rows pass over it; between blocks of k, partial
-//! sums wait in scratch. The integers are those of few rows, and their sums are scaled and added in
-//! the same order: the bits are equal.
+//! A block of k of a few strips is decoded once: to the words that activations are multiplied with,
+//! and to scales in float32. The decoded block stays in L1 while all rows pass over it; between
+//! blocks of k, partial sums wait in scratch. The integers are the same as for few rows, and their
+//! sums are scaled and added in the same order. So the bits are equal.
 //!
-//! Of the last panel, only half is multiplied if no more rows are left. 25 rows, which would be
-//! multiplied as 32, were a tenth slower without that, and 17 to 20 rows of int4 an eighth.
+//! In the last panel, only half of the rows are multiplied if the other half is empty. Without
+//! that, 25 rows (which were multiplied as 32) were a tenth slower, and 17 to 20 rows of int4 an
+//! eighth slower.
 
 use super::super::blocks::Blocks;
 use super::super::detect::Tier;
@@ -16,14 +17,16 @@ use super::super::strips::{Coming, TASK_STRIPS};
 use super::super::words::{MAX_SIDE, Task};
 use super::integer::{DECODED, Decoded, Groups, Integers, K_GROUPS};
 
-/// Rows that pass over a block of k before the next block: their activations and sums stay in L2.
+/// The number of rows that pass over a block of k before the next block. Their activations and sums
+/// stay in L2.
 pub const BAND: usize = 576;
-/// Up to so many panels of rows take half of [`K_GROUPS`] at a time. With all of them, 512 rows
-/// load and store their sums less often and are 5 % faster. Each panel of 32 rows has more lines to
-/// prefetch at once then, and they are 3 % slower. (AVX-512, panels of eight rows.)
+/// With at most this many panels of rows, half of [`K_GROUPS`] are decoded at a time. With all of
+/// them, 512 rows load and store their sums less often and are 5 % faster. But then each panel of
+/// 32 rows has more lines to prefetch at once, and 32 rows are 3 % slower. (AVX-512, panels of
+/// eight rows.)
 const FEW_PANELS: usize = 8;
 
-/// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
+/// How many float32 of scratch memory a thread needs for steps of up to `max_rows` rows.
 pub fn scratch_len(max_rows: usize) -> usize {
     DECODED + TASK_STRIPS * (max_rows.min(BAND) + MAX_SIDE) * LANES
 }
@@ -46,9 +49,9 @@ impl<A: Integers> Kernel for Many<'_, A> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // (rows side by side, strips side by side). More sums (6 x 4, 8 x 3 or 12 x 2 with AVX-512,
-        // 6 x 1 with AVX2) are a tenth slower, because the compiler keeps the float sums in
-        // registers, too. A loop over words that is unrolled is no faster. Two rows alone are as
-        // slow as four with AVX2, so its last panel is always whole.
+        // 6 x 1 with AVX2) are a tenth slower, because the compiler then keeps the float sums in
+        // registers, too. Unrolling the loop over words is no faster. With AVX2, two rows take as
+        // long as four, so its last panel is always whole.
         match S::REGISTERS {
             32 => self.many::<S, 8, 4, 2>(s),
             8 => self.many::<S, 4, 4, 1>(s),
@@ -58,7 +61,7 @@ impl<A: Integers> Kernel for Many<'_, A> {
 }
 
 impl<A: Integers> Many<'_, A> {
-    /// Up to HALF rows in the last panel are multiplied as HALF.
+    /// If the last panel has at most HALF rows, HALF of its rows are multiplied.
     #[inline(always)]
     fn many<S: Simd, const SIDE: usize, const HALF: usize, const WIDE: usize>(self, s: S) {
         let Task {
@@ -77,7 +80,7 @@ impl<A: Integers> Many<'_, A> {
             *strip = weights.get(i);
         }
         let strips = &strips.as_chunks::<WIDE>().0[..weights.total().div_ceil(WIDE)];
-        // Only how they are decoded depends on whether the weights have a plane.
+        // Whether the weights have a plane only changes how they are decoded.
         let planed = A::Q::HAS_PLANED && x.form().quant() != Some(A::Q::QUANT);
         let block = match planed {
             true => <A::Planed as Integers>::Q::LEN,
@@ -98,14 +101,15 @@ impl<A: Integers> Many<'_, A> {
                 true => K_GROUPS,
                 false => K_GROUPS / 2,
             };
-            // Parts of about equal size, because the last one prefetches no more than its own size.
+            // The parts have about equal sizes, because the last part prefetches no more than its
+            // own size.
             let each = groups.div_ceil(groups.div_ceil(most));
             let each = each.next_multiple_of(A::Q::GROUPS.min(most));
             for group in (0..groups).step_by(each) {
                 let n = each.min(groups - group);
                 let words = block / A::Q::GROUPS;
-                // The first groups of a block need its end, too, where scales are. So what comes
-                // next is at least a block away.
+                // The first groups of a block also need the end of the block, where the scales are.
+                // So the prefetch is at least a block ahead.
                 let far = n.max(A::Q::GROUPS);
                 let ahead = weights.ahead(far * words * 2, group + far >= groups, false);
                 for (strips, sums) in strips.iter().zip(sums.chunks_exact_mut(count)) {
@@ -148,7 +152,7 @@ fn decode<A: Integers, S: Simd, const WIDE: usize>(
     to: &mut Decoded<'_, WIDE>,
 ) {
     let codes = A::codes(s);
-    // Decoded lines of a line.
+    // Decoded lines per stored line.
     let each = A::LINES / A::Q::LINES;
     for (i, at) in groups.enumerate() {
         let lines = &mut to.lines[i * A::LINES..][..A::LINES];

@@ -4,23 +4,24 @@
 //! | file | |
 //! |---|---|
 //! | `integer` | what the two kinds of integers do differently |
-//! | `pairs` | int16: generated rows, and prompt rows where nothing is faster |
-//! | `bytes` | int8: where the handle says so; without VNNI, of codes up to 15 alone |
-//! | `few`, `many` | weights that are read, or decoded, once for a few rows; once for many |
+//! | `pairs` | int16: for generated rows, and for prompt rows if nothing is faster |
+//! | `bytes` | int8: if the handle asks for it; without VNNI, only for codes up to 15 |
+//! | `few`, `many` | weights are unpacked for every few rows; decoded once for many rows |
 //! | `tiled` | many rows of int8 on AMX |
 //!
-//! Formats with a scale for each 16 k have two sums in a group. Minima of weights are multiplied
-//! with the sum of a group's activations.
+//! Formats with a scale for each 16 k have two sums in a group. Minima of weights are multiplied by
+//! the sum of a group's activations.
 //!
-//! Each group of activations has a scale: its greatest magnitude over about 32767, or over 127. So
-//! an activation is off by at most 1.6e-5, or 4e-3, of the greatest in its group, and the sum of a
-//! group is exact. Every output is one chain of multiply-adds over ascending groups from zero. So
-//! neither the number of rows, nor the way rows and strips are cut, nor the number of threads
-//! changes a bit of it. Because integers are exact, AVX2 and AVX-512 agree too.
+//! Each group of activations has a scale: its greatest magnitude divided by about 32767 (int16) or
+//! by 127 (int8). So an activation is off by at most 1.6e-5 (int16) or 4e-3 (int8) of the greatest
+//! magnitude in its group, and the sum of a group is exact. Every output is one chain of
+//! multiply-adds over ascending groups, from zero. So its bits depend neither on the number of
+//! rows, nor on how rows and strips are cut, nor on the number of threads. Because integer sums are
+//! exact, AVX2 and AVX-512 agree too.
 //!
 //! Few rows are bound by memory: a thread reads all strips of a task side by side, as
-//! [`super::product`] does for few rows, and unpacks codes for every eight of them, or four. Many
-//! rows are bound by arithmetic. Which way rows go is a matter of speed alone.
+//! [`super::product`] does for few rows, and unpacks codes again for every eight rows, or every
+//! four. Many rows are bound by arithmetic. The choice between the two is a matter of speed alone.
 
 mod bytes;
 mod few;
@@ -40,10 +41,10 @@ use crate::quant::Quant;
 use bytes::InBytes;
 use pairs::InPairs;
 
-/// Most rows that count as few, in any format.
+/// The largest number of rows that count as few, in any format.
 const MAX_FEW: usize = 3 * MAX_SIDE;
 
-/// Whether weights of this format are multiplied with activations as int8 faster than with int16.
+/// Whether multiplying weights of this format with int8 activations is faster than with int16.
 pub(super) fn has_bytes(tier: Tier, quant: Quant) -> bool {
     match tier.has_bytes() {
         true => blocks::in_bytes(quant),
@@ -51,7 +52,7 @@ pub(super) fn has_bytes(tier: Tier, quant: Quant) -> bool {
     }
 }
 
-/// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
+/// How many float32 of scratch memory a thread needs for steps of up to `max_rows` rows.
 pub(super) fn scratch_len(max_rows: usize) -> usize {
     let few = TASK_STRIPS * MAX_FEW * super::simd::LANES;
     #[cfg(target_arch = "x86_64")]
@@ -59,12 +60,12 @@ pub(super) fn scratch_len(max_rows: usize) -> usize {
     many::scratch_len(max_rows).max(few)
 }
 
-/// Most rows that count as few, as int8 or as int16, with up to `side` side by side. To unpack
-/// weights for every eight rows costs less than to write what was unpacked and to read it again;
-/// how much less depends on the format. (Measured on an Emerald Rapids:
-/// benches/record/2026-11-29-many-rows-without-tiles.txt.) For every four rows, 14 to 24 of int8
-/// took 1.1 to 1.2 times as long as unpacked once, with AVX2 on a Zen 3
-/// (benches/record/2026-11-30-avx2-few-rows.txt).
+/// The largest number of rows that count as few, as int8 (`bytes`) or as int16, with up to `side`
+/// rows side by side. Unpacking weights again for every eight rows costs less than writing the
+/// unpacked weights and reading them again; how much less depends on the format. (Measured on an
+/// Emerald Rapids: benches/record/2026-11-29-many-rows-without-tiles.txt.) With AVX2 on a Zen 3, 14
+/// to 24 rows of int8 took 1.1 to 1.2 times as long when unpacked for every four rows as when
+/// unpacked once (benches/record/2026-11-30-avx2-few-rows.txt).
 fn few(quant: Quant, bytes: bool, side: usize) -> usize {
     match quant {
         Quant::Int8 | Quant::K8 if bytes => 2 * MAX_SIDE + 2,
@@ -73,9 +74,9 @@ fn few(quant: Quant, bytes: bool, side: usize) -> usize {
     }
 }
 
-/// Most rows of int8 that are faster without tiles, which take as long for one row as for eight
-/// (eight rows: int4 1.07 times as fast without tiles as with them, int8 1.02, k8 0.97, k4 0.90, k6
-/// 0.83 times; benches/record/2026-11-30-bytes-on-tiles.txt).
+/// The largest number of rows of int8 that are faster without tiles. Tiles take as long for one row
+/// as for eight. (Speed of eight rows without tiles, relative to tiles: int4 1.07, int8 1.02, k8
+/// 0.97, k4 0.90, k6 0.83; benches/record/2026-11-30-bytes-on-tiles.txt.)
 fn few_beside_tiles(quant: Quant) -> usize {
     match quant.is_k() {
         true => 6,
@@ -83,10 +84,10 @@ fn few_beside_tiles(quant: Quant) -> usize {
     }
 }
 
-/// Most rows side by side of few rows. Without VNNI a product takes a register beside its sum, so
-/// that the sixteen of AVX2 hold the sums of four rows: eight were spilled. The portable tier takes
-/// so long to emulate products of pairs that what more rows would save does not show, and each
-/// number of rows is compiled anew.
+/// The largest number of rows side by side when there are few rows. Without VNNI, a product takes a
+/// register beside its sum, so the sixteen registers of AVX2 hold the sums of four rows: with
+/// eight, sums were spilled. The portable tier takes so long to emulate products of pairs that more
+/// rows would save no noticeable time, and each number of rows has to be compiled.
 const fn most_side(registers: usize, vnni: bool) -> usize {
     match (registers, vnni) {
         (4, _) => 2,
@@ -95,8 +96,8 @@ const fn most_side(registers: usize, vnni: bool) -> usize {
     }
 }
 
-/// The form of `rows` rows of activations for weights of this format, as int8 or as int16, and how
-/// many lie side by side.
+/// The form of `rows` rows of activations for weights of this format, as int8 (`bytes`) or as
+/// int16, and how many rows lie side by side.
 pub(super) fn form(tier: Tier, quant: Quant, rows: usize, bytes: bool) -> (Form, usize) {
     let most = most_side(tier.registers(), tier.has_bytes());
     let tiled = bytes && tier.has_byte_tiles();
@@ -107,7 +108,8 @@ pub(super) fn form(tier: Tier, quant: Quant, rows: usize, bytes: bool) -> (Form,
     let side = match many {
         true if tiled => TILE_SIDE,
         true => many::side(tier),
-        // Panels of one size, as full as can be: the rows that fill the last one up take as long.
+        // Panels have one size and are as full as possible: rows that only fill up the last panel
+        // take as long as other rows.
         false => rows.div_ceil(rows.div_ceil(most).max(1)),
     };
     let form = match (bytes, many) {
@@ -145,7 +147,7 @@ pub(super) fn product(
         Form::Own(quant) => with_blocks!(quant, Q => {
             tier.run_integers(few::Few::<InPairs<Q>>(task!(Q)))
         }),
-        // Formats with a plane have kernels of their own for few rows alone.
+        // Formats with a plane have separate kernels for few rows only.
         Form::Pairs(quant) => with_blocks!(quant, Q => {
             many!(run_integers, InPairs, <Q as Blocks>::ForMany)
         }),

@@ -1,4 +1,4 @@
-//! Products of int16: two activations in a word.
+//! Products of int16: a word holds two activations.
 
 use super::super::blocks::{Blocks, WORDS};
 use super::super::element::Weights;
@@ -42,9 +42,9 @@ impl<Q: Blocks + Weights<Bits = u16>> Integers for InPairs<Q> {
         sums: &mut Sums<SIDE, WIDE>,
     ) {
         let x = panel::<SIDE>(x);
-        // Words of a line.
+        // Words of activations per line.
         let each = WORDS / Q::LINES;
-        // Lines of a span.
+        // Lines per span.
         let lines = Q::LINES / Q::SPANS;
         let mut common = [Q::common(s, w[0]); WIDE];
         unrolled!(WIDE, b => { common[b] = Q::common(s, w[b]); });

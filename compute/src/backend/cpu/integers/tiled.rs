@@ -1,16 +1,17 @@
-//! Many rows of bytes on AMX.
+//! Kernels for many rows of bytes on AMX.
 //!
-//! For sixteen rows, a product of tiles makes the sums of a group (or of a span, where a group has
-//! two scales) of a strip. They are stored, and then scaled and added to the sums in float32, while
-//! the next ones are computed. The integers are those of the kernels without tiles, and the order
-//! in which their sums are added is the same: the bits are equal.
+//! For sixteen rows, a product of tiles computes the sums of a group of a strip (or of a span, if a
+//! group has two scales). These integer sums are stored. While the next sums are computed, they are
+//! scaled and added to the float32 sums. The integers are those of the kernels without tiles, and
+//! their sums are added in the same order. So the bits are equal.
 //!
-//! [`K_GROUPS`] of one strip after another are multiplied, with the sums of sixteen rows in
-//! registers; what comes next of all strips is prefetched meanwhile, a line of each in turn. (In
-//! the order of use, one strip after another, 16 rows of int8 took 1.15 times as long.)
+//! [`K_GROUPS`] groups of one strip after another are multiplied, with the sums of sixteen rows in
+//! registers. Meanwhile the next part of all strips is prefetched, one line of each strip in turn.
+//! (When it was prefetched in the order of use, one strip after another, 16 rows of int8 took 1.15
+//! times as long.)
 //!
 //! Storing the sums takes about a third of the time of sixteen rows in L2, and hardly anything
-//! overlaps with it; what was tried: benches/record/2026-11-30-bytes-on-tiles.txt.
+//! overlaps with it. benches/record/2026-11-30-bytes-on-tiles.txt says what was tried.
 
 use super::super::amx::{Amx, ByteTiles, IntSums, Rows, SIDE};
 use super::super::blocks::{BYTE_WORDS, Bytes, GROUP_K, LINE, MAX_SPANS};
@@ -24,10 +25,10 @@ use super::integer::{K_GROUPS, unrolled};
 use super::many::BAND;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Numbers of scratch that a part of a strip takes.
+/// How many float32 of scratch memory a part of a strip takes.
 const UNPACKED: usize = K_GROUPS * (BYTE_WORDS + MAX_SPANS + 1) * LANES;
 
-/// Numbers of scratch that a thread needs for steps of up to `max_rows` rows.
+/// How many float32 of scratch memory a thread needs for steps of up to `max_rows` rows.
 pub fn scratch_len(max_rows: usize) -> usize {
     2 * UNPACKED + TASK_STRIPS * (max_rows.min(BAND) + SIDE) * LANES
 }
@@ -70,7 +71,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Tiled<'_, Q> {
             *strip = weights.get(i);
         }
         let n_strips = weights.total();
-        // Words of a group.
+        // Words per group.
         let words = Q::LEN / Q::GROUPS;
         let groups = strips[0].len() / words;
         let rows = x.rows();
@@ -94,7 +95,7 @@ impl<Q: Bytes + Weights<Bits = u16>> Tiled<'_, Q> {
                 for (i, sums) in sums.chunks_exact_mut(count).enumerate() {
                     let last = i + 1 == n_strips;
                     for (panel, sums) in sums.iter_mut().enumerate() {
-                        // What is multiplied after this.
+                        // The operands that are multiplied next.
                         let then = match (panel + 1 < count, last) {
                             (true, _) => Some((now.codes::<Q>(part[i]), x(panel + 1).words)),
                             (_, false) => {
@@ -137,9 +138,9 @@ impl<Q: Bytes + Weights<Bits = u16>> Tiled<'_, Q> {
     }
 }
 
-/// Some groups of a strip.
+/// Some unpacked groups of a strip.
 struct Unpacked<'a> {
-    /// `[k / 32][k % 32 / 4]` lines of signed bytes, unless the strip has them.
+    /// `[k / 32][k % 32 / 4]` lines of signed bytes. Unused if the strip itself has signed bytes.
     lines: &'a mut [u16],
     /// `[k / 32][span]`.
     scales: &'a mut [[f32; LANES]],
@@ -158,7 +159,7 @@ impl<'a> Unpacked<'a> {
         }
     }
 
-    /// Where signed bytes are: here, or in the strip that was unpacked.
+    /// The signed bytes: the lines here, or the strip that was unpacked.
     #[inline(always)]
     fn codes<'s, Q: Bytes>(&'s self, strip: &'s [u16]) -> &'s [u16] {
         match Q::SIGNED {
@@ -171,7 +172,7 @@ impl<'a> Unpacked<'a> {
 /// Unpacks whole blocks of a strip.
 #[inline(always)]
 fn unpack<Q: Bytes, S: Simd>(s: S, strip: &[u16], to: &mut Unpacked<'_>) {
-    // Lines of a stored line.
+    // Unpacked lines per stored line.
     let each = BYTE_WORDS / Q::LINES;
     let lines = to.lines.as_chunks_mut::<LINE>().0;
     for (b, block) in Q::blocks(strip).iter().enumerate() {
@@ -199,10 +200,10 @@ fn unpack<Q: Bytes, S: Simd>(s: S, strip: &[u16], to: &mut Unpacked<'_>) {
     }
 }
 
-/// What is multiplied: signed bytes of some groups of a strip, and of sixteen rows.
+/// The operands of a product: signed bytes of some groups of a strip, and of sixteen rows.
 type Operands<'a> = (&'a [u16], &'a [Rows]);
 
-/// Begins the product of span `i`, counted over the spans of all groups, in a place.
+/// Begins the product of span `i`, counted over the spans of all groups, in place `PLACE`.
 #[inline(always)]
 fn span<Q: Bytes, const K: usize, const PLACE: usize>(
     tiles: &ByteTiles<K>,
@@ -222,7 +223,7 @@ fn span<Q: Bytes, const K: usize, const PLACE: usize>(
     tiles.multiply::<PLACE>(&words[group], span * K, codes);
 }
 
-/// Begins the first two products: the first one is stored, the second is on its way.
+/// Begins the first two products. The first result is stored; the second product is under way.
 #[inline(always)]
 fn begin<Q: Bytes, const K: usize>(
     tiles: &ByteTiles<K>,
@@ -234,13 +235,13 @@ fn begin<Q: Bytes, const K: usize>(
     span::<Q, K, 1>(tiles, operands, 1);
 }
 
-/// Some groups of a strip and of sixteen rows, of which the first two products have begun.
+/// Some groups of a strip and of sixteen rows. Their first two products have begun already.
 struct Square<'a> {
     codes: &'a [u16],
     scales: &'a [[f32; LANES]],
     minima: &'a [[f32; LANES]],
     x: Panel<'a, SIDE, BYTE_WORDS>,
-    /// Whose first two products begin meanwhile.
+    /// The next operands. Their first two products begin while these are finished.
     then: Option<Operands<'a>>,
 }
 
@@ -275,7 +276,8 @@ impl Square<'_> {
                         let offset = s.splat(f32::from_bits(offsets[r][0] as u32));
                         acc[r] = s.fma(minimum, offset, acc[r]);
                     }
-                    // Otherwise the compiler loads for all rows first, and has no registers left.
+                    // Without the fence, the compiler loads the numbers of all rows first, and runs
+                    // out of registers.
                     if r % 4 == 3 {
                         compiler_fence(Ordering::SeqCst);
                     }

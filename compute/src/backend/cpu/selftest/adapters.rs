@@ -121,7 +121,7 @@ fn check(
         bias: rng.vector(total, 1.0),
     };
     let mut mat = to_mat(&cpu, &dense, parts, dtype, MatUse::Product);
-    mat.place = Some(0);
+    mat.adapter_index = Some(0);
     let mut thins = Vec::new();
     let mut adapters = vec![None];
     for id in 1..3 {

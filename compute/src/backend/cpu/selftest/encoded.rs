@@ -370,7 +370,7 @@ pub fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], quant: Quant) -> CpuMat
             bias: !dense.bias.is_empty(),
             scale: 1.0,
             usage: MatUse::Product,
-            place: None,
+            adapter_index: None,
         })
         .unwrap();
     let (bytes, scales) = (quant.code_bytes(dense.cols), quant.scales(dense.cols));

@@ -117,7 +117,7 @@ pub fn to_mat(cpu: &Cpu, dense: &Dense, parts: &[usize], dtype: Dtype, usage: Ma
         bias,
         scale: 1.0,
         usage,
-        place: None,
+        adapter_index: None,
     };
     let mut mat = cpu.new_mat(&spec).unwrap();
     let mut first = 0;

@@ -28,7 +28,7 @@ fn stacked(mats: Vec<CpuMat>) -> CpuMat {
     CpuMat {
         runs,
         scale: 1.0,
-        place: None,
+        adapter_index: None,
     }
 }
 
@@ -78,7 +78,7 @@ pub fn parts_keep_their_own_formats(tier: Tier) {
             bias: true,
             scale: 1.0,
             usage: MatUse::Product,
-            place: None,
+            adapter_index: None,
         };
         let made = cpu.new_mat(&spec).unwrap();
         assert!(made.parts().eq(mixed.parts()), "{sizes:?} {dtypes:?}");

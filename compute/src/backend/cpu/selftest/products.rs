@@ -23,7 +23,7 @@ pub fn packing_places_every_number(tier: Tier) {
                     bias: false,
                     scale: 1.0,
                     usage,
-                    place: None,
+                    adapter_index: None,
                 };
                 let mut mat = cpu.new_mat(&spec).unwrap();
                 let total: usize = parts.iter().sum();

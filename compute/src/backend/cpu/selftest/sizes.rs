@@ -51,7 +51,7 @@ pub fn sizes_that_no_machine_has_are_errors(tier: Tier) {
                 bias: false,
                 scale: 1.0,
                 usage,
-                place: None,
+                adapter_index: None,
             };
             assert!(matches!(cpu.new_mat(&spec), Err(Error::NoMemory { .. })));
             assert!(Cpu::mat_bytes(&spec) >= 1 << 60);
@@ -93,7 +93,7 @@ pub fn bytes_said_are_bytes_taken(tier: Tier) {
         bias: true,
         scale: 1.0,
         usage: MatUse::Product,
-        place: None,
+        adapter_index: None,
     };
     let mat = cpu.new_mat(&spec).unwrap();
     let run = &mat.runs[0];
