@@ -142,19 +142,19 @@ fn the_log_says_how_kernels_run() {
     for (settings, words) in [
         (
             "shared=232448",
-            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on, clusters of them on",
+            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on, clusters of them on, tiles of a quarter on",
         ),
         (
             "shared=232448 carveout=0",
-            "PTX 9.0, launches that start early on, one carve-out off, graphs on, steps ahead on, kernels for 9.0 on, clusters of them on",
+            "PTX 9.0, launches that start early on, one carve-out off, graphs on, steps ahead on, kernels for 9.0 on, clusters of them on, tiles of a quarter on",
         ),
         (
             "shared=232448 ptx=80",
-            "PTX 8.0, launches that start early off, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on, clusters of them on",
+            "PTX 8.0, launches that start early off, one carve-out on, graphs on, steps ahead on, kernels for 9.0 on, clusters of them on, tiles of a quarter on",
         ),
         (
             "arch=89",
-            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 off, clusters of them off",
+            "PTX 9.0, launches that start early on, one carve-out on, graphs on, steps ahead on, kernels for 9.0 off, clusters of them off, tiles of a quarter off",
         ),
     ] {
         let log = Arc::new(Log::new(Some(Level::Info)));

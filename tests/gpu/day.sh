@@ -9,7 +9,8 @@
 # where tests/gpu/pack.sh put it, or in a checkout that has build/gpu-day. $LLAMABI_LIBRARY names
 # another library.
 #
-#   --steps    some of these, separated by commas; all by default, the most important first:
+#   --steps    some of these, separated by commas; all by default. They run in the order of `all`
+#              below, the most important first:
 #              device        what the machine has, and whether the library runs on it
 #              short         a few steps of each kind of kernel
 #              kernels       each kernel against the CPU backend and against itself: tests/gpu/*.rs
@@ -272,6 +273,7 @@ for name in ("torch", "transformers", "triton", "numpy"):
 }
 
 rm -f "$out"/{device,correctness,sanitizer,trace,speed,ncu,bisect}.log "$out"/{speed.jsonl,record.txt}
+record # a kill at any moment leaves one
 cases=(1b:f32 1b:bf16 8b:bf16) formats=(int8 int4 nf4)
 if [[ -n $tiny ]]; then cases=(tiny:f32 tiny:bf16 wide:bf16) formats=(int4); fi
 

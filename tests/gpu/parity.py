@@ -2,9 +2,9 @@
 parity.py device|reference|choices|fp8|tiles|quantised|short|soak|captured.
 
 device: what the machine has, and that the library runs on it.
-reference: every case of tests/data/reference that tests/support/reference_cases has a test for, with its
-    tolerances; every format of weights and cache against the CPU backend; batch invariance, to the
-    last bit.
+reference: every case of tests/data/reference that tests/support/reference_cases has a test for,
+    with its tolerances; every format of weights and cache against the CPU backend; batch
+    invariance, to the last bit.
 choices: what rules a choice, such as grammars, biases, bans and penalties, against the CPU.
 fp8: the same for fp8. The CPU has no fp8, so it gets weights that are rounded before, and its cache
     is not rounded.
@@ -343,10 +343,10 @@ def quantised(folder, weights):
 
 
 def tiles(folder):
-    """On compute capability 9.0, a prompt's products use tiles of 128 columns if it is alone and
-    of 256 beside others (quantised weights: of 128 and 256 rows); the shortest prompts use
-    blocks of one warpgroup, with 16-bit weights tiles of 64 columns (LLAMABI_CUDA_QUARTERS=0: none).
-    The bits must be the same, which no emulator can promise for wgmma of three widths."""
+    """On compute capability 9.0, a prompt's products use tiles of 128 columns if it is alone and of
+    256 beside others (quantised weights: of 128 and 256 rows); the shortest prompts use blocks of
+    one warpgroup, with 16-bit weights tiles of 64 columns (LLAMABI_CUDA_QUARTERS=0: none). The bits
+    must be the same, which no emulator can promise for wgmma of three widths."""
     from random_model import checkpoint
 
     directory = checkpoint("tiny" if TINY else "1b", folder)

@@ -1,14 +1,15 @@
 """Measures speed, its share of the limit, and compares it with the prediction:
-speed.py ours|switches|peers|llamacpp FOLDER RECORD SECONDS, table RECORD, and steps FOLDER for a profiler.
+speed.py ours|switches|peers|llamacpp FOLDER RECORD SECONDS, table RECORD, and steps FOLDER for a
+profiler.
 
 ours first measures the machine with torch: the memory bandwidth of a sum over 8 GB, and a bf16
 product of 8192^3. Then it measures decode, prefill and start. A decode step has to read the weights
 (of the embedding, one row for each token) and the cache; prefill has to multiply. `share` is the
 time which that takes at the limit over the time that was taken. Predictions are those of
 benches/gpu_cost.py with the limits just measured. Medians of three, in order of importance, until
-SECONDS are over. switches measures a few points of eight layers of the 8b shape with each way to run
-kernels turned off, the first and the last as they are. RECORD gets a line of JSON for each number.
-DAY_TINY=1: a few points of a tiny shape, to see that all of this works.
+SECONDS are over. switches measures a few points of eight layers of the 8b shape with each way to
+run kernels turned off, the first and the last as they are. RECORD gets a line of JSON for each
+number. DAY_TINY=1: a few points of a tiny shape, to see that all of this works.
 """
 
 import json
@@ -101,8 +102,9 @@ def limits(record):
 
 
 def decode(model, batch, context, **options):
-    """Seconds of a step, greedy unless `options` say else. The prefix cache knows the prompts, so that all sequences begin at
-    nearly the same time, and graphs of such steps are already recorded."""
+    """Seconds of a step, greedy unless `options` say else. The prefix cache knows the prompts, so
+    that all sequences begin at nearly the same time, and graphs of such steps are already
+    recorded."""
     def once():
         texts = prompts(context, batch)
         model.complete(texts, 3, flags=IGNORE_EOS, **options)
@@ -232,13 +234,18 @@ def measure(record, folder):
             bad += 1
             print(f"{name} {dtype}: FAILED: {type(error).__name__}: {error}", flush=True)
     print(f"{bad} of the plan failed" + (f"; no time was left for {', '.join(unfinished)}" if unfinished else ""))
-    if warnings:
-        print(f"FAILED: the library warns: {warnings[0]}")
-    return int(bad > 0 or bool(warnings))
+    return int(bad > 0) | failed_by_warnings()
 
 
 # What turns a way to run kernels off.
-SWITCHES = [(), ("PDL",), ("CARVEOUT",), ("PDL", "CARVEOUT"), ("GRAPHS",), ("AHEAD",), ("CLUSTERS",), ("QUARTERS",), ()]
+SWITCHES = [(), ("PDL",), ("CARVEOUT",), ("PDL", "CARVEOUT"), ("GRAPHS",), ("AHEAD",), ("CLUSTERS",), ("QUARTERS",), ("HOPPER",), ()]
+
+
+def failed_by_warnings():
+    """1 if the library has warned, which it then says: a way that it does not go is a failure."""
+    if warnings:
+        print(f"FAILED: the library warns: {warnings[0]}")
+    return int(bool(warnings))
 
 
 def switches(record, folder):
@@ -261,7 +268,7 @@ def switches(record, folder):
             finally:
                 for switch in names:
                     del os.environ[switch]
-    return 0
+    return failed_by_warnings()
 
 
 def torch_speed(record, directory, name, compiled):
