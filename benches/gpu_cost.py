@@ -6,11 +6,11 @@ beside what it measures.
 Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares
 them with what the driver is asked for. Launches with LLAMABI_CUDA_BLASLT are not modelled.
 
-The rest is a model, fitted to what an H100 took (benches/record/2026-11-26-h100-first-day.txt, and the second day's beside it). A kernel
-takes some seconds whatever its size, and the longest of these times: its bytes through the memory, its
-multiplications in the matrix or vector units, its activations through L1, and the lines of weights that
-a warp waits for one after another, with the instructions of all warps; each as far as all
-multiprocessors have work.
+The rest is a model, fitted to what an H100 took (benches/record/2026-11-26-h100-first-day.txt, and
+the second day's beside it). A kernel takes some seconds whatever its size, and the longest of these
+times: its bytes through the memory, its multiplications in the matrix or vector units, its
+activations through L1, and the lines of weights that a warp waits for one after another, with the
+instructions of all warps; each as far as all multiprocessors have work.
 """
 
 from collections import namedtuple
@@ -374,8 +374,8 @@ def adapted(product, rows, cols, parts, batch, rank, up=False):
 
 
 def embed(shape, n):
-    """2,048 rows take 87 us, of which their bytes need 22: as if a multiprocessor had one block at a
-    time, and each took 4 us."""
+    """2,048 rows take 87 us, of which their bytes need 22: as if a multiprocessor had one block at
+    a time, and each took 4 us."""
     return Launch("embed", n * shape.dim * 8, blocks=n, least=1.3e-6 + 4e-6 * ceil(n / 132))
 
 
@@ -556,8 +556,9 @@ def must_flops(shape, n):
 
 
 def start_seconds(machine, shape):
-    """Seconds to read the 16-bit checkpoint and to create the context. Formats that are packed on the way
-    take longer: the 8b shape took 6.8 s, as int8 14.7 and as int4 18.5, on 16 processors."""
+    """Seconds to read the 16-bit checkpoint and to create the context. Formats that are packed on
+    the way take longer: the 8b shape took 6.8 s, as int8 14.7 and as int4 18.5, on 16
+    processors."""
     return machine.start + weight_bytes(shape, "bf16") / machine.link
 
 

@@ -3,9 +3,9 @@ busy: `make kernels && python3 benches/gpu_loop.py` prints that share.
 
 gpu_trace.py follows a warp of each warpgroup through the kernel. Here the same instructions are
 issued by one scheduler, which has one warp of each warpgroup, as the machine code says: every
-instruction has a number of cycles until the next may be issued, and the numbers of the barriers that
-it waits for and that it sets. Products go into a queue, in which one of 64 x n x 16 takes n / 2
-cycles. Waits for copies are over at once: what copies take is gpu_cost.py's matter.
+instruction has a number of cycles until the next may be issued, and the numbers of the barriers
+that it waits for and that it sets. Products go into a queue, in which one of 64 x n x 16 takes
+n / 2 cycles. Waits for copies are over at once: what copies take is gpu_cost.py's matter.
 
 On an H100, loops of codes turned out to keep the tensor cores less busy than this says, most of all
 those of half tiles; gpu_cost.py has what was measured there in LOOP.
@@ -26,9 +26,9 @@ ENTERS, ENDS, WAKES = 12, 16, 10
 
 
 def controls(lines):
-    """Of kernels in cuobjdump's SASS: {name: {address: (cycles, barrier set by the result, barrier set
-    when operands are read, mask of barriers waited for)}}. They are bits of an instruction's second
-    word: 41 to 44, 46 to 48, 49 to 51, 52 to 57."""
+    """Of kernels in cuobjdump's SASS: {name: {address: (cycles, barrier set by the result, barrier
+    set when operands are read, mask of barriers waited for)}}. They are bits of an instruction's
+    second word: 41 to 44, 46 to 48, 49 to 51, 52 to 57."""
     kernels, code, address = {}, None, None
     for line in lines:
         if match := re.search(r"Function : (\w+)", line):
@@ -76,7 +76,8 @@ class Lane:
 
 
 def busy(paths, control):
-    """The share of the time, in the middle half of the products, in which the tensor cores multiply."""
+    """The share of the time, in the middle half of the products, in which the tensor cores
+    multiply."""
     lanes, slot, queue, products = [Lane(path) for path in paths], 0, 0, []
     while running := [lane for lane in lanes if lane.next < len(lane.path)]:
         lane = min(running, key=lambda lane: lane.earliest(control))

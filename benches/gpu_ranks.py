@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What several GPUs would take for a model (tensor parallelism), by the cost model of gpu_cost.py: a
-rank's kernels are those of the smaller shape, and the ranks' exchanges come on top, since nothing
-hides them. It prints a prediction: the model of kernels is fitted to one H100, exchanges are taken from
-what others published, and nothing has run on several GPUs.
+"""What several GPUs would take for a model (tensor parallelism), by the cost model of gpu_cost.py:
+a rank's kernels are those of the smaller shape, and the ranks' exchanges come on top, since nothing
+hides them. It prints a prediction: the model of kernels is fitted to one H100, exchanges are taken
+from what others published, and nothing has run on several GPUs.
 
 python3 benches/gpu_ranks.py"""
 from gpu_cost import CHUNK, H100, SHAPES, WITHOUT_GRAPHS, Shape, decode, prompt, seconds, weight_bytes
@@ -32,8 +32,8 @@ def share(shape, n):
 
 
 def exchanges(shape, n, rows, wanted, peers):
-    """Seconds of a step's exchanges: two sums a layer and one for the embedding, and the logits. `peers`:
-    whether GPUs read each other's memory, as those of one process do."""
+    """Seconds of a step's exchanges: two sums a layer and one for the embedding, and the logits.
+    `peers`: whether GPUs read each other's memory, as those of one process do."""
     if n == 1:
         return 0
     part = 4 * rows * shape.dim

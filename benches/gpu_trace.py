@@ -9,8 +9,8 @@ more than a few instructions, which are not counted. Barriers end no trace: warp
 after another.
 
 An instruction counts once when it is issued, also if its predicate is false. So cycles are at least
-instructions of all warps of a scheduler; how many instructions a cycle really has, gpu_cost.py fits to
-what an H100 took.
+instructions of all warps of a scheduler; how many instructions a cycle really has, gpu_cost.py fits
+to what an H100 took.
 """
 
 import re
@@ -60,8 +60,8 @@ def read(path):
 
 
 def parameters(kind, values, header="kernels/params.h"):
-    """Bytes of the struct `kind` of params.h; what `values` does not have is zero (of pointers: some
-    address, but for biases, which are null)."""
+    """Bytes of the struct `kind` of params.h; what `values` does not have is zero (of pointers:
+    some address, but for biases, which are null)."""
     text = re.sub(r"//.*", "", open(header).read())
     fields = re.search(r"typedef struct \{([^}]*)\} " + kind + ";", text)[1]
     out = bytearray()
@@ -214,7 +214,8 @@ class Warp:
 
     def do_LDC(self, rest, o):
         if not (match := re.match(r"c\[0x0\]\[(.*)\]", o[1])):
-            return self.set_wide(o[0], 0, 2 if "64" in rest else 1)  # a constant of the code, or a table
+            # A constant of the code, or a table.
+            return self.set_wide(o[0], 0, 2 if "64" in rest else 1)
         at = sum(self.i(part) for part in match[1].split("+")) & MASK
         size = 8 if "64" in rest else 1 if "U8" in rest else 2 if "U16" in rest else 4
         self.set_wide(o[0], int.from_bytes(self.constants.get(at, size), "little"), 2 if size == 8 else 1)
@@ -505,8 +506,8 @@ def stride(dtype, k):
 
 
 def values_of(op, dtype, rows, k, n, splits=1):
-    """Parameters of a product with `rows` weight rows, `k` columns and `n` activation rows, 32 heads
-    of 128 and 8 of them for keys."""
+    """Parameters of a product with `rows` weight rows, `k` columns and `n` activation rows, 32
+    heads of 128 and 8 of them for keys."""
     w = stride(dtype, k)
     values = {"n_rows": n, "eps": 1e-5, "splits": splits, "w_stride": w, "x_stride": k}
     values |= {"qkv": {"dim": k, "n": rows, "q_stride": 4096, "n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "head_stride": 128, "kv_type": 2},
@@ -549,8 +550,8 @@ def batch(code, op, dtype):
 
 
 def hopper_parameters(op, dtype, rows, k, groups):
-    """Parameters of a product of 1024 rows of a prompt. Two tensor maps, from a multiple of 128 on, come
-    first; the number of warpgroups last."""
+    """Parameters of a product of 1024 rows of a prompt. Two tensor maps, from a multiple of 128 on,
+    come first; the number of warpgroups last."""
     return bytes(-BASE % 128 + 256) + values_of(op, dtype, rows, k, 1024) + struct.pack("<I", groups)
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the ranks of a tiktoken file as tokenizer.json and as GGUF, for `cargo bench --bench tokenizer`:
-tokenizer_files.py RANKS FOLDER. A real file of Llama 3's size is in PyPI's llama-models (0.3.0)."""
+"""Writes the ranks of a tiktoken file as tokenizer.json and as GGUF, for `cargo bench --bench
+tokenizer`: tokenizer_files.py RANKS FOLDER. A real file of Llama 3's size is in PyPI's llama-models
+(0.3.0)."""
 import base64, json, struct, sys
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """The grammar of the demo model's conversations: questions, system messages, follow-ups.
 
-A Turn carries the keys of the combinations it is made of (such as one thing under one wording). Whether a
-combination is held out depends on its key alone, so that no kind of text can leak it.
+A Turn carries the keys of the combinations it is made of (such as one thing under one wording).
+Whether a combination is held out depends on its key alone, so that no kind of text can leak it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,8 @@ class Dialog:
 
 @dataclass(frozen=True)
 class Question:
-    """One kind of fact: {x} is asked about, {y} is the answer; `again` asks in short for another of the same kind."""
+    """One kind of fact: {x} is asked about, {y} is the answer; `again` asks in short for another of
+    the same kind."""
 
     facts: dict[str, str]
     asks: tuple[str, ...]

@@ -129,7 +129,8 @@ ASKED = (
 
 
 def print_chats(model: Llama, sp: SentencePieceProcessor) -> None:
-    """A system message, which may be empty, and what the user says, turn by turn; answered greedily."""
+    """A system message, which may be empty, and what the user says, turn by turn; answered
+    greedily."""
     for system, *users in ASKED:
         messages = [{"role": "system", "content": system}] if system else []
         print(f"\n({system})" if system else "")

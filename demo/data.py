@@ -1,7 +1,8 @@
 """Texts and conversations as token ids: the tokenizer, the samples, what is held out, the batches.
 
-A sample is a list of segments (prompt, answer): a plain text is one segment without a prompt, each turn of a dialog is
-a segment. Each segment is encoded as BOS prompt answer EOS, and only the answer is learned.
+A sample is a list of segments (prompt, answer): a plain text is one segment without a prompt, each
+turn of a dialog is a segment. Each segment is encoded as BOS prompt answer EOS, and only the answer
+is learned.
 """
 
 import io
@@ -37,7 +38,8 @@ class Sample:
 
 
 def is_held_out(keys: tuple[str, ...]) -> bool:
-    """One combination in sixteen, chosen by a hash of its key: the same in every run and every kind of text."""
+    """One combination in sixteen, chosen by a hash of its key: the same in every run and every kind
+    of text."""
     return any(crc32(key.encode()) % 16 == 0 for key in keys)
 
 
@@ -67,7 +69,8 @@ def conversation(rng: Random) -> Sample:
 
 
 def prompts(system: str, users: list[str]) -> list[str]:
-    """Meta's chat format; the system message becomes part of the first user message before that is stripped."""
+    """Meta's chat format; the system message becomes part of the first user message before that is
+    stripped."""
     if system:
         users = [f"<<SYS>>\n{system}\n<</SYS>>\n\n{users[0]}", *users[1:]]
     return [f"[INST] {user.strip()} [/INST]" for user in users]
@@ -98,8 +101,9 @@ def train_tokenizer(vocab_size: int, seed: int) -> bytes:
 
 
 def encode(sp: SentencePieceProcessor, segments: list[tuple[str, str]]) -> tuple[list[int], list[bool]]:
-    """Token ids and, for each, whether it is to be learned. A past turn is `prompt answer ` in one piece, as Meta's
-    chat_completion encodes it; at inference the prompt stands alone, so its tokens must be a prefix of the whole."""
+    """Token ids and, for each, whether it is to be learned. A past turn is `prompt answer ` in one
+    piece, as Meta's chat_completion encodes it; at inference the prompt stands alone, so its tokens
+    must be a prefix of the whole."""
     ids, learned = [], []
     for prompt, answer in segments:
         head = sp.encode(prompt)
@@ -111,8 +115,8 @@ def encode(sp: SentencePieceProcessor, segments: list[tuple[str, str]]) -> tuple
 
 
 def batch(encoded: list[tuple[list[int], list[bool]]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets [samples, longest]; -100 marks what is not learned. Attention is causal, so padding behind
-    a sample changes nothing in it."""
+    """Inputs and targets [samples, longest]; -100 marks what is not learned. Attention is causal,
+    so padding behind a sample changes nothing in it."""
     longest = max(len(ids) for ids, _ in encoded) - 1
     inputs = torch.zeros(len(encoded), longest, dtype=torch.long)
     targets = torch.full((len(encoded), longest), -100)
@@ -124,7 +128,8 @@ def batch(encoded: list[tuple[list[int], list[bool]]]) -> tuple[torch.Tensor, to
 
 
 def split(encoded: list[tuple[list[int], list[bool]]], most: int = 1000) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches of samples of like length, so that little of them is padding; at most `most` tokens with it."""
+    """Batches of samples of like length, so that little of them is padding; at most `most` tokens
+    with it."""
     groups = []
     for pair in sorted(encoded, key=lambda pair: -len(pair[0])):
         if groups and len(groups[-1][0][0]) * (len(groups[-1]) + 1) <= most:

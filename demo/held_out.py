@@ -1,4 +1,5 @@
-"""Writes tests/data/quant/held-out.json: the token ids of stories that the demo model was not trained on.
+"""Writes tests/data/quant/held-out.json: the token ids of stories that the demo model was not
+trained on.
 
     python demo/held_out.py
 """

@@ -1,4 +1,5 @@
-"""A Llama in Meta's convention (neighbouring pairs rotate), with Meta's parameter names, and generation from it."""
+"""A Llama in Meta's convention (neighbouring pairs rotate), with Meta's parameter names, and
+generation from it."""
 
 from dataclasses import dataclass
 
@@ -137,7 +138,8 @@ def generate(
     model: Llama, prompt: list[int], eos: int, max_gen_len: int, temperature: float = 0.0, top_p: float = 0.9,
         seed: int = 0
 ) -> Generation:
-    """No KV cache: at this size recomputing is quick enough, and it is the plainest statement of the result."""
+    """No KV cache: at this size recomputing is quick enough, and it is the plainest statement of
+    the result."""
     random = torch.Generator().manual_seed(seed)
     tokens, logprobs, gaps, ended = list(prompt), [], [], False
     while len(tokens) < min(len(prompt) + max_gen_len, MAX_SEQ_LEN):

@@ -1,4 +1,5 @@
-"""Writes src/llama/quantise/sample.txt, the text on which llamabi-quantize calibrates unless it is given another.
+"""Writes src/llama/quantise/sample.txt, the text on which llamabi-quantize calibrates unless it is
+given another.
 
     python demo/sample.py
 

@@ -1,7 +1,8 @@
 """The grammar of the demo model's stories.
 
-A template is text in which `(a|b)` means either and `{slot}` is filled in; a plot is a list of templates, told between
-an opening and an ending that fit every plot. `tell` returns a Story with what later questions may ask about.
+A template is text in which `(a|b)` means either and `{slot}` is filled in; a plot is a list of
+templates, told between an opening and an ending that fit every plot. `tell` returns a Story with
+what later questions may ask about.
 """
 
 import re

@@ -1,12 +1,14 @@
-"""Makes the demo model: tokenizer, training, both checkpoint forms, and the tokens other tests expect of it.
+"""Makes the demo model: tokenizer, training, both checkpoint forms, and the tokens other tests
+expect of it.
 
     pip install -r demo/requirements.txt
     python demo/train.py               # all of it
     python demo/train.py --expected    # only expected.json, from the checkpoint already there
     python demo/check.py               # measures the result and writes samples of its output
 
-All text is made by the grammar in stories.py and chat.py from the words in world.py. Seeds are fixed; with the pinned
-versions, the same kind of CPU and the same number of threads (2), a run repeats itself.
+All text is made by the grammar in stories.py and chat.py from the words in world.py. Seeds are
+fixed; with the pinned versions, the same kind of CPU and the same number of threads (2), a run
+repeats itself.
 """
 
 import argparse
@@ -112,7 +114,8 @@ def dialog_ids(sp: SentencePieceProcessor, messages: list[dict[str, str]]) -> li
 
 
 def expected(model: Llama, sp: SentencePieceProcessor) -> dict:
-    """Greedy continuations of the shipped weights in float32, for the tests of whatever runs this model."""
+    """Greedy continuations of the shipped weights in float32, for the tests of whatever runs this
+    model."""
     def case(prompt_ids: list[int]) -> dict:
         result = generate(model, prompt_ids, sp.eos_id(), max_gen_len=64)
         return {

@@ -1,4 +1,5 @@
-"""What the demo model knows: the words its stories use and the facts its answers are made of. Data only."""
+"""What the demo model knows: the words its stories use and the facts its answers are made of. Data
+only."""
 
 GIRLS = ("Anna", "Lily", "Rosa", "Mia", "Emma", "Clara", "Nora", "Ella", "Lucy", "Ruby", "Alice", "Daisy", "Ivy", "Zoe")
 BOYS = ("Tom", "Ben", "Max", "Leo", "Sam", "Jack", "Finn", "Otto", "Paul", "Hugo", "Oscar", "Adam", "Felix", "Theo")

@@ -1371,14 +1371,14 @@ llama_status llama_grammar_mask(const llama_grammar_t *g,
 /// The segment is shortened.
 #define LLAMA_SEGMENT_COMPRESS 1
 
-/// The segment stays as it is. Segments that are shortened are ranked by how much they help the
-/// model to expect it.
+/// The segment stays as it is. Segments that are shortened are ranked by how much each of them
+/// helps the model to expect this one.
 #define LLAMA_SEGMENT_QUESTION 2
 
-/// `llama_compress_options.flags`: tokens with a newline stay, before others.
+/// `llama_compress_options.flags`: keep tokens that contain a newline first, then the others.
 #define LLAMA_COMPRESS_KEEP_NEWLINES 1
 
-/// Tokens with a digit (0 to 9) stay, before others.
+/// Keep tokens that contain a digit (0 to 9) first, then the others.
 #define LLAMA_COMPRESS_KEEP_DIGITS 2
 
 /// How much `llama_compress` leaves. Fill with `llama_compress_options_init`.
@@ -1387,17 +1387,17 @@ typedef struct llama_compress_options {
   uint32_t struct_size;
   /// `LLAMA_COMPRESS_*`.
   uint32_t flags;
-  /// How many tokens all segments have together afterwards, those that stay included. 0: `rate`
-  /// says it.
+  /// How many tokens all segments have together afterwards, including those that stay. 0: `rate`
+  /// decides.
   uint32_t target_tokens;
-  /// The share of all tokens that is left where `target_tokens` is 0, above 0 and at most 1. The
+  /// The share of all tokens that is left if `target_tokens` is 0, above 0 and at most 1. The
   /// number of tokens is rounded up. Default: 0.5.
   float rate;
-  /// How many tokens of a segment are looked at together, at least 1: of each window the least
-  /// likely tokens stay, and what stays is in front of the next window. Default: 100.
+  /// How many tokens of a segment form a window, at least 1. Each window is scored after the
+  /// tokens kept so far; its least expected tokens are kept. Default: 100.
   uint32_t window;
-  /// Where several segments are shortened, a first pass chooses among them until this many times
-  /// the tokens that may be left are chosen. Finite, at least 1. Default: 2.
+  /// With several segments to shorten, a first pass selects segments until they hold `coarse`
+  /// times the tokens that may be left. Finite, at least 1. Default: 2.
   float coarse;
   /// Stops the call. NULL: nothing does.
   llama_cancel_t *cancel;

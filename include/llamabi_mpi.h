@@ -41,8 +41,8 @@ typedef struct llamabi_mpi {
   MPI_Errhandler before; /* the handler of errors that `mpi` had */
 } llamabi_mpi;
 
-/* Waits for a request as long as it may. It spins for two milliseconds, which is longer than another
- * rank usually takes, and then looks every half millisecond. */
+/* Waits for a request as long as it may. It spins for two milliseconds, which is longer than
+ * another rank usually takes, and then looks every half millisecond. */
 static inline int32_t llamabi_mpi_wait(
     MPI_Request *request, MPI_Status *status, const llama_wait *w) {
   const struct timespec nap = {0, 500000};
@@ -159,7 +159,8 @@ static inline int llamabi_mpi_init(llamabi_mpi *m, MPI_Comm mpi) {
   return MPI_SUCCESS;
 }
 
-/* Gives the communicator back: after llama_free, or after llama_worker_run has returned LLAMA_OK. */
+/* Gives the communicator back: after llama_free, or after llama_worker_run has returned LLAMA_OK.
+ */
 static inline int llamabi_mpi_free(llamabi_mpi *m) {
   int error = MPI_Comm_set_errhandler(m->mpi, m->before);
   return error == MPI_SUCCESS ? MPI_Errhandler_free(&m->before) : error;

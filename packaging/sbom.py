@@ -1,8 +1,8 @@
 """What is in libllamabi.so, as a CycloneDX 1.6 document: `packaging/sbom.py LIBRARY`.
 
-Crates come from `cargo metadata`: those that tests/generated/third_party.rs lists in THIRD-PARTY.md.
-SentencePiece and what it brings along come from the crate that vendors it; the C++ and Rust standard
-libraries from what the library itself and rustc say.
+Crates come from `cargo metadata`: those that tests/generated/third_party.rs lists in
+THIRD-PARTY.md. SentencePiece and what it brings along come from the crate that vendors it; the C++
+and Rust standard libraries from what the library itself and rustc say.
 """
 
 import datetime
@@ -35,8 +35,8 @@ def component(name, version, licence, purl=None, sha256=None):
 
 
 def linked(metadata):
-    """Packages that are reached through normal dependencies other than macros, and their edges. What
-    lies in this tree is one with the root."""
+    """Packages that are reached through normal dependencies other than macros, and their edges.
+    What lies in this tree is one with the root."""
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     is_macro = lambda id: any("proc-macro" in target["kind"] for target in packages[id]["targets"])
@@ -57,7 +57,8 @@ def linked(metadata):
 
 
 def cxx_library(library):
-    """The C++ standard library that is linked into it: that of the compiler that left its version."""
+    """The C++ standard library that is linked into it: that of the compiler that left its
+    version."""
     data = pathlib.Path(library).read_bytes()
     if clang := re.search(rb"clang version ([0-9.]+)", data):
         return component("libc++", clang[1].decode(), "Apache-2.0 WITH LLVM-exception")

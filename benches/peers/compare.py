@@ -7,19 +7,20 @@ one of these processes measures what the machine can read and compute. So all en
 in memory together; where they do not fit, BENCH_PEERS takes fewer. Every engine has all processors
 and the defaults of its makers. No prompt is repeated, so that no engine's cache helps.
 Groups that end with -streams are whole jobs of servers: 1 to 64 prompts of 128 tokens, which come
-at once, and 128 generated tokens for each; what counts is tokens generated in a second of all of it.
+at once, and 128 generated tokens for each; what counts is tokens generated in a second of all of
+it.
 Medians over the rounds, with the range; ratios are ratios of medians, and > 1 if llamabi is faster.
 Rounds in which other programs had more than 5 % of the processors do not count, except the three
 quietest.
 
-A whole comparison takes hours. With BENCH_SLICES it can be had in slices of minutes, between which a
-machine can do something else: `BENCH_SLICES=rounds.jsonl BENCH_GROUPS=4-bit-streams BENCH_CASES="16
-streams" BENCH_PEERS=vLLM BENCH_ROUNDS=1`. Each adds its rounds to the file, after short jobs that
-warm up, and prints what all slices so far say: ratios are then medians of those of the rounds that
-two engines were both in. Where others had more than 5 % in a round, it counts only if there are
-fewer than three without. Engines take a minute to start, longer than many a round. With BENCH_QUIET
-they may start while the machine is busy: this command is started before every round, prints a line
-when nothing else computes, and lets others go on at the end of its input.
+A whole comparison takes hours. With BENCH_SLICES it can be had in slices of minutes, between which
+a machine can do something else: `BENCH_SLICES=rounds.jsonl BENCH_GROUPS=4-bit-streams
+BENCH_CASES="16 streams" BENCH_PEERS=vLLM BENCH_ROUNDS=1`. Each adds its rounds to the file, after
+short jobs that warm up, and prints what all slices so far say: ratios are then medians of those of
+the rounds that two engines were both in. Where others had more than 5 % in a round, it counts only
+if there are fewer than three without. Engines take a minute to start, longer than many a round.
+With BENCH_QUIET they may start while the machine is busy: this command is started before every
+round, prints a line when nothing else computes, and lets others go on at the end of its input.
 
 | variable | |
 |---|---|
@@ -98,7 +99,8 @@ GROUPS = {
         ("OpenVINO-GenAI", "ov-16", "bf16", {}),
         ("vLLM", None, "bf16", VLLM),
         ("xFasterTransformer", "xft", "bf16", XFT),
-        ("mistral.rs", "mistralrs", "f32", {}),  # what it takes for bf16 by itself where there is no GPU
+        # What mistral.rs itself takes for bf16 where there is no GPU.
+        ("mistral.rs", "mistralrs", "f32", {}),
     ],
     "int8-streams": [
         ("llamabi", None, "int8 fast", {}),

@@ -216,7 +216,8 @@ class XFasterTransformer:
 
     def run(self, prompts, tokens):
         length = len(prompts[0]) + tokens + 1
-        results = self.model.generate(self.tensor(prompts), max_length=length)  # greedy; convert.py wrote no EOS
+        # Greedy; convert.py wrote no EOS.
+        results = self.model.generate(self.tensor(prompts), max_length=length)
         check([len(result) for result in results], length)
 
 

@@ -97,7 +97,8 @@ class Handle:
         return all_stats
 
     def timed(self, prompts, n, **others):
-        """The same, with prompts that the prefix cache may know; greedy, unless `others` says else."""
+        """The same, with prompts that the prefix cache may know; greedy, unless `others` says
+        else."""
         options = GenerateOptions()
         init = self.lib.llama_generate_options_init
         init.argtypes = [ctypes.c_void_p, ctypes.c_size_t]

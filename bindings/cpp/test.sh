@@ -23,7 +23,8 @@ units=(main reference results endings cpp)
 
 # All units of all kinds first, one for each processor, and the header's parts, each of which
 # compiles alone; then all kinds.
-compiles() { # compiles KIND COMPILER STANDARD FLAG...: the commands, every unit into an object of its own
+# compiles KIND COMPILER STANDARD FLAG...: the commands, every unit into an object of its own
+compiles() {
   mkdir -p "$work/$1"
   local unit
   for unit in "${units[@]}"; do
@@ -104,7 +105,9 @@ answers() { # answers NAME EXPECTED: what the worker said, line by line
   diff <(printf "$2") "$work/out" || { echo "C++: worker, $1: expected (left) and said (right) differ" >&2; exit 1; }
   echo "test worker: $1 ok"
 }
-lines() { # not UTF-8, longer than max_seq_len, longer than anything, quotes and control characters, no last line feed
+# Not UTF-8, longer than max_seq_len, longer than anything, quotes and control characters, no last
+# line feed.
+lines() {
   printf 'Once\n\xff\n'; printf 'a%.0s ' {1..600}; printf '\n'
   head -c 5000000 /dev/zero | tr '\0' x; printf '\n\n"A\\\001"\t\r\n'; printf 'Anna\n%.0s' {1..20}; printf 'The end'
 }
@@ -137,7 +140,9 @@ EOF
 printf 'Once\n' | timeout 300 "$work/worker" --ckpt_dir "$work/overflowing" >"$work/answers"
 answers "a model that overflows" '1 not_finite 0\n'
 
-reads() { # reads PID: it has its model, and has taken all that is in the pipe; from then on a signal finds it waiting
+# reads PID: it has its model, and has taken all that is in the pipe; from then on a signal finds it
+# waiting
+reads() {
   for _ in {1..1200}; do
     if grep -qsx llamabi-engine /proc/$1/task/*/comm &&
       python3 -c 'import fcntl, sys, termios; sys.exit(any(fcntl.ioctl(9, termios.FIONREAD, bytes(4))))'; then return; fi
@@ -146,7 +151,8 @@ reads() { # reads PID: it has its model, and has taken all that is in the pipe; 
   echo "C++: worker: it does not read its input" >&2
   exit 1
 }
-interrupted() { # interrupted NAME PROMPTS: SIGINT while the pipe stays open; what was said is in answers
+# interrupted NAME PROMPTS: SIGINT while the pipe stays open; what was said is in answers
+interrupted() {
   rm -f "$work/pipe"
   mkfifo "$work/pipe"
   "$work/worker" --ckpt_dir "$root/demo/meta" --slots 2 --max_seq_len 100000 --ignore_eos 1 <"$work/pipe" >"$work/answers" &

@@ -119,7 +119,8 @@ func TestCancelMidDecode(t *testing.T) {
 	wantError(t, err, llamabi.ErrCancelled, "context canceled")
 	equal(t, len(results[0].Tokens), 0)
 	idle(t, model)
-	if now := must(model.Timings())(t).Steps; now > steps+1 { // the stream's last step may have been under way
+	// The stream's last step may have been under way.
+	if now := must(model.Timings())(t).Steps; now > steps+1 {
 		t.Errorf("%d steps for calls that were cancelled before they began", now-steps)
 	}
 	_, err = llamabi.Open(ctx, demo)

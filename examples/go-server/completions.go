@@ -222,7 +222,8 @@ func columns(tokens []scored) any {
 		}
 		top := map[string]float32{}
 		for _, a := range t.top {
-			if text := printable(a.bytes); !contains(top, text) { // control tokens have no text; the likeliest counts
+			// Control tokens have no text, so several may share a key: the likeliest counts.
+			if text := printable(a.bytes); !contains(top, text) {
 				top[text] = a.logprob
 			}
 		}

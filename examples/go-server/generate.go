@@ -72,7 +72,8 @@ type usage struct {
 	PromptTokensDetails *struct {
 		CachedTokens int `json:"cached_tokens"`
 	} `json:"prompt_tokens_details,omitempty"` // nil: that is not reported
-	CompletionTokensDetails *completionDetails `json:"completion_tokens_details,omitempty"` // nil: there was no prediction
+	// nil: there was no prediction.
+	CompletionTokensDetails *completionDetails `json:"completion_tokens_details,omitempty"`
 }
 
 type answer struct {
@@ -99,7 +100,8 @@ var errLeft = errors.New("the client has left")
 // errTimedOut is the end of a request that has taken too long.
 var errTimedOut = errors.New("the request's time is over")
 
-const statusLeft = 499 // nginx's number; here of every request whose client has not taken all of its answer
+// nginx's number. Here it is for every request whose client has not taken all of its answer.
+const statusLeft = 499
 
 // serve runs a job and answers it, whole or as a stream.
 func (s *server) serve(w http.ResponseWriter, r *http.Request, j job) {

@@ -32,7 +32,8 @@ const SHAPES = {
         role: 'assistant',
         content: text === '' && calls.length > 0 ? null : text,
         refusal: null,
-        ...(calls.length > 0 && { tool_calls: calls.map(({ index, ...call }) => call) }), // only a stream has the index
+        // Only a stream's calls have the index.
+        ...(calls.length > 0 && { tool_calls: calls.map(({ index, ...call }) => call) }),
       },
       logprobs: rows(scored),
       finish_reason: finish,
@@ -50,7 +51,8 @@ function columns(scored) {
     top_logprobs: scored.map((t) => {
       if (t.logprob === null) return null;
       const top = Object.create(null); // a token may be called `constructor`
-      for (const a of t.top) top[printable(a.bytes)] ??= a.logprob; // control tokens have no text; the likeliest counts
+      // Control tokens have no text, so several may share a key: the likeliest counts.
+      for (const a of t.top) top[printable(a.bytes)] ??= a.logprob;
       return top;
     }),
     text_offset: scored.map((t) => t.offset),
@@ -144,7 +146,8 @@ const isBehindText = ({ haveText, echo, constraint, n }, index) => haveText[Math
 
 // Finds out how good a sequence is, of which so many tokens were generated.
 function rate(choice, generated) {
-  const own = choice.logprobs.slice(Math.max(0, choice.logprobs.length - generated)); // behind those of a prompt that is echoed
+  // Those of an echoed prompt come first.
+  const own = choice.logprobs.slice(Math.max(0, choice.logprobs.length - generated));
   if (own.length > 0) choice.mean = own.reduce((sum, logprob) => sum + logprob, 0) / own.length;
   choice.logprobs = [];
 }

@@ -6,7 +6,8 @@ import { ApiError, badRequest, PROBES } from './http.mjs';
 // As in llama-server, these need no key.
 const OPEN = new Set([...PROBES, '/v1/models', '/v1/models/{id}']);
 
-const secret = randomBytes(32); // of this process: digests are of equal length, and tell nothing of a key
+// This process's key for digests. Digests are of equal length, and tell nothing of an API key.
+const secret = randomBytes(32);
 const digest = (text) => createHmac('sha256', secret).update(text).digest();
 const nonZero = (bytes) => bytes.readBigUInt64LE() | 1n;
 

@@ -67,7 +67,8 @@ async function inTime(reading, res, seconds, signal) {
   try {
     return await Promise.race([reading, other]);
   } catch (error) {
-    if (!res.headersSent) res.setHeader('connection', 'close'); // what is left of the body is not read
+    // What is left of the body is not read, so the connection ends.
+    if (!res.headersSent) res.setHeader('connection', 'close');
     throw error;
   } finally {
     clearTimeout(timer);

@@ -12,7 +12,8 @@ export const FORMS = {
 };
 
 const SPACES = ' \t\n\r';
-const OUTSIDE_STRINGS = `${SPACES},:+-.0123456789truefalsnE`; // what JSON has there, but for brackets
+// What JSON has outside strings, except brackets.
+const OUTSIDE_STRINGS = `${SPACES},:+-.0123456789truefalsnE`;
 
 const isSpace = (text, i) => SPACES.includes(text[i]);
 

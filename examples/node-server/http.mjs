@@ -29,7 +29,8 @@ export const FINISH = { stop: 'stop', stop_string: 'stop', length: 'length', tim
 export function endedEarly(reason) {
   const messages = {
     unread: 'The answer was not read for too long.',
-    not_finite: 'The model made no finite number for this input, so no token is possible.', // it goes on with others
+    // The model goes on with other inputs.
+    not_finite: 'The model made no finite number for this input, so no token is possible.',
   };
   const message = messages[reason] ?? `The answer ended early: ${reason}.`;
   return new ApiError(reason === 'unread' ? 503 : 500, message, { type: 'server_error', code: reason });

@@ -5,7 +5,8 @@ import { isObject, kind, wellFormed } from './json.mjs';
 // What the format is made of. The library looks for it in a dialog; the beginning of an answer is
 // not part of one.
 const TAGS = ['[INST]', '[/INST]', '<<SYS>>', '<</SYS>>'];
-const TAGS_REFUSED = 'Error: special tags are not allowed as part of the prompt.'; // as the library has it
+// The library's own words.
+const TAGS_REFUSED = 'Error: special tags are not allowed as part of the prompt.';
 
 /**
  * Of OpenAI's clients: they add to an answer's message the value of its JSON, to a call's function

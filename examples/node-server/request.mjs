@@ -290,7 +290,8 @@ export function completion(service, body) {
   const top = integer(body, 'logprobs', null, 0, 20);
   checkStreamOptions(job, { isSearch: job.beams > 0, logprobs: top !== null });
   const given = job.n;
-  if (job.beams === 0) job.n = job.copies = integer(body, 'best_of', given, 1, 128); // a search ranks its answers
+  // A beam search ranks its answers itself.
+  if (job.beams === 0) job.n = job.copies = integer(body, 'best_of', given, 1, 128);
   if (job.n < given) throw badRequest('best_of', `'best_of' is ${job.n}, must be at least 'n', ${given}.`);
   if (job.n > given && job.stream) {
     const why = "which answers are best is not known before their end, and 'stream' is true";

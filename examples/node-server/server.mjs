@@ -49,7 +49,8 @@ async function main() {
     else notLoaded(req, res);
   });
   const drain = new Drain(server);
-  server.on('connection', (socket) => socket.setMaxListeners(0)); // one for each request of a pipeline
+  // Each request of a pipeline adds a listener.
+  server.on('connection', (socket) => socket.setMaxListeners(0));
   await new Promise((resolve, reject) => server.once('error', reject).listen(f.port, f.host, resolve));
 
   const seed = f.seed || randomInt(1, 2 ** 47);

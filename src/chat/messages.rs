@@ -1,15 +1,16 @@
-//! Messages as JSON in OpenAI's shape, made into what templates see.
+//! Reads messages as JSON in OpenAI's shape, and turns them into the values that templates see.
 
 use super::jinja::{Dict, Fault, Kind, Meter, Text, Value, read_json};
 use crate::{Error, Result};
 
-/// Most bytes of messages, of tools and of variables each.
+/// The most bytes that messages, tools and variables may have each.
 pub const MAX_JSON: usize = 16 << 20;
 
-/// What transformers puts behind the last content, to find it again in what is rendered.
+/// The text that transformers appends to the last content, to find the end of that content in the
+/// rendered text.
 pub(super) const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// What a message's reasoning is called, by one program or another.
+/// The names that programs use for a message's reasoning.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// One message of a dialog in any template's roles.
@@ -21,7 +22,7 @@ pub struct Turn<'a> {
     pub content: &'a str,
 }
 
-/// Where a text of the caller's is not as it must be.
+/// The error for a text of the caller that is not as it must be.
 #[allow(clippy::boxed_local)] // as results of this module have it
 pub(super) fn wrong(name: &str, fault: Box<Fault>) -> Error {
     match fault.kind {
@@ -53,15 +54,15 @@ pub(super) fn parse(meter: &mut Meter<'_>, name: &str, json: &str) -> Result<Val
 pub(super) struct View {
     /// Keys of a message whose value is null are left out, as transformers does since 5.24.
     pub drops_nulls: bool,
-    /// A content of several texts is their list, as the caller gave it.
+    /// A content of several texts stays a list, as the caller gave it.
     pub keeps_lists: bool,
     /// [`TAG`] follows the last content.
     pub continued: bool,
 }
 
-/// Messages for a template: contents that are lists of texts joined, unless the template goes
-/// through them itself; arguments of tool calls as objects, reasoning under each of its names. Also
-/// whether there was a null to drop.
+/// Reads messages for a template. It joins contents that are lists of texts, unless the template
+/// goes through them itself. It turns arguments of tool calls into objects, and gives reasoning
+/// each of its names. Also returns whether there was a null to drop.
 pub(super) fn read(meter: &mut Meter<'_>, json: &str, view: View) -> Result<(Value, bool)> {
     let messages = match parse(meter, "messages", json)? {
         Value::List(list) => list,
@@ -192,7 +193,7 @@ fn content(meter: &mut Meter<'_>, i: usize, value: &Value, view: View) -> Result
     Ok(Value::Text(Text::of(text, false)))
 }
 
-/// A list of texts with [`TAG`] behind the last of them.
+/// A list of texts in which [`TAG`] follows the last one.
 fn tagged(meter: &mut Meter<'_>, parts: &[Value], last: &Text) -> Result<Value> {
     let mut with_tag = String::new();
     meter.write(&mut with_tag, last.as_str()).map_err(fault)?;
@@ -206,7 +207,7 @@ fn tagged(meter: &mut Meter<'_>, parts: &[Value], last: &Text) -> Result<Value> 
     Value::list(made).map_err(fault)
 }
 
-/// Tool calls whose `arguments` are objects, as transformers' documentation wants them.
+/// Turns the `arguments` of tool calls into objects, as transformers' documentation wants them.
 fn calls(meter: &mut Meter<'_>, i: usize, value: &Value) -> Result<Value> {
     let calls = match value {
         Value::List(calls) => calls,
@@ -231,7 +232,8 @@ fn calls(meter: &mut Meter<'_>, i: usize, value: &Value) -> Result<Value> {
     Value::list(made).map_err(fault)
 }
 
-/// A copy of an object with another value of `key`; what is no object or has no such key stays.
+/// A copy of an object with another value of `key`. A value that is no object or does not have the
+/// key stays as it is.
 fn replaced(
     meter: &mut Meter<'_>,
     object: &Value,
@@ -254,7 +256,7 @@ fn replaced(
     Value::dict(meter, pairs).map_err(fault)
 }
 
-/// Turns for a template.
+/// Turns as values for a template.
 pub(super) fn of_turns(meter: &mut Meter<'_>, turns: &[Turn<'_>]) -> Result<Value> {
     let mut made = meter.list(turns.len()).map_err(fault)?;
     for turn in turns {

@@ -1,10 +1,10 @@
-//! Messages to prompt tokens: by the model's template, or in a format of Meta's.
+//! Turns messages into prompt tokens: with the model's template, or in one of Meta's formats.
 //!
 //! | file | what it knows |
 //! |---|---|
 //! | `mod` | Meta's Llama 2 format: `chat_completion` of llama/generation.py |
 //! | `llama3` | Meta's Llama 3 format |
-//! | `template` | which of them a model has, what a template sees, what becomes of its text |
+//! | `template` | which format a model has, what a template sees, how its text becomes tokens |
 //! | `messages` | messages as JSON in OpenAI's shape |
 //! | `jinja` | the language of templates |
 //! | `clock`, `python` | local time; Python's white space |
@@ -34,7 +34,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Role; 3] = [Role::System, Role::User, Role::Assistant];
 
     /// The role's name, as messages spell it.
@@ -46,7 +46,7 @@ impl Role {
         }
     }
 
-    /// The role of that name.
+    /// The role with that name.
     pub fn named(name: &str) -> Option<Role> {
         Role::ALL.into_iter().find(|role| role.name() == name)
     }
@@ -66,7 +66,7 @@ const E_INST: &str = "[/INST]";
 const B_SYS: &str = "<<SYS>>";
 const E_SYS: &str = "<</SYS>>";
 
-/// What the reference answers when a message contains one of its special tags.
+/// The reference's answer when a message contains one of its special tags.
 pub const UNSAFE_ERROR: &str = "Error: special tags are not allowed as part of the prompt.";
 
 /// Whether a message, of whatever role, contains `[INST]`, `[/INST]`, `<<SYS>>` or `<</SYS>>`.
@@ -78,24 +78,24 @@ fn is_unsafe(dialog: &[Message<'_>]) -> bool {
     })
 }
 
-/// What becomes of a dialog.
+/// The outcome of encoding a dialog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// The tokens of its prompt.
     Tokens(Vec<Token>),
     /// A message contains a special tag; the reference answers [`UNSAFE_ERROR`].
     Unsafe,
-    /// It has more than [`Bound::max_tokens`].
+    /// The prompt has more tokens than [`Bound::max_tokens`].
     TooLong {
-        /// How many bytes the text has: what a template has rendered, or in Meta's Llama 2 format
-        /// the contents of the messages.
+        /// How many bytes the text has. This is the text that a template has rendered or, in Meta's
+        /// Llama 2 format, the contents of the messages.
         bytes: usize,
-        /// As many tokens at least.
+        /// The prompt has at least this many tokens.
         least: usize,
     },
 }
 
-/// Whether Meta's Llama 2 format is what messages become with this tokenizer: so with
+/// Whether messages are encoded in Meta's Llama 2 format with this tokenizer. They are if it is
 /// SentencePiece's.
 fn has_llama2_format(tokenizer: &dyn Tokenizer) -> bool {
     tokenizer.joining() == Joining::SentencePiece
@@ -105,14 +105,14 @@ fn has_llama2_format(tokenizer: &dyn Tokenizer) -> bool {
 
 /// Prompt tokens of a dialog.
 ///
-/// A system message becomes a prefix of the first user message, before that is stripped. Each turn
-/// that has an answer is `[INST] {user} [/INST] {answer} ` between BOS and EOS, the last one
-/// `[INST] {user} [/INST]` after BOS; contents are stripped as Python's `str.strip` does.
+/// A system message becomes a prefix of the first user message, before that message is stripped. A
+/// turn with an answer is `[INST] {user} [/INST] {answer} ` between BOS and EOS. The last turn is
+/// `[INST] {user} [/INST]` after BOS. Contents are stripped as Python's `str.strip` does it.
 ///
 /// [`Error::InvalidArgument`] unless the roles are (system) user assistant user ..., ending with
-/// user; it names the first message that is not as it must be, and comes before all else.
-/// [`Error::Unsupported`] unless the tokenizer is SentencePiece's with BOS and EOS. Otherwise
-/// as [`Tokenizer::encode_onto`].
+/// user. It names the first message that has the wrong role, and is reported before all other
+/// errors. [`Error::Unsupported`] unless the tokenizer is SentencePiece's with BOS and EOS. All
+/// other errors are those of [`Tokenizer::encode_onto`].
 pub fn encode_dialog(
     tokenizer: &dyn Tokenizer,
     dialog: &[Message<'_>],

@@ -4,8 +4,8 @@ use regex_syntax::hir::{Class, ClassUnicode, HirKind};
 use std::iter;
 use std::sync::LazyLock;
 
-/// Python's `str.isspace` of one character. Unlike Unicode's `White_Space` it has the separators
-/// U+001C to U+001F.
+/// Python's `str.isspace` of one character. Unlike Unicode's `White_Space`, it includes the
+/// separators U+001C to U+001F.
 pub(crate) fn is_whitespace(c: char) -> bool {
     matches!(
         c,
@@ -43,7 +43,7 @@ fn has(class: &ClassUnicode, c: char) -> bool {
 }
 
 /// Python's `str.isalpha` of one character: Unicode's letters, without the vowel signs that Rust's
-/// `is_alphabetic` takes.
+/// `is_alphabetic` accepts.
 pub(super) fn is_alpha(c: char) -> bool {
     match c.is_ascii() {
         true => c.is_ascii_alphabetic(),
@@ -59,7 +59,7 @@ pub(super) fn is_decimal(c: char) -> bool {
     }
 }
 
-/// Python's `str.isdigit` of one character: superscripts and digits in circles too.
+/// Python's `str.isdigit` of one character, which includes superscripts and digits in circles.
 pub(super) fn is_digit(c: char) -> bool {
     is_decimal(c)
         || matches!(
@@ -71,13 +71,14 @@ pub(super) fn is_digit(c: char) -> bool {
         )
 }
 
-/// Python's `str.isalnum` of one character; with `_` what its regular expressions take for a word.
+/// Python's `str.isalnum` of one character. Together with `_`, these are the word characters of
+/// Python's regular expressions.
 pub(super) fn is_alnum(c: char) -> bool {
     is_alpha(c) || c.is_numeric()
 }
 
-/// Python's `str.lower` of the character `c` at byte `at` of `text`: a capital sigma at the end of
-/// a word becomes another letter.
+/// Python's `str.lower` of the character `c` at byte `at` of `text`. A capital sigma at the end of
+/// a word becomes a letter of its own.
 pub(super) fn lower(text: &str, at: usize, c: char) -> impl Iterator<Item = char> {
     let is_final = c == 'Σ' && {
         let cased = |c: Option<char>| c.is_some_and(is_cased);
@@ -91,7 +92,8 @@ pub(super) fn lower(text: &str, at: usize, c: char) -> impl Iterator<Item = char
     other.into_iter().chain(usual)
 }
 
-/// Unicode's Cased: with a case of its own, or a capital of a digraph or with an iota below.
+/// Unicode's Cased: a letter with a case, the capital form of a digraph, or a capital with an iota
+/// below.
 pub(super) fn is_cased(c: char) -> bool {
     c.is_lowercase()
         || c.is_uppercase()
@@ -99,8 +101,8 @@ pub(super) fn is_cased(c: char) -> bool {
         || matches!(c, 'ᾈ'..='ᾏ' | 'ᾘ'..='ᾟ' | 'ᾨ'..='ᾯ')
 }
 
-/// A character at the beginning of a word, as Python's `str.title` has it: of several letters only
-/// the first is a capital, and a few have a form of their own.
+/// A character at the beginning of a word, as Python's `str.title` writes it. If it becomes several
+/// letters, only the first is a capital. A few characters have a form of their own.
 pub(super) fn title(c: char) -> impl Iterator<Item = char> {
     let own = match c {
         'Ǆ'..='ǆ' => Some('ǅ'),
@@ -119,7 +121,7 @@ pub(super) fn title(c: char) -> impl Iterator<Item = char> {
     let iota_below = matches!(c, 'ᾲ' | 'ᾴ' | 'ᾷ' | 'ῂ' | 'ῄ' | 'ῇ' | 'ῲ' | 'ῴ' | 'ῷ');
     let rest = upper.flat_map(move |more| {
         let below = (iota_below && more == 'Ι').then_some('\u{345}');
-        // ŉ keeps a capital behind its apostrophe.
+        // ŉ keeps a capital after its apostrophe.
         let capital = (c == 'ŉ').then_some(more);
         let own = below.or(capital);
         own.into_iter()
@@ -128,8 +130,9 @@ pub(super) fn title(c: char) -> impl Iterator<Item = char> {
     first.into_iter().chain(rest)
 }
 
-/// Python's `str.casefold` of one character. It is what is left of a character that was made small,
-/// large and small again; but for ı, and for Cherokee letters, which fold to capitals.
+/// Python's `str.casefold` of one character. The result is the character in lower case, of which
+/// the upper case is taken, and then the lower case again. Exceptions are ı, and Cherokee letters,
+/// which fold to capitals.
 pub(super) fn fold(c: char) -> impl Iterator<Item = char> {
     let own = match c {
         'ı' | '\u{13a0}'..='\u{13f5}' => Some(c),

@@ -1,4 +1,5 @@
-//! A model's chat template: which one, what it sees, and what becomes of its text.
+//! A model's chat template: which template it is, what the template sees, and how its text becomes
+//! tokens.
 
 use super::jinja::{Fault, Kind, Meter, Rendered, Template, Text, Value};
 use super::messages::{self, TAG, Turn, View};
@@ -6,15 +7,16 @@ use super::{Encoding, Message, Role, clock, llama3, python};
 use crate::tokenizer::{Bound, Encoded, Joining, Tokenizer};
 use crate::{Cancel, Error, Result, Token, reserve, thread};
 
-/// More stack than the deepest nesting takes that a template's limits allow: a level costs the
-/// parser 5 KiB, and the evaluator one. Without optimisation frames are several times as large.
+/// A stack that is larger than what the deepest nesting takes that a template's limits allow. A
+/// level costs the parser 5 KiB, and the evaluator 1 KiB. Without optimisation, frames are several
+/// times as large.
 const STACK: usize = if cfg!(any(debug_assertions, llamabi_planted)) {
     6 << 20
 } else {
     3 << 19
 };
 
-/// Does what depends on how deep templates and messages are nested.
+/// Does work whose stack use depends on how deep templates and messages are nested.
 fn deep<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::with_stack("llamabi-template", STACK, work)?
 }
@@ -23,7 +25,7 @@ fn deep<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Format {
-    /// Not at all: there is no template.
+    /// There is no template, so dialogs cannot become prompts.
     None = 0,
     /// Meta's Llama 2 format.
     Llama2 = 1,
@@ -46,18 +48,18 @@ pub struct ChatRequest<'a> {
     pub template: Option<&'a str>,
     /// Without the beginning of an answer.
     pub no_generation_prompt: bool,
-    /// Cut behind the last message's content, for the model to go on with it.
+    /// Cut after the last message's content, for the model to continue it.
     pub continue_final: bool,
-    /// Texts of special tokens in messages become these tokens, as transformers does.
+    /// Texts of special tokens in messages become these tokens, as in transformers.
     pub parse_special: bool,
 }
 
 /// A model's templates as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sources {
-    /// For every dialog without tools.
+    /// The template for every dialog without tools.
     pub default: String,
-    /// For dialogs with tools, where that is another one.
+    /// The template for dialogs with tools, if it is a different one.
     pub tool_use: Option<String>,
 }
 
@@ -69,15 +71,15 @@ pub struct Chat {
     tool_use: Option<Result<Template>>,
     /// Names and texts of special tokens: `bos_token`, ...
     tokens: Vec<(String, String)>,
-    /// What `strftime_now` sees, in seconds since 1970; the clock where it is `None`.
+    /// The time that `strftime_now` sees, in seconds since 1970; `None`: that of the clock.
     now: Option<i64>,
 }
 
 impl Chat {
-    /// For a model with this template, with none, or with one that is not readable, and this
-    /// tokenizer. `tokens` are the special tokens that its configuration names, or says that there
-    /// is none of; where it says nothing of any, BOS and EOS are the tokenizer's. A template that
-    /// cannot be read fails when it is used.
+    /// For a model with this tokenizer, and with this template, with none, or with one that is not
+    /// readable. `tokens` are the special tokens that the model's configuration names, or says it
+    /// does not have. If the configuration says nothing about any of them, BOS and EOS are those of
+    /// the tokenizer. A template that cannot be read fails when it is used.
     pub fn new(
         template: Option<Result<Sources>>,
         tokens: Vec<(String, Option<String>)>,
@@ -103,7 +105,8 @@ impl Chat {
         }
     }
 
-    /// Without the formats that are built in: they are Meta's, and mean nothing to others' models.
+    /// Removes the formats that are built in: they are Meta's, and mean nothing to models of
+    /// others.
     #[must_use]
     pub fn without_metas(self) -> Chat {
         match self.format {
@@ -128,12 +131,12 @@ impl Chat {
         errors.find_map(|template| template.as_ref().err())
     }
 
-    /// A dialog as text, with who wrote what.
+    /// A dialog as text, with the origin of each part.
     ///
-    /// [`Error::InvalidArgument`] where messages, tools or variables are not of their shape, where
-    /// the template raises an exception or has no value for them; [`Error::Unsupported`] where
-    /// there is no template or it asks for what is not there; [`Error::Format`] where it is none or
-    /// passes a limit; [`Error::Cancelled`].
+    /// [`Error::InvalidArgument`] if messages, tools or variables do not have their shape, or if
+    /// the template raises an exception or has no value for them; [`Error::Unsupported`] if there
+    /// is no template, or if it asks for something that does not exist here; [`Error::Format`] if
+    /// it is not a template or exceeds a limit; [`Error::Cancelled`].
     pub fn render(&self, request: &ChatRequest<'_>, cancel: Option<&Cancel>) -> Result<Rendered> {
         deep(|| self.render_here(request, cancel))
     }
@@ -142,7 +145,7 @@ impl Chat {
         let mut drops_nulls = true;
         let rendered = self.attempt(request, cancel, &mut drops_nulls);
         match &rendered {
-            // A template may need the null that others stumble over.
+            // One template may need the null that makes another one fail.
             Err(Error::InvalidArgument { .. }) if drops_nulls => {
                 drops_nulls = false;
                 let kept = self.attempt(request, cancel, &mut drops_nulls);
@@ -152,7 +155,8 @@ impl Chat {
         }
     }
 
-    /// `drops_nulls`: whether messages are to lose nulls, and then whether they did.
+    /// On entry, `drops_nulls` says whether to drop nulls from messages; afterwards, whether any
+    /// were dropped.
     fn attempt(
         &self,
         request: &ChatRequest<'_>,
@@ -266,7 +270,7 @@ impl Chat {
         rendered.map_err(|fault| of_run(&fault))
     }
 
-    /// Tokens of a dialog. As [`Chat::render`], and where there is no memory.
+    /// The tokens of a dialog. Errors are those of [`Chat::render`], and a lack of memory.
     pub fn encode(
         &self,
         tokenizer: &dyn Tokenizer,
@@ -295,7 +299,7 @@ impl Chat {
         tokens(tokenizer, &rendered, request.parse_special, bound)
     }
 
-    /// Tokens of a dialog of plain texts. As [`Chat::encode`].
+    /// The tokens of a dialog of plain texts. Errors are those of [`Chat::encode`].
     pub fn encode_turns(
         &self,
         tokenizer: &dyn Tokenizer,
@@ -331,8 +335,8 @@ impl Chat {
 }
 
 /// Special tokens by name: those of a configuration, and the tokenizer's own. A configuration names
-/// all there are, a token that it leaves out is undefined; but a SentencePiece model names its own
-/// as well, as in transformers.
+/// all tokens there are; a token that it leaves out is undefined. But, as in transformers, a
+/// SentencePiece model also names its own.
 fn with_own(
     named: Vec<(String, Option<String>)>,
     tokenizer: &dyn Tokenizer,
@@ -383,7 +387,7 @@ fn tokens(
     }
 }
 
-/// The messages as plain texts, for a format that knows nothing else.
+/// The messages as plain texts, for a format that supports nothing else.
 fn turns(messages: &Value) -> Result<Vec<Turn<'_>>> {
     let Value::List(messages) = messages else {
         return Ok(Vec::new());
@@ -405,7 +409,7 @@ fn turns(messages: &Value) -> Result<Vec<Turn<'_>>> {
     Ok(turns)
 }
 
-/// The last message's content, with the tag.
+/// The last message's content, including the tag.
 fn last_content(messages: &Value) -> Option<Text> {
     let Value::List(messages) = messages else {
         return None;
@@ -426,7 +430,7 @@ fn last_content(messages: &Value) -> Option<Text> {
     }
 }
 
-/// What was rendered up to the end of the last content, as transformers cuts it.
+/// Cuts the rendered text at the end of the last content, as transformers does.
 fn cut(mut rendered: Rendered, content: &str) -> Result<Rendered> {
     let found = rendered.text.rfind(TAG.trim_end());
     let Some(at) = found.filter(|_| {

@@ -1,13 +1,14 @@
-//! Speculation: guesses at the next tokens of a sequence, which the step computes along with the
+//! Speculation: guesses at the next tokens of a sequence. The step computes them along with the
 //! token that is certain.
 //!
-//! The rows of a step with drafts are rows of decode like any other, each with a choice of its own:
-//! that of the row after so many tokens. `Scheduler::absorb` takes tokens up to and with the
-//! first that differs from its draft, so a sequence has the tokens that it would have without
-//! drafts. What a draft that was not taken has left in the cache is written over by the row that
-//! computes its position, before any row reads it, and its page is not one that others can find.
+//! The rows of a step with drafts are decode rows like any other. Each row has its own choice: the
+//! choice that the row at this place would have without drafts. `Scheduler::absorb` takes tokens up
+//! to and including the first one that differs from its draft. So a sequence has the tokens that it
+//! would have without drafts. A draft that was not taken leaves values in the cache. The row that
+//! computes its position overwrites them before any row reads them, and other sequences cannot find
+//! their page.
 //!
-//! A draft is a hint, never a condition: where there is no room for one, the step goes without.
+//! A draft is a hint, never a condition. If there is no room for a draft, the step goes without.
 
 use super::branch::Branch;
 use super::call::Call;
@@ -18,23 +19,23 @@ use super::request::MAX_DRAFTS;
 use crate::Token;
 use crate::backend::{RowKind, Span, Step};
 
-/// The kind of a guesser's drafts, beside those that are looked up.
+/// The kind of drafts that come from a guesser. Lower numbers are kinds of looked-up drafts.
 const GUESSED: usize = KINDS;
 
-/// The kind of those that a grammar forces.
+/// The kind of drafts that a grammar forces.
 const FORCED: usize = KINDS + 1;
 
-/// What guesses at a sequence's tokens, beside what is looked up.
+/// What guesses at a sequence's tokens, besides looking them up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guesser {
-    /// Medusa heads, so many.
+    /// Medusa heads: this many.
     Heads(usize),
     /// The draft model.
     Model,
 }
 
 impl Guesser {
-    /// Most drafts that a step can have of it.
+    /// The most drafts that the guesser can give for a step.
     fn most(self) -> usize {
         match self {
             Guesser::Heads(n) => n,
@@ -43,16 +44,16 @@ impl Guesser {
     }
 }
 
-/// Most drafts of a guesser that are tried in a step, to see how long such a step takes. One tells
-/// enough where there is one sequence, and too little beside 8.
+/// The most drafts of a guesser that are tried in a step, to measure how long such a step takes.
+/// One draft tells enough if there is one sequence, and too little beside 8 sequences.
 const TRIED: usize = 3;
 
-/// Who may ask a guesser for drafts.
+/// Which sequences may ask a guesser for drafts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Askers {
-    /// What they could gain.
+    /// What drafts could gain for the sequences.
     gain: Gain,
-    /// The sequence that is to find out, where one is.
+    /// The sequence that is to find out, if there is one.
     one: Option<u64>,
 }
 
@@ -62,7 +63,7 @@ impl Askers {
         one: None,
     };
 
-    /// `one` chooses the sequence that finds out, if there is one that can.
+    /// `one` chooses the sequence that finds out, if a sequence can.
     pub fn new(gain: Gain, one: impl FnOnce() -> Option<u64>) -> Self {
         let one = match gain {
             Gain::Untried | Gain::Doubtful => one(),
@@ -80,7 +81,7 @@ impl Askers {
     }
 }
 
-/// How often a guesser's first drafts were right, in all sequences, the latest ones counting most.
+/// How often a guesser's first drafts were right, over all sequences. The latest drafts count most.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Record {
     right: f64,
@@ -88,10 +89,10 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// What the latest one counts, at least.
+    /// The least weight of the latest draft.
     const LATEST: f64 = 0.05;
 
-    /// 0 until one was compared.
+    /// The share of drafts that were right; 0 until one was compared.
     pub fn right(self) -> f64 {
         self.right
     }
@@ -103,67 +104,68 @@ impl Record {
     }
 }
 
-/// A sequence for which no drafts are worth their time goes without for at most so many steps.
+/// The most steps that a sequence goes without drafts because none are worth their time.
 const LONGEST_REST: u32 = 64;
 
-/// After so long a rest the draft model is asked once more, and then no more in that sequence. It
-/// computes all tokens of the rest before it can guess. With 64, a draft model of a layer cost 8
-/// sequences of 200 tokens 3 % of their time, though it never gave a draft.
+/// After a rest of this length the draft model is asked once more. If its drafts do not pay then,
+/// that sequence does not ask it again. The draft model computes all tokens of the rest before it
+/// can guess. With 64 instead, a draft model of one layer cost 8 sequences of 200 tokens 3 % of
+/// their time, although it never gave a draft.
 const LAST_REST: u32 = 32;
 
-/// Beyond any probability: what is drafted in any case.
+/// A score above 1, so above any probability: always draft this.
 pub(super) const IN_ANY_CASE: f32 = 2.0;
 
 /// The drafts of one sequence.
 pub(super) struct Drafts {
-    /// What looks drafts up in texts, if the call wants that.
+    /// Looks drafts up in texts, if the call wants that.
     lookup: Option<Lookup>,
-    /// What else is asked, if anything is.
+    /// What else is asked for drafts, if anything.
     guesser: Option<Guesser>,
-    /// Whether what the grammar forces is drafted.
+    /// Whether the tokens that the grammar forces are drafted.
     forced: bool,
-    /// How many drafts of the guesser's the step that is being planned could take, if it would like
-    /// some.
+    /// How many of the guesser's drafts the step that is being planned could take. 0 if it wants
+    /// none.
     wants: usize,
-    /// How many the guesser is asked for, and how many it has given.
+    /// How many drafts the guesser is asked for, and how many it has given.
     asked: usize,
     got: usize,
-    /// So many drafts wherever there are some; 0: as many as pay.
+    /// The number of drafts of a step, wherever there are some. 0: as many as pay.
     fixed: usize,
     tokens: [Token; MAX_DRAFTS],
-    /// How many were found for the step that is being planned.
+    /// How many drafts were found for the step that is being planned.
     found: usize,
-    /// How many of them are in it.
+    /// How many of the found drafts are in the step.
     n: usize,
-    /// What they were found by.
+    /// The kind of the found drafts.
     kind: usize,
-    /// Whether the grammar refuses the one behind them.
+    /// Whether the grammar refuses the draft behind those that were found.
     refused: bool,
     habits: [Habit; KINDS + 2],
-    /// Plain steps until the next ones are looked for, and how many that were last time.
+    /// Plain steps until drafts are looked for again, and the length of the last rest.
     rest: u32,
     last_rest: u32,
-    /// Whether they were looked for in the step that is being planned.
+    /// Whether drafts were looked for in the step that is being planned.
     looked: bool,
-    /// So many drafts are tried whatever they are worth: one after a rest.
+    /// This many drafts are tried whatever they are worth: one after a rest.
     tries: usize,
     pub drafted: u32,
     pub accepted: u32,
 }
 
-/// How often drafts of a kind are right, by their places.
+/// How often drafts of one kind are right, by their place among the drafts of a step.
 #[derive(Clone, Copy)]
 struct Habit {
-    /// The share of those that came to be compared, the latest ones counting most.
+    /// For each place: the share of compared drafts that were right. The latest drafts count most.
     right: [f32; MAX_DRAFTS],
-    /// How many places have been compared.
+    /// The number of places at which a draft has been compared.
     known: usize,
 }
 
 impl Habit {
-    /// Before anything is known.
+    /// The share before anything is known.
     const FIRST: f32 = 0.5;
-    /// What the latest one counts.
+    /// The weight of the latest draft.
     const LATEST: f32 = 0.2;
 
     fn new() -> Self {
@@ -173,7 +175,8 @@ impl Habit {
         }
     }
 
-    /// The probability that the draft at `place` is taken, which those before it must be too.
+    /// The probability that the draft at `place` is taken. The drafts before it must be taken as
+    /// well.
     fn taken(&self, place: usize) -> f32 {
         let last = self.right[self.known.saturating_sub(1)];
         let known = &self.right[..self.known.min(place + 1)];
@@ -181,7 +184,7 @@ impl Habit {
         known.iter().product::<f32>() * last.powi(beyond)
     }
 
-    /// Of `n` drafts, the first `accepted` were right, and the next was not.
+    /// Records that the first `accepted` of `n` drafts were right, and the next one was not.
     fn learn(&mut self, accepted: usize, n: usize) {
         for place in 0..n.min(accepted + 1) {
             let is_right = f32::from(u8::from(place < accepted));
@@ -195,9 +198,10 @@ impl Habit {
 }
 
 impl Drafts {
-    /// For a prompt of so many tokens, if the call asks for drafts. The handle may have so many
-    /// Medusa heads and a draft model; heads are asked rather than the model, because they cost
-    /// less. Without memory for drafts the sequence goes without them.
+    /// The drafts of a sequence with a prompt of `prompt_len` tokens. `None` if the call does not
+    /// ask for drafts, or if there is no memory for them: then the sequence goes without. The
+    /// handle has `heads` Medusa heads, and perhaps a draft model. If it has both, the heads are
+    /// asked, because they cost less.
     pub fn new(
         call: &Call,
         prompt_len: usize,
@@ -238,17 +242,17 @@ impl Drafts {
         })
     }
 
-    /// What the step that is being planned has of it.
+    /// The drafts in the step that is being planned.
     pub fn in_step(&self) -> &[Token] {
         &self.tokens[..self.n]
     }
 
-    /// Whether the step after the one that is under way goes without, whatever that gives.
+    /// Whether the step after the current one has no drafts, whatever the current step gives.
     pub fn rests_next(&self) -> bool {
         self.n == 0 && self.rest > 0
     }
 
-    /// A step was planned in which it rests.
+    /// Called when a step is planned in which the sequence rests.
     pub fn rest(&mut self) {
         self.rest = self.rest.saturating_sub(1);
         if self.rest == 0 {
@@ -256,16 +260,16 @@ impl Drafts {
         }
     }
 
-    /// Another step is planned.
+    /// Called when another step is planned.
     pub fn clear(&mut self) {
         (self.found, self.n, self.looked) = (0, 0, false);
         self.refused = false;
         (self.wants, self.asked, self.got) = (0, 0, 0);
     }
 
-    /// Most drafts that a step can have of it.
+    /// The most drafts that a step of this sequence can have.
     fn most(&self, branch: &Branch, extent: &Extent) -> usize {
-        // The row of the last draft still chooses a token.
+        // The row of the last draft chooses a token as well, so one token less may be drafted.
         let left = extent.max_new().saturating_sub(branch.generated());
         let most = match self.fixed {
             0 => MAX_DRAFTS,
@@ -274,7 +278,7 @@ impl Drafts {
         most.min(left.saturating_sub(1))
     }
 
-    /// Room for what the grammar forces, if that is drafted.
+    /// Room for the tokens that the grammar forces. Empty if these are not drafted.
     pub fn wants_forced(&self, branch: &Branch, extent: &Extent) -> &[Token] {
         let most = if self.forced {
             self.most(branch, extent)
@@ -284,9 +288,9 @@ impl Drafts {
         &self.tokens[..most]
     }
 
-    /// Look for what the step that is being planned could have of it; unless it rests, which it
-    /// does from looking, not from what its grammar has `forced`. So many sequences are
-    /// `decoding`. `can_guess`: whether the guesser could guess now, and what that could gain.
+    /// Looks for drafts for the step that is being planned. A sequence that rests does not look,
+    /// but still drafts what its grammar has `forced`. `decoding`: how many sequences decode.
+    /// `can_guess`: whether the guesser could guess now, and what its drafts could gain.
     pub fn find(
         &mut self,
         call: &Call,
@@ -313,8 +317,8 @@ impl Drafts {
         {
             (self.kind, self.found) = (kind, n);
         }
-        // What is looked up costs nothing, and a guesser's drafts a product of a vocabulary or a
-        // step each. So they must be right more often.
+        // Looking drafts up costs nothing. Each of a guesser's drafts costs a product with the
+        // vocabulary, or a step. So a guesser is asked only if it is right more often.
         let likely = |kind: usize| self.habits[kind].taken(0);
         if let Some(guesser) = self.guesser
             && let (true, gain) = can_guess(guesser)
@@ -328,17 +332,17 @@ impl Drafts {
         }
     }
 
-    /// Whose drafts the last step had, if they were a guesser's.
+    /// The guesser whose drafts the last step had, if they were a guesser's.
     pub fn guessed_by(&self) -> Option<Guesser> {
         self.guesser.filter(|_| self.n > 0 && self.kind == GUESSED)
     }
 
-    /// Whether this one is asked for drafts, which could gain so much.
+    /// Whether `guesser` is asked for drafts that could gain `gain`.
     pub fn asks(&self, guesser: Guesser, gain: Gain) -> bool {
         self.guesser == Some(guesser) && (gain != Gain::No || self.fixed > 0)
     }
 
-    /// How many drafts of this one the step that is being planned could take.
+    /// How many drafts of `guesser` the step that is being planned could take.
     pub fn wants(&self, guesser: Guesser) -> usize {
         match self.guesser == Some(guesser) {
             true => self.wants,
@@ -346,8 +350,8 @@ impl Drafts {
         }
     }
 
-    /// Settles how many the guesser is asked for, where so many of each sequence's pay, and each
-    /// may have at most so many.
+    /// Decides how many drafts the guesser is asked for. `best`: how many of each sequence's drafts
+    /// pay. `most`: how many each sequence may have.
     pub fn ask(&mut self, best: usize, most: usize) -> usize {
         let in_any_case = match self.fixed {
             0 => self.tries,
@@ -357,17 +361,17 @@ impl Drafts {
         self.asked
     }
 
-    /// Whether this one is asked for the draft at `place`, and has given those before it.
+    /// Whether `guesser` is asked for the draft at `place`, and has given those before it.
     pub fn lacks(&self, guesser: Guesser, place: usize) -> bool {
         self.guesser == Some(guesser) && self.got == place && place < self.asked
     }
 
-    /// How many drafts it has of the guesser.
+    /// How many drafts the guesser has given.
     pub fn got(&self) -> usize {
         self.got
     }
 
-    /// The guesser's next draft, instead of those that were looked up.
+    /// Adds the guesser's next draft. The guesser's drafts replace those that were looked up.
     pub fn push(&mut self, token: Token) {
         self.tokens[self.got] = token;
         self.got += 1;
@@ -379,29 +383,30 @@ impl Drafts {
         self.habits[GUESSED].taken(place)
     }
 
-    /// What was found, unless a grammar forces it.
+    /// The drafts that were found. Empty if a grammar forces them.
     pub fn doubtful(&self) -> &[Token] {
         let n = if self.kind == FORCED { 0 } else { self.found };
         &self.tokens[..n]
     }
 
-    /// The grammar allows so many of them.
+    /// Keeps the first `n` drafts, because the grammar allows only these.
     pub fn cut(&mut self, n: usize) {
         self.refused = n < self.found;
         self.found = n;
     }
 
-    /// The step that is being planned has none of it.
+    /// Takes all drafts out of the step that is being planned.
     pub fn take_none(&mut self) {
         self.n = 0;
     }
 
-    /// It has one more, of which [`Drafts::next`] has told.
+    /// Puts one more draft into the step: the one that [`Drafts::next`] has described.
     pub fn take_next(&mut self) {
         self.n += 1;
     }
 
-    /// What the next draft is worth in tokens, and how much it should come first.
+    /// For the next draft: how many tokens it is worth, and its score. Drafts with a higher score
+    /// come first. `None` if there is no further draft.
     pub fn next(&self) -> Option<(f32, f32)> {
         if self.n == self.found {
             return None;
@@ -409,30 +414,32 @@ impl Drafts {
         let worth = self.habits[self.kind].taken(self.n);
         let in_any_case = self.fixed > 0 || self.n < self.tries;
         let first = match in_any_case {
-            // In equal shares.
+            // Earlier places first, so that sequences share the room equally.
             true => IN_ANY_CASE + (MAX_DRAFTS - self.n) as f32,
             false => worth,
         };
         Some((worth, first))
     }
 
-    /// The guesser cannot guess yet, and is asked again in the next step.
+    /// Called if the guesser cannot guess yet. It is asked again in the next step.
     pub fn wait(&mut self) {
         (self.wants, self.asked, self.looked) = (0, 0, false);
     }
 
-    /// The step is planned. `had_room`: for drafts; `runs_ahead`: the model would take the next
-    /// step before this one is over.
+    /// Called when the step is planned; decides whether the sequence rests. `had_room`: whether
+    /// there was room for drafts. `runs_ahead`: whether the model would take the next step before
+    /// this one is over.
     pub fn settle(&mut self, had_room: bool, runs_ahead: bool) {
         if !self.looked {
             return;
         }
         self.tries = 0;
         let is_plain = self.fixed == 0 && self.n == 0;
-        // Where no step runs ahead, it costs nothing to look again.
+        // If no step runs ahead, it costs nothing to look again.
         if is_plain && (runs_ahead || had_room && (self.found > 0 || self.wants > 0)) {
-            // What the draft model has not seen it computes before it can guess again, however long
-            // that is. So where its guesses do not pay it is asked less soon, and then no more.
+            // Before the draft model can guess again, it computes all tokens that it has not seen,
+            // however many they are. So if its drafts do not pay, it is asked less soon than other
+            // sources, and in the end not at all.
             let of_model = self.wants(Guesser::Model) > 0;
             if of_model && self.last_rest >= LAST_REST {
                 self.guesser = None;
@@ -443,15 +450,15 @@ impl Drafts {
         }
     }
 
-    /// The step is over, and its sequence has taken what it gave. How many of its drafts were
-    /// taken.
+    /// Called when the step is over and the sequence has taken its tokens. Returns how many drafts
+    /// were taken.
     pub fn learn(&mut self, step: &Step, span: &Span, branch: &Branch) -> usize {
         let drafts = &step.tokens[span.rows.clone()][1..];
         let tokens = branch.tokens.get(span.position + 1..).unwrap_or_default();
         let same = drafts.iter().zip(tokens).take_while(|(a, b)| a == b);
         let accepted = same.count();
         if !drafts.is_empty() {
-            // One that the grammar refuses was compared, too.
+            // A draft that the grammar refuses was compared, too.
             let refused = self.refused && self.n == self.found;
             let compared = drafts.len() + usize::from(refused);
             self.habits[self.kind].learn(accepted, compared);
@@ -469,7 +476,7 @@ impl Drafts {
     }
 }
 
-/// The step's guess at the token that its row `row`, one of `span`, chooses.
+/// The step's draft of the token that row `row` of `span` chooses.
 pub(super) fn draft_after(step: &Step, span: &Span, row: usize) -> Option<Token> {
     let has_next = span.kind == RowKind::Decode && row + 1 < span.rows.end;
     has_next.then(|| step.tokens[row + 1])
@@ -489,7 +496,7 @@ mod tests {
         for i in 0..40 {
             right.learn(4, 4);
             wrong.learn(0, 4);
-            // Always two of four.
+            // Two of four are always right.
             half.learn(2, 4);
             assert!(
                 (0..4).all(|place| right.taken(place) >= wrong.taken(place)),
@@ -499,7 +506,7 @@ mod tests {
         assert!(right.taken(3) > 0.99 && right.taken(15) > 0.9);
         assert!(wrong.taken(0) < 0.01);
         assert!(half.taken(1) > 0.99 && half.taken(2) < 0.01 && half.taken(15) < 0.01);
-        // What was true once is not for ever.
+        // What was true once does not stay true for ever.
         for _ in 0..40 {
             right.learn(0, 4);
         }

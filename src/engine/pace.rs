@@ -1,28 +1,29 @@
-//! Limits the number of prompt rows of a step, so that running streams are not held up, and knows
-//! how long a step takes by its rows of decode, so that drafts are worth theirs.
+//! Limits the number of prompt rows of a step, so that running streams are not held up. Estimates
+//! how long a step takes for a number of decode rows, so that drafts are made only if they are
+//! worth their time.
 
 use super::request::MAX_DRAFTS;
 use crate::{Result, reserve};
 use std::ops::Range;
 
-/// Prompts get so much of the time that rows of decode take, even if these alone take longer than a
-/// step should. With no more than the least rows, 16, a prompt of 2,000 tokens beside 32 streams
-/// would take 125 steps.
+/// Prompts get this share of the time that decode rows take, even if the decode rows alone take
+/// longer than a step should. With only the least number of rows, which is 16
+/// or with tiles 32, a prompt of 2,000 tokens beside 32 streams would take 125 or 63 steps.
 const LEAST_SHARE: f64 = 0.5;
-/// The number of rows before anything has been measured.
+/// The number of prompt rows before anything has been measured.
 const FIRST_ROWS: usize = 64;
 
-/// What a row more costs where nothing is known of it, as a share of a step.
+/// The cost of one more row if nothing is known of it, as a share of a step.
 const ROW_SHARE: f64 = 0.02;
-/// Drafts that are as good as [`LIKELY`] must make tokens this much faster, or none are asked for.
+/// Drafts are asked for only if drafts as good as [`LIKELY`] would make tokens this much faster.
 const WORTH_A_TRY: f64 = 1.1;
-/// How often each draft of a good model is right, if those before it are. It was 1, and two models
-/// of one size were tried against each other; presumably one step that something else held up made
-/// that seem worth it. With 0.8, which is a choice, the first call of a full batch keeps 0.98 of
-/// its speed beside a draft model that is always wrong
+/// How often each draft of a good model is right, if those before it are right. It was 1, and then
+/// two models of one size were tried against each other. (Presumably one step was held up by
+/// something else, which made that seem worth it.) 0.8 is a choice. With it, the first call of a
+/// full batch keeps 0.98 of its speed beside a draft model that is always wrong
 /// (benches/record/2026-11-26-auto-of-a-first-call.txt).
 const LIKELY: f64 = 0.8;
-/// What was measured so many steps ago is not known any more: sequences have become longer, and
+/// A measurement that is this many steps old counts as unknown: sequences have become longer, and
 /// the machine has other things to do.
 const FORGOTTEN: u64 = 1000;
 
@@ -31,11 +32,11 @@ const FORGOTTEN: u64 = 1000;
 pub(super) enum Gain {
     /// They could not, or nothing is known of the model's steps yet.
     No,
-    /// They might: one sequence is to try them, until steps with them have been measured. In a
+    /// They might. One sequence is to try drafts until steps with drafts have been measured. In a
     /// first call of 8 sequences that all tried, drafts that did not pay took 10 % of the time.
     Untried,
-    /// By measured times, those of a good model would, but these are not as often right: one
-    /// sequence may ask for them, in case they are for its text.
+    /// By measured times a good model's drafts would, but these drafts are right less often. One
+    /// sequence may ask for them, in case they are right more often for its text.
     Doubtful,
     /// They would.
     Yes,
@@ -51,25 +52,26 @@ pub(super) struct Pace {
     target_seconds: f64,
     seconds_per_decode: Option<f64>,
     seconds_per_prompt_row: Option<f64>,
-    /// Steps without prompt rows, by their rows of decode.
+    /// Measurements of steps without prompt rows, by their number of decode rows.
     by_rows: Vec<Measured>,
-    /// How many of them there were.
+    /// How many such steps there were.
     steps: u64,
 }
 
-/// How long steps with so many rows of decode took.
+/// How long steps with a certain number of decode rows took.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measured {
     seconds: f64,
-    /// How many there were, but for those that are forgotten.
+    /// How many such steps there were. Steps that are forgotten do not count.
     times: u32,
-    /// [`Pace::steps`] at the last of them.
+    /// [`Pace::steps`] at the last such step.
     last: u64,
 }
 
 impl Pace {
-    /// Steps get `fixed` prompt rows, or so many that a step with running streams takes
-    /// `max_step_ms` by measured times, but at least `least`; and at most `most` rows of decode.
+    /// With `fixed`, steps get that many prompt rows. Without it, they get so many that a step with
+    /// running streams takes `max_step_ms` by measured times, but at least `least`. A step has at
+    /// most `most` decode rows.
     pub fn new(fixed: Option<usize>, least: usize, max_step_ms: u32, most: usize) -> Result<Self> {
         Ok(Self {
             fixed,
@@ -86,8 +88,8 @@ impl Pace {
         })
     }
 
-    /// The number of prompt rows of the next step, in which `decodes` of `max_rows` rows are taken.
-    /// `streaming`: somebody waits for what comes of these.
+    /// The number of prompt rows of the next step. `decodes` of its `max_rows` rows are decode
+    /// rows. `streaming`: whether somebody waits for what the decode rows give.
     pub fn prompt_rows(&self, decodes: usize, streaming: bool, max_rows: usize) -> usize {
         let room = max_rows.saturating_sub(decodes);
         if let Some(rows) = self.fixed {
@@ -104,21 +106,22 @@ impl Pace {
         rows.clamp(self.least.min(room), room)
     }
 
-    /// Records the time that a step took. `decodes` are its rows of decode, drafts included.
+    /// Records the time that a step took. `decodes` is its number of decode rows, drafts included.
     pub fn observe(&mut self, prompt_rows: usize, decodes: usize, seconds: f64) {
         if prompt_rows == 0 {
             mix(&mut self.seconds_per_decode, seconds);
             self.note(decodes, seconds);
         } else {
-            // Rows of both kinds share the reading of weights, which counts as decode's here. So
-            // prompt rows seem cheaper beside streams than alone.
+            // Rows of both kinds share the time for reading the weights. That time counts as decode
+            // time here, so prompt rows seem cheaper beside streams than alone.
             let rest = (seconds - self.decoding(decodes)).max(0.0);
             mix(&mut self.seconds_per_prompt_row, rest / prompt_rows as f64);
         }
     }
 
-    /// About how long rows of decode take in a step. While prompts keep coming, no step is without
-    /// prompt rows, and the average of those that were is of other numbers of streams.
+    /// Estimates how long the decode rows of a step take. While prompts keep coming, no step is
+    /// without prompt rows. The average over steps without them is then of other numbers of
+    /// streams, so it is used only if no number of rows has been measured.
     fn decoding(&self, decodes: usize) -> f64 {
         match (decodes, self.knows_decodes()) {
             (0, _) => 0.0,
@@ -134,9 +137,11 @@ impl Pace {
             at.seconds = match at.times {
                 _ if steps - at.last > FORGOTTEN => seconds,
                 0 => seconds,
-                // The first of its form may have had to be made ready.
+                // The first step of its form may have taken longer, because something had to be
+                // made ready.
                 1 => at.seconds.min(seconds),
-                // One that was held up says little.
+                // A step that was held up says little, so its time counts only up to twice the
+                // average.
                 _ => at.seconds + 0.25 * (seconds.min(2.0 * at.seconds) - at.seconds),
             };
             at.times = match steps - at.last > FORGOTTEN {
@@ -147,20 +152,21 @@ impl Pace {
         }
     }
 
-    /// Whether [`Pace::decode_seconds`] are seconds.
+    /// Whether [`Pace::decode_seconds`] returns seconds.
     pub fn knows_decodes(&self) -> bool {
         self.knows(0..self.by_rows.len())
     }
 
-    /// Whether steps with so many rows of decode have been measured.
+    /// Whether steps have been measured for one of these numbers of decode rows.
     fn knows(&self, mut rows: Range<usize>) -> bool {
         rows.any(|rows| self.measured(rows).is_some())
     }
 
-    /// What drafts of which each takes a step of `guesses` could gain for so many sequences. Each
-    /// is right `right` of the times, if those before it are. While `guesses` is not known, a step
-    /// of it is taken for this `share` of one of the model's; and rows more than were ever
-    /// measured, for free.
+    /// What drafts could gain for `sequences` sequences. Each draft takes a step of the guesser,
+    /// whose pace is `guesses`. Each draft is right with the probability `right`, if those before
+    /// it are right. While the pace `guesses` is not known, a step of the guesser counts as `share`
+    /// of one of the model's steps. If more rows than without drafts were never measured,
+    /// additional rows count as free.
     pub fn gain(&self, guesses: &Pace, (share, right): (f64, f64), sequences: usize) -> Gain {
         let n = sequences.max(1);
         if !self.knows(0..n + 1) {
@@ -188,15 +194,16 @@ impl Pace {
         }
     }
 
-    /// How long a step with so many rows of decode takes, if that has been measured.
+    /// How long a step with this many decode rows takes, if that has been measured.
     fn measured(&self, rows: usize) -> Option<f64> {
         let at = self.by_rows.get(rows)?;
         let is_known = at.times > 1 && self.steps - at.last <= FORGOTTEN;
         is_known.then_some(at.seconds)
     }
 
-    /// About how long a step with so many rows of decode takes: as measured, or else in line with
-    /// the measured ones around it; in some unit that is the same for all.
+    /// About how long a step with this many decode rows takes: the measured time, or else a time in
+    /// line with the measured numbers of rows around it. If nothing has been measured, the unit is
+    /// unknown, but it is the same for all numbers of rows.
     pub fn decode_seconds(&self, rows: usize) -> f64 {
         if let Some(seconds) = self.measured(rows) {
             return seconds;
@@ -280,7 +287,7 @@ mod tests {
         assert_eq!(pace.prompt_rows(4, true, 264), 260);
     }
 
-    /// A pace that has measured steps of so many rows.
+    /// A pace that has measured steps with these numbers of rows.
     fn measured(known: &[(usize, f64)]) -> Pace {
         let mut pace = Pace::new(None, 16, 100, 64).unwrap();
         for &(rows, seconds) in known.iter().chain(known) {
@@ -291,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_draft_model_must_be_small_where_rows_cost() {
-        // A row more costs little beside one, and much beside 8.
+        // One more row costs little beside one row, and much beside 8.
         let model = measured(&[(1, 66.0), (4, 70.0), (8, 110.0), (16, 180.0)]);
         let small = measured(&[(1, 10.0), (8, 17.0)]);
         let as_large = measured(&[(1, 66.0), (8, 110.0)]);
@@ -300,7 +307,7 @@ mod tests {
         for sequences in [1, 8] {
             assert_eq!(model.gain(&as_large, (0.0, 0.8), sequences), Gain::No);
         }
-        // Where the whole step is reading weights, it may pay for many.
+        // If reading the weights takes the whole step, drafts may pay for many sequences.
         let reading = measured(&[(8, 100.0), (16, 102.0), (64, 110.0)]);
         assert_eq!(
             reading.gain(&measured(&[(8, 5.0)]), (0.0, 0.8), 8),
@@ -324,20 +331,20 @@ mod tests {
     #[test]
     fn what_is_not_known_is_tried_unless_it_cannot_pay() {
         let (small, unknown) = (measured(&[(1, 10.0)]), measured(&[]));
-        // Nobody is drafted for before the model's own steps are known.
+        // No drafts are asked for before the model's own steps are known.
         assert_eq!(unknown.gain(&unknown, (0.0, 0.8), 8), Gain::No);
         assert_eq!(
             measured(&[(9, 110.0)]).gain(&small, (0.0, 0.8), 8),
             Gain::No
         );
-        // Of one of the two nothing is known: what a draft costs, or what a row more does.
+        // One of the two is unknown: what a draft costs, or what one more row costs.
         let model = measured(&[(8, 110.0), (12, 114.0)]);
         assert_eq!(model.gain(&unknown, (0.1, 0.8), 8), Gain::Untried);
         assert_eq!(model.gain(&small, (0.1, 0.8), 8), Gain::Yes);
-        // However the rows before them grew, those that were never measured may cost nothing.
+        // However steeply the time grew before, rows that were never measured may cost nothing.
         let steep = measured(&[(1, 66.0), (7, 60.0), (8, 110.0)]);
         assert_eq!(steep.gain(&small, (0.1, 0.8), 8), Gain::Untried);
-        // What was learned of one sequence says little of 8.
+        // Steps of one sequence say little about steps of 8.
         assert_eq!(
             measured(&[(1, 66.0), (5, 70.0)]).gain(&small, (0.1, 0.8), 8),
             Gain::Untried
@@ -377,17 +384,17 @@ mod tests {
         near(pace.decode_seconds(1), 0.1);
         near(pace.decode_seconds(3), 0.12);
         near(pace.decode_seconds(8), 0.17);
-        // The first of its kind does not count, nor one that was held up for long.
+        // The first step of its kind does not count, nor does one that was held up for long.
         pace.observe(0, 8, 9.0);
         near(pace.decode_seconds(8), 0.17);
         pace.observe(0, 8, 0.2);
         near(pace.decode_seconds(8), 0.2);
         pace.observe(0, 8, 100.0);
         near(pace.decode_seconds(8), 0.25);
-        // Steps with prompts tell nothing.
+        // Steps with prompt rows say nothing.
         pace.observe(5, 1, 3.0);
         near(pace.decode_seconds(1), 0.1);
-        // What was not seen for long is in line with what was.
+        // A number of rows that was not seen for long is estimated from those that were.
         for _ in 0..=FORGOTTEN {
             pace.observe(0, 1, 0.2);
         }

@@ -1,8 +1,10 @@
-//! What the reader of a call was told of each sequence, and how one ends that the reader stops.
+//! What the reader of a call was told about each sequence, and how a sequence ends that the reader
+//! stops.
 //!
-//! The engine is ahead of the reader. A stopped sequence is what the reader has of it: what the
-//! engine made since is dropped, and the text that was held back is made anew from the tokens that
-//! stay. So the outcome does not hang on how far the engine was.
+//! The engine is ahead of the reader. If the reader stops a sequence, the sequence consists of what
+//! the reader has of it. What the engine has made since then is dropped, and the text that was held
+//! back is made again from the tokens that stay. So the result does not depend on how far ahead the
+//! engine was.
 
 use super::event::{Drafted, Finish, FinishReason, RequestStats};
 use super::text::{Stops, TextStream};
@@ -15,17 +17,17 @@ pub(super) struct Told(Vec<One>);
 
 #[derive(Clone, Default)]
 struct One {
-    /// Tokens that were queued.
+    /// The tokens that were queued for the reader.
     tokens: Vec<Token>,
-    /// So many of them the reader has taken.
+    /// How many of `tokens` the reader has taken.
     taken: usize,
-    /// So many of them are the prompt's.
+    /// How many tokens, counted from the first, are the prompt's.
     echoed: usize,
-    /// So many of the others were drafts.
+    /// How many of the taken tokens behind the prompt's were drafts.
     accepted: u32,
-    /// The sum of the log probabilities of the others that were taken.
+    /// Sum of the log probabilities of the taken tokens behind the prompt's.
     sum_logprob: f64,
-    /// Of a search, whose tokens come at its end: the reader wants that end.
+    /// Only for a search, whose tokens come at its end: whether the reader wants that end.
     search_ends: bool,
     state: State,
 }
@@ -34,9 +36,9 @@ struct One {
 enum State {
     #[default]
     Running,
-    /// The reader has stopped it; the text of its end.
+    /// The reader has stopped the sequence. The string is the text of its end.
     Stopped(String),
-    /// The reader has taken its end.
+    /// The reader has taken the end of the sequence.
     Ended,
 }
 
@@ -47,17 +49,17 @@ impl Told {
         Ok(Self(reserve::filled(WHAT, n, One::default())?))
     }
 
-    /// So many tokens of its prompt come first.
+    /// Says that `tokens` tokens of the prompt come first.
     pub fn echoes(&mut self, index: u32, tokens: usize) {
         self.0[index as usize].echoed = tokens;
     }
 
-    /// A token was queued. Fails where there is no memory to remember it.
+    /// Records that a token was queued. Fails if there is no memory to remember it.
     pub fn queued(&mut self, index: u32, token: Token) -> Result<()> {
         reserve::push(WHAT, &mut self.0[index as usize].tokens, token)
     }
 
-    /// The reader has taken a token.
+    /// Records that the reader has taken a token.
     pub fn took_token(&mut self, index: u32, logprob: f32, draft: Drafted) {
         let one = &mut self.0[index as usize];
         one.taken += 1;
@@ -67,29 +69,30 @@ impl Told {
         }
     }
 
-    /// The reader has taken the end.
+    /// Records that the reader has taken the end of the sequence.
     pub fn took_end(&mut self, index: u32) {
         let one = &mut self.0[index as usize];
         (one.tokens, one.state) = (Vec::new(), State::Ended);
     }
 
-    /// Whether the reader wants its end, and has not taken it yet.
+    /// Whether the reader wants the end of the sequence and has not taken it yet.
     pub fn is_to_end(&self, index: u32) -> bool {
         let one = &self.0[index as usize];
         one.search_ends || matches!(one.state, State::Stopped(_))
     }
 
-    /// The reader wants the end of the search whose first result this is.
+    /// Records that the reader wants the end of the search whose first result has this index.
     pub fn end_search(&mut self, index: u32) {
         self.0[index as usize].search_ends = true;
     }
 
-    /// Whether the reader is to hear more of it than its end.
+    /// Whether the reader is to hear more of the sequence than its end.
     pub fn goes_on(&self, index: u32) -> bool {
         self.0[index as usize].state == State::Running
     }
 
-    /// The reader stops it behind what it has taken. Whether that is news.
+    /// Stops the sequence behind the last token that the reader has taken. Returns whether the
+    /// sequence was still running.
     pub fn stop(
         &mut self,
         index: u32,
@@ -114,7 +117,8 @@ impl Told {
         Ok(true)
     }
 
-    /// The end of a sequence, as the reader is to see it.
+    /// The end of a sequence as the reader is to see it. If the reader has stopped the sequence,
+    /// its end is made from what the reader has taken.
     pub fn end(&mut self, finish: Finish) -> Finish {
         let one = &mut self.0[finish.index as usize];
         let State::Stopped(text) = &mut one.state else {

@@ -228,7 +228,8 @@ impl<'a> Machine<'a> {
                 self.global(module, name)?;
             }
             0x93 => match (self.pop()?, self.pop()?) {
-                (Value::Str(name), Value::Str(module)) => self.global(module, name)?, // STACK_GLOBAL
+                // STACK_GLOBAL
+                (Value::Str(name), Value::Str(module)) => self.global(module, name)?,
                 _ => return fail("a class name that is not a str"),
             },
             b'Q' => self.persistent_id()?, // BINPERSID

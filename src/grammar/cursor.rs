@@ -7,40 +7,41 @@ use crate::{Error, Result, Token, reserve};
 use llguidance::api::StopReason;
 use std::sync::Arc;
 
-/// What a parser may grow by before [`WORK_BYTES`] are looked for again.
+/// After a parser has grown by this much, we check again that [`WORK_BYTES`] of memory are
+/// available.
 const GROWTH_BYTES: usize = 256 << 10;
 
-/// What is looked for where it has not grown so much: room for a mask and the lists of one step.
-/// From 128 KiB on the C library would ask the system for them.
+/// Memory to check for if the parser has grown less: enough for a mask and the lists of one step.
+/// It is below 128 KiB, where the C library's malloc turns to mmap.
 const LITTLE_BYTES: usize = 32 << 10;
 
-/// What a copy of a place takes for each token of the text, at most: its bytes, and the states of
-/// the lexer behind each of them.
+/// The most that a copy of a cursor takes for each token of the text: the token's bytes, and the
+/// lexer states behind each of them.
 const TOKEN_BYTES: usize = 512;
 
 const WHAT: &str = "a text in a grammar";
 
-/// A place in the texts of a grammar, behind some tokens.
+/// A place in the texts of a grammar: behind the tokens of a text so far.
 ///
-/// Clones of one parser share what its lexer has found out. An error of the lexer (it has too many
-/// states, it was too slow, it panicked) therefore stays with all of them. Whoever meets such an
-/// error begins anew with a parser that shares nothing: if that fails too, the failure is this
-/// text's own.
+/// Clones of one parser share what its lexer has found out. So an error of the lexer (too many
+/// states, too slow, a panic) stays with all of them. A cursor that meets such an error starts
+/// again with a parser that shares nothing. If that parser fails too, the cause is this text
+/// itself.
 pub struct Cursor {
     grammar: Arc<Grammar>,
     parser: Parser,
-    /// [`super::Working::generation`] of the parser that this one was cloned from; `None` for one
-    /// that shares nothing.
+    /// [`super::Working::generation`] of the parser that this one was cloned from. `None` for a
+    /// parser that shares nothing.
     generation: Option<u64>,
     tokens: Vec<Token>,
-    /// Bytes of the parser from which on there is to be a look for more.
+    /// When the parser reaches this size in bytes, we check for more memory.
     room_up_to: usize,
-    /// As long as there is something that may ask the parser.
+    /// Keeps the panic hook quiet while this cursor lives, because it may call the parser.
     _quiet: Quiet,
 }
 
 impl Cursor {
-    /// At the beginning. [`Error::Refused`] where there is no memory for it.
+    /// A cursor at the beginning of a text. [`Error::Refused`] if there is no memory for it.
     pub fn new(grammar: &Arc<Grammar>) -> Result<Self> {
         let mut working = lock(&grammar.working);
         let generation = working.generation;
@@ -51,7 +52,7 @@ impl Cursor {
         Self::behind(grammar, Some(generation), parser, &[])
     }
 
-    /// The same place once more, for a text that goes on apart from here.
+    /// A second cursor at the same place, for a text that continues independently.
     pub fn fork(&self) -> Result<Self> {
         let (generation, tokens) = (self.generation, &self.tokens);
         let mut fork = Self::behind(&self.grammar, generation, &self.parser, tokens)?;
@@ -59,7 +60,7 @@ impl Cursor {
         Ok(fork)
     }
 
-    /// With a copy of this parser, which is behind these tokens.
+    /// A cursor with a copy of `parser`, which stands behind `tokens`.
     fn behind(
         grammar: &Arc<Grammar>,
         generation: Option<u64>,
@@ -78,15 +79,15 @@ impl Cursor {
         })
     }
 
-    /// What the text is of.
+    /// The grammar of this text.
     #[cfg(test)]
     pub(super) fn grammar(&self) -> Arc<Grammar> {
         self.grammar.clone()
     }
 
-    /// Go on behind `token`. Whether the grammar allows it; where not, nothing has changed.
+    /// Appends `token` and returns whether the grammar allows it. If not, the cursor is unchanged.
     ///
-    /// [`Error::Grammar`] where the parser gives up, [`Error::NoMemory`] where it takes too much.
+    /// [`Error::Grammar`] if the parser gives up, [`Error::NoMemory`] if it needs too much memory.
     pub fn take(&mut self, token: Token) -> Result<bool> {
         let Ok(id) = u32::try_from(token) else {
             return Ok(false);
@@ -102,14 +103,14 @@ impl Cursor {
         Ok(taken)
     }
 
-    /// The tokens that may follow; see [`Grammar::mask`].
+    /// Writes the tokens that may follow to `mask`; see [`Grammar::mask`].
     pub fn mask(&mut self, mask: &mut [u32]) -> Result<()> {
         let found = self.with(Parser::mask)?;
         let words = found.as_slice();
         let n = words.len().min(mask.len());
         mask[..n].copy_from_slice(&words[..n]);
         mask[n..].fill(0);
-        // The parser may have an id of its own that ends a sequence.
+        // The parser may have an id of its own that ends a sequence, behind the tokenizer's ids.
         let n_tokens = self.grammar.vocabulary.n_tokens;
         if let Some(word) = mask.get_mut(n_tokens / 32) {
             *word &= (1 << (n_tokens % 32)) - 1;
@@ -117,9 +118,10 @@ impl Cursor {
         Ok(())
     }
 
-    /// The same for a sequence that begins here: without the tokens whose leading space the grammar
-    /// counts otherwise than the decoded text has it. A space may be written in several ways, and
-    /// not all of them are dropped at the beginning of a text.
+    /// As [`Self::mask`], for a sequence that begins here. Excludes tokens whose leading space the
+    /// grammar and the decoder treat differently: one of them drops the space, the other counts it
+    /// as text. A space can be written in several ways, and decoding does not drop all of them at
+    /// the beginning of a text.
     pub fn mask_to_generate(&mut self, mask: &mut [u32]) -> Result<()> {
         self.mask(mask)?;
         let vocabulary = &self.grammar.vocabulary;
@@ -134,10 +136,10 @@ impl Cursor {
         Ok(())
     }
 
-    /// Whether the text is of the language and none that is begins with it.
+    /// Whether the text belongs to the language and cannot be extended to a longer text that does.
     ///
-    /// [`Error::Grammar`] where the parser has stopped for another reason: a limit of the grammar's
-    /// own on the number of tokens, or of ours on the work.
+    /// [`Error::Grammar`] if the parser has stopped for another reason: the grammar's own limit on
+    /// the number of tokens, or our limit on the work.
     pub fn is_complete(&self) -> Result<bool> {
         match self.parser.stop_reason() {
             StopReason::NotStopped => Ok(false),
@@ -149,16 +151,16 @@ impl Cursor {
         }
     }
 
-    /// Whether the text is of the language.
+    /// Whether the text belongs to the language.
     ///
-    /// [`Error::Grammar`] where the parser gives up.
+    /// [`Error::Grammar`] if the parser gives up.
     pub fn accepts(&mut self) -> Result<bool> {
         Ok(self.is_complete()? || self.with(Parser::is_accepting)?)
     }
 
-    /// How many of these tokens, from the first on, the grammar allows one behind another.
+    /// How many of `tokens`, counted from the first, the grammar allows one after the other.
     ///
-    /// [`Error::Grammar`] where the parser gives up, [`Error::NoMemory`] where it takes too much.
+    /// [`Error::Grammar`] if the parser gives up, [`Error::NoMemory`] if it needs too much memory.
     pub(super) fn allowed(&mut self, tokens: &[Token]) -> Result<usize> {
         let n_tokens = self.grammar.vocabulary.n_tokens;
         let known =
@@ -167,16 +169,16 @@ impl Cursor {
         self.with(|parser| parser.allowed(&tokens[..known]))
     }
 
-    /// The first bytes, at most `most`, of the only text that the grammar lets come next, and
-    /// whether they are all of it and end the text. The parser is then in another state than one
-    /// that has not been asked: see [`super::Scout`].
+    /// If only one text can come next: its first bytes, at most `most` of them. The `bool` says
+    /// whether these bytes are all of that text and also end the whole text. Afterwards the parser
+    /// is in another state than a parser that was not asked: see [`super::Scout`].
     ///
-    /// [`Error::Grammar`] where the parser gives up, [`Error::NoMemory`] where it takes too much.
+    /// [`Error::Grammar`] if the parser gives up, [`Error::NoMemory`] if it needs too much memory.
     pub(super) fn forced(&mut self, most: usize) -> Result<(Vec<u8>, bool)> {
         self.with(|parser| parser.forced(most))
     }
 
-    /// Have the parser do something; see [`Cursor`] for what happens where it fails.
+    /// Runs `work` on the parser. [`Cursor`] says what happens if it fails.
     fn with<T>(
         &mut self,
         work: impl Fn(&mut Parser) -> std::result::Result<T, String>,
@@ -187,10 +189,10 @@ impl Cursor {
         Ok(done)
     }
 
-    /// Looks whether there is memory for what the parser does next: it cannot be told that there is
-    /// none. To look for much is a system call, so that is done for a parser that is new here or
-    /// has grown, which took longer, and otherwise some times in a second. A text that stays within
-    /// what its lexer knows takes little.
+    /// Checks that there is memory for the parser's next operation, because the parser cannot
+    /// report a failed allocation. The full check is a system call. So it runs only for a parser
+    /// that is new here or has grown (which took longer than the check), and otherwise some times a
+    /// second. A text that stays within the states that its lexer knows takes little memory.
     fn find_room(&mut self) -> Result<()> {
         let bytes = self.parser.bytes();
         if bytes < self.room_up_to && !self.parser.is_time_to_look() {
@@ -232,7 +234,7 @@ impl Cursor {
 }
 
 impl Drop for Cursor {
-    /// What a lexer has learnt is kept for the next text, unless it is much.
+    /// What a lexer has learnt is kept for the next text, unless it takes much memory.
     fn drop(&mut self) {
         let mut working = lock(&self.grammar.working);
         let parser = working.parser.as_ref();
@@ -253,10 +255,10 @@ fn failure(error: String) -> Error {
     Error::Grammar(sentence(&error))
 }
 
-/// The parser's sentence without what it would have been followed by.
+/// The first part of the parser's error message, without grammar dump and backtrace.
 pub(super) fn sentence(error: &str) -> String {
     let error = error.split("\n<non-verbose/>").next().unwrap_or(error);
-    // A panic brings its backtrace.
+    // The message of a panic has a backtrace.
     let error = error.split("\n<backtrace>").next().unwrap_or(error);
     match error.trim() {
         "NoExtensionBias" => "no token can follow here, and the text may not end here".into(),

@@ -1,26 +1,25 @@
-//! Grammars: which tokens may follow, so that the whole text is of a language.
+//! Grammars: which tokens may follow, so that the whole text belongs to a language.
 //!
-//! The parser is the crate llguidance. What is here is how it meets our tokenizers, our threads and
-//! our errors:
+//! The parser is the crate llguidance. This module adapts it to our tokenizers, threads and errors:
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | `source` | JSON Schema, regular expression, Lark, choices: as the parser takes them |
+//! | `source` | JSON Schema, regular expression, Lark, choices: in the form that the parser takes |
 //! | `vocabulary` | the tokens of a handle, in the parser's form |
 //! | `cursor` | how far one text has come |
-//! | `scout` | the texts that a grammar leaves no choice about |
+//! | `scout` | the texts that a grammar forces |
 //! | `parser` | one parser, and the memory of all of them |
-//! | `walker` | masks: of a state of the lexer's what hangs on that alone, the second time by heart |
-//! | `tree` | the bytes of all tokens |
-//! | `schema` | what a JSON Schema says, as the parser reads it |
-//! | `quiet` | the hook for panics, which is not to print the parser's |
+//! | `walker` | masks: learns what depends on a lexer state alone when it meets the state again |
+//! | `tree` | the bytes of all tokens, as a tree |
+//! | `schema` | translates what a JSON Schema says into a schema that the parser can read |
+//! | `quiet` | a panic hook that does not print the parser's panics |
 //!
-//! What is matched is the text that is returned. A tokenizer of SentencePiece's kind drops the
-//! space that a text begins with, so the language is compiled behind a space there: one that may be
-//! missing, unless the language itself may begin with one.
+//! The grammar matches the text that is returned. A tokenizer of SentencePiece's kind drops the
+//! space at the beginning of a text. So for such a tokenizer the language is compiled behind a
+//! space. This space may be missing, unless the language itself may begin with a space.
 //!
-//! The parser recurses over what callers wrote, so all of its work is done on threads of ours with
-//! room for it.
+//! The parser recurses over what callers wrote. So all of its work is done on our own threads,
+//! which have a large enough stack.
 
 mod cursor;
 mod parser;
@@ -48,43 +47,44 @@ use source::{Checked, Space, check_size, levels};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Most bytes of a grammar's source.
+/// The most bytes of a grammar's source.
 pub const MAX_SOURCE: usize = 1 << 20;
 
-/// The stack of a thread that parses.
+/// Stack size of a thread that parses, in bytes.
 pub(crate) const STACK_BYTES: usize = 16 << 20;
 
-/// What its stack has more of for each of [`source::levels`]: at most half of that was seen to be
+/// Stack that is added for each of [`source::levels`], in bytes. At most half of it was seen to be
 /// used.
 const LEVEL_BYTES: usize = 8 << 10;
 
-/// Memory that must be there before a grammar is compiled: what the parser takes for one as large
-/// as its limits let it be, roughly. It could not be told that there is none. As much must be there
-/// now and then while a text goes on ([`Cursor`]). That is more than a step takes, but glibc maps
-/// so much and unmaps it; less than 32 MiB would change from where it takes all that comes later.
+/// Memory that must be available before a grammar is compiled, because the parser cannot report a
+/// failed allocation. It is roughly what the parser takes for a grammar as large as its limits
+/// allow. While a text goes on, we check now and then that as much is available ([`Cursor`]). A
+/// step takes less. But glibc maps and unmaps an allocation of this size; one of less than 32 MiB
+/// would change where glibc takes all later allocations from.
 const WORK_BYTES: usize = 64 << 20;
 
-/// Most bytes that all grammars of a handle and all texts in them have together, beside
-/// [`SHARE_BYTES`] for each text.
+/// The most bytes that all grammars of a handle and all texts in them have together.
+/// [`SHARE_BYTES`] for each text come on top.
 pub const MOST_BYTES: usize = 1 << 30;
 
-/// Bytes that a text and its parser may have whatever the others have.
+/// Bytes that a text and its parser may have, whatever the others have.
 pub const SHARE_BYTES: usize = 16 << 20;
 
-/// A compiled language. Immutable to those who have it.
+/// A compiled language. It does not change for those who have it.
 pub struct Grammar {
     vocabulary: Arc<Vocabulary>,
-    /// Never run, so that there is always a parser without an error to begin anew with.
+    /// A parser that is never run. So it has no error, and a text can always start again from it.
     prototype: Mutex<Parser>,
     working: Mutex<Working>,
 }
 
-/// The parser that sequences clone: clones share what it has learnt of the vocabulary.
+/// The parser that sequences clone. The clones share what it has learnt of the vocabulary.
 #[derive(Default)]
 struct Working {
-    /// Made where there is none when a sequence begins.
+    /// If there is none, the next sequence that begins makes it.
     parser: Option<Parser>,
-    /// How often one was given up for its failure.
+    /// How many times a parser was given up because it had failed.
     generation: u64,
 }
 
@@ -103,7 +103,7 @@ pub struct Grammars {
 }
 
 impl Grammars {
-    /// For a model with ids below `vocab_size`, of which `eos_ids` end a sequence.
+    /// For a model whose ids are below `vocab_size`. `eos_ids` are those that end a sequence.
     pub fn new(vocab_size: usize, eos_ids: Vec<Token>) -> Self {
         Self {
             vocab_size,
@@ -113,13 +113,15 @@ impl Grammars {
         }
     }
 
-    /// Compile a language.
+    /// Compiles a language.
     ///
-    /// [`Error::Grammar`] with the parser's sentence where it refuses the source, or where the
-    /// source is too much for it; [`Error::InvalidArgument`] where it is longer than
-    /// [`MAX_SOURCE`]; [`Error::NoMemory`] where the grammars of the handle have too much together;
-    /// [`Error::Refused`] and [`Error::Thread`] where the system gives no memory or no thread;
-    /// [`Error::Unsupported`] where the parser cannot use the tokenizer.
+    /// Errors:
+    /// - [`Error::Grammar`] with the parser's message if it refuses the source, or if the source is
+    ///   too much for it.
+    /// - [`Error::InvalidArgument`] if the source is longer than [`MAX_SOURCE`].
+    /// - [`Error::NoMemory`] if the grammars of the handle need too much memory together.
+    /// - [`Error::Refused`] if the system gives no memory, [`Error::Thread`] if it gives no thread.
+    /// - [`Error::Unsupported`] if the parser cannot use the tokenizer.
     pub fn compile(&self, tokenizer: &dyn Tokenizer, source: Source<'_>) -> Result<Grammar> {
         check_size(source)?;
         let deep = levels(source) * LEVEL_BYTES;
@@ -131,7 +133,7 @@ impl Grammars {
         })
     }
 
-    /// Whether a grammar was made here.
+    /// Whether `grammar` was made here.
     pub fn made(&self, grammar: &Grammar) -> bool {
         let vocabulary = lock(&self.vocabulary);
         let ours = vocabulary.as_ref();
@@ -151,7 +153,7 @@ impl Grammars {
 }
 
 impl Grammar {
-    /// `bytes`: of the source.
+    /// `bytes`: length of the source.
     fn new(
         vocabulary: Arc<Vocabulary>,
         source: &Checked,
@@ -166,10 +168,11 @@ impl Grammar {
             parser.settle()?;
             Ok(parser)
         };
-        // Compiled on its own in any case: what is wrong with it must not be hidden by a space.
+        // Compiled without a space in any case: a space in front could hide what is wrong with it.
         let mut parser = compile(Space::None)?;
         if vocabulary.drops_space {
-            // The mask may be more than the parser's limits allow, which a sequence would notice.
+            // This mask may need more than the parser's limits allow. That is an error here,
+            // because a sequence would meet it as well.
             let mut begun = parser.apart();
             let wrong = |e: String| Error::Grammar(sentence(&e));
             let first = begun.mask().map_err(wrong)?;
@@ -186,7 +189,7 @@ impl Grammar {
         })
     }
 
-    /// Bytes of what the parser that sequences clone knows by heart.
+    /// Bytes of what the parser that sequences clone has learnt.
     #[cfg(test)]
     fn learnt_bytes(&self) -> usize {
         let working = lock(&self.working);
@@ -199,12 +202,12 @@ impl Grammar {
         Ok(lock(&self.prototype).apart())
     }
 
-    /// The tokens that may follow `tokens`: bit `t % 32` of word `t / 32`. An id that ends a
-    /// sequence may where the text is of the language. `mask` has a word for every 32 ids of the
-    /// tokenizer, at least.
+    /// Writes the tokens that may follow `tokens`: token `t` is bit `t % 32` of word `t / 32`. An
+    /// id that ends a sequence may follow if the text belongs to the language. `mask` has at least
+    /// one word for every 32 ids of the tokenizer.
     ///
-    /// [`Error::InvalidArgument`] where `tokens` is no beginning of a text of the language,
-    /// [`Error::Grammar`] where the parser gives up; [`Error::NoMemory`], [`Error::Refused`],
+    /// [`Error::InvalidArgument`] if no text of the language begins with `tokens`,
+    /// [`Error::Grammar`] if the parser gives up; [`Error::NoMemory`], [`Error::Refused`],
     /// [`Error::Thread`].
     pub fn mask(self: &Arc<Self>, tokens: &[Token], mask: &mut [u32]) -> Result<()> {
         reserve::headroom("a grammar's mask", WORK_BYTES)?;
@@ -221,13 +224,14 @@ impl Grammar {
         })
     }
 
-    /// Words of a mask: one for every 32 ids of the model.
+    /// Number of words of a mask: one for every 32 ids of the model.
     pub fn mask_words(&self) -> usize {
         self.vocabulary.mask_words
     }
 }
 
-/// Do `work` on a thread with a stack of so many bytes, and wait for it. A panic is an error.
+/// Runs `work` on a thread with a stack of `stack_bytes`, and waits for it. A panic becomes an
+/// error.
 fn on_a_large_stack<T: Send>(
     stack_bytes: usize,
     work: impl FnOnce() -> Result<T> + Send,
@@ -240,7 +244,7 @@ fn on_a_large_stack<T: Send>(
     })
 }
 
-/// Nothing is left half done by a panic while it is held.
+/// Locks `mutex`. A panic under one of these locks leaves nothing half done, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

@@ -1,8 +1,8 @@
 //! One parser of llguidance, and the memory that it takes.
 //!
-//! A parser is two things: a lexer, whose states are found as texts need them and shared by all
-//! clones of a parser, and the rows of one text. Both grow with what a stranger's grammar and the
-//! model make of them, so both are counted in the [`Account`] of their handle.
+//! A parser consists of a lexer and of the rows of one text. All clones of a parser share the
+//! lexer, whose states are found as texts need them. Both parts grow with a stranger's grammar and
+//! with what the model writes. So both are counted in the [`Account`] of their handle.
 
 use super::walker::Walker;
 use crate::{Error, Result, Token};
@@ -15,27 +15,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-/// An item of a row. Items that a token was only tried with count, too.
+/// Memory for one item of a row. Items that were made only to try a token count as well.
 const ITEM_BYTES: usize = 8;
 
-/// What the rules of a grammar take for each byte of its source. It was 60 for a large JSON Schema.
+/// Memory for the rules of a grammar, per byte of its source. It was 60 for a large JSON Schema.
 const RULE_BYTES: usize = 64;
 
-/// Bytes that the parsers of one handle have. They are estimates: between 0.8 and 1.6 times what
-/// the process was seen to grow by, with lexers of many states and with rows of many items.
+/// Bytes of all parsers of one handle. They are estimates: between 0.8 and 1.6 times the growth
+/// that the process was seen to have, with lexers of many states and with rows of many items.
 pub(super) struct Account {
     bytes: AtomicUsize,
-    /// Most bytes of all parsers, beside the share of each.
+    /// The most bytes that all parsers may have together. The share of each comes on top.
     most: usize,
-    /// Bytes that a parser may have whatever the others have. A lexer that nobody uses keeps no
-    /// more.
+    /// Bytes that a parser may have, whatever the others have. If nobody uses a lexer and it is
+    /// larger than this, it is dropped.
     share: usize,
     begin: Instant,
-    /// When it was seen last that the process has memory left: milliseconds since `begin`.
+    /// When the process was last seen to have memory left, in milliseconds since `begin`.
     looked: AtomicU64,
 }
 
-/// How long it is believed that the process still has the memory that it was seen to have.
+/// How long we trust a check that the process has memory left.
 const LOOK_MS: u64 = 10;
 
 impl Account {
@@ -54,7 +54,7 @@ impl Account {
     }
 }
 
-/// A part of an account. It is given back when this is dropped.
+/// A part of an account. It is given back when this value is dropped.
 struct Held {
     account: Arc<Account>,
     bytes: AtomicUsize,
@@ -70,7 +70,7 @@ impl Held {
 
     fn set(&self, bytes: usize) {
         let before = self.bytes.swap(bytes, Relaxed);
-        // Wraps around where it becomes less, as it is meant to.
+        // Intentional wrap-around: if `bytes` has become less, this adds a negative difference.
         let more = bytes.wrapping_sub(before);
         self.account.bytes.fetch_add(more, Relaxed);
     }
@@ -88,9 +88,9 @@ impl Drop for Held {
 
 /// A place in the texts of a grammar.
 pub(super) struct Parser {
-    /// Or why it can do nothing any more.
+    /// The parser; or the error after which it can do nothing any more.
     state: std::result::Result<TokenParser, String>,
-    /// What makes the masks, with the lexer's states.
+    /// Computes the masks, using the lexer's states.
     walker: Arc<Walker>,
     lexer: Arc<Held>,
     rows: Held,
@@ -99,7 +99,7 @@ pub(super) struct Parser {
 }
 
 impl Clone for Parser {
-    /// The same place, with the same lexer.
+    /// A parser at the same place, with the same lexer.
     fn clone(&self) -> Self {
         let rows = Held::new(&self.rows.account);
         rows.set(self.rows.bytes());
@@ -114,7 +114,7 @@ impl Clone for Parser {
 }
 
 impl Parser {
-    /// At the beginning of a text, for a grammar whose source has so many bytes.
+    /// A parser at the beginning of a text. `source_bytes`: length of the grammar's source.
     pub fn new(
         mut parser: TokenParser,
         walker: Walker,
@@ -137,7 +137,7 @@ impl Parser {
         }
     }
 
-    /// The same place, with a lexer of its own.
+    /// A parser at the same place, with a lexer of its own.
     pub fn apart(&self) -> Self {
         let walker = Arc::new(self.walker.apart());
         let deep_clone = |parser: &TokenParser| {
@@ -154,7 +154,7 @@ impl Parser {
         }
     }
 
-    /// Goes on behind `token`. Whether the grammar allows it; where not, nothing has changed.
+    /// Appends `token` and returns whether the grammar allows it. If not, nothing has changed.
     pub fn take(&mut self, token: TokenId) -> std::result::Result<bool, String> {
         let (taken, items) = self.with(|parser| {
             let before = parser.parser.stats().all_items;
@@ -171,14 +171,14 @@ impl Parser {
         Ok(taken)
     }
 
-    /// How many of these tokens it could take, from the first on.
+    /// How many of `tokens`, counted from the first, the parser could take.
     pub fn allowed(&mut self, tokens: &[Token]) -> std::result::Result<usize, String> {
         let ids: Vec<TokenId> = tokens.iter().map(|&token| token as TokenId).collect();
         self.with(|parser| parser.validate_tokens_raw(&ids).map_err(text))
     }
 
-    /// The first bytes, at most `most`, of the only text that can come next, and whether they are
-    /// all of it and nothing can follow them.
+    /// If only one text can come next: its first bytes, at most `most` of them. The `bool` says
+    /// whether these are all of its bytes and nothing can follow them.
     pub fn forced(&mut self, most: usize) -> std::result::Result<(Vec<u8>, bool), String> {
         let (forced, items) = self.with(|parser| {
             let TokenParser { parser, .. } = parser;
@@ -197,7 +197,7 @@ impl Parser {
         Ok(forced)
     }
 
-    /// Goes on behind a token that another parser of the grammar has taken.
+    /// Appends a token that another parser of the grammar has taken.
     pub fn retake(&mut self, token: TokenId) -> std::result::Result<(), String> {
         self.items += self.with(|parser| {
             let before = parser.parser.stats().all_items;
@@ -207,7 +207,7 @@ impl Parser {
         Ok(())
     }
 
-    /// The tokens that may follow; where none can, those that end a text.
+    /// The tokens that may follow. If nothing can follow: the tokens that end a text.
     pub fn mask(&mut self) -> std::result::Result<SimpleVob, String> {
         self.with(|parser| match parser.stop_reason() {
             StopReason::NotStopped => parser.compute_mask().map_err(text),
@@ -238,31 +238,31 @@ impl Parser {
         self.walker.bytes()
     }
 
-    /// Bytes that it had, with its lexer, when they were last counted.
+    /// Bytes of the parser and its lexer when they were last counted.
     pub fn bytes(&self) -> usize {
         self.lexer.bytes() + self.rows.bytes()
     }
 
-    /// Whether it is long ago that any parser of the handle looked for memory.
+    /// Whether the last check for memory by any parser of the handle is out of date ([`LOOK_MS`]).
     pub fn is_time_to_look(&self) -> bool {
         let account = &self.rows.account;
         account.ms().saturating_sub(account.looked.load(Relaxed)) >= LOOK_MS
     }
 
-    /// There was memory when it was looked for.
+    /// Records that a check has just found memory.
     pub fn has_looked(&self) {
         let account = &self.rows.account;
         account.looked.store(account.ms(), Relaxed);
     }
 
-    /// Bytes of the items of its text.
+    /// Bytes of the items of the text.
     pub fn items_bytes(&self) -> usize {
         self.items * ITEM_BYTES
     }
 
     /// Counts what the parser has by now.
     ///
-    /// [`Error::NoMemory`] where that is more than its share and all parsers of the handle together
+    /// [`Error::NoMemory`] if that is more than its share, and all parsers of the handle together
     /// have more than they may.
     pub fn settle(&self) -> Result<()> {
         let Ok(parser) = &self.state else {
@@ -286,7 +286,8 @@ impl Parser {
         Ok(())
     }
 
-    /// Whether `other` is the only parser with this one's lexer, which has become large.
+    /// Whether `other` is the only other parser with this parser's lexer, and the lexer has become
+    /// large.
     pub fn is_large_and_only_shared_with(&self, other: &Parser) -> bool {
         let shared = Arc::ptr_eq(&self.lexer, &other.lexer);
         shared
@@ -294,7 +295,7 @@ impl Parser {
             && self.lexer.bytes() > self.lexer.account.share
     }
 
-    /// A panic is an error. After one, the parser does nothing any more.
+    /// Runs `work`. A panic becomes an error. After an error the parser does nothing any more.
     fn with<T>(
         &mut self,
         work: impl FnOnce(&mut TokenParser) -> std::result::Result<T, String>,
@@ -332,9 +333,9 @@ mod tests {
     use crate::tokenizer::{self, Tokenizer};
     use std::path::Path;
 
-    /// Its lexer finds new states as long as the text goes on.
+    /// The lexer of this language finds new states as long as the text goes on.
     const MANY_STATES: Source<'_> = Source::Regex("(.*[aeiou].{30}[xyz].*){3}");
-    /// Each token makes 600 items, of rules that cannot be told apart yet.
+    /// In this language each token makes 600 items, because its rules cannot be told apart yet.
     fn many_items() -> String {
         let names: Vec<_> = (0..200).map(|i| format!("r{i}")).collect();
         let mut source = format!("start: s* \"!\"\ns: {}\n", names.join(" | "));
@@ -354,7 +355,7 @@ mod tests {
         (tokenizer, grammars)
     }
 
-    /// Follows a text until the parser has too much. Whether it came to its end.
+    /// Follows a text. Fails when the parser needs too much memory.
     fn follow(cursor: &mut Cursor, tokens: &[i32], mask: &mut [u32]) -> Result<()> {
         for &token in tokens {
             assert!(cursor.take(token)?, "{token}");
@@ -395,17 +396,17 @@ mod tests {
                 })
                 .collect();
             assert!(refused > 0, "{} bytes", bytes());
-            // Each grammar and each text has its share, and a step adds to it before it is refused.
+            // Each grammar and each text has its share. A step adds to it before it is refused.
             let room = most + 2 * 16 * share + (4 << 20);
             assert!(bytes() < room, "{} bytes of {room}", bytes());
 
-            // Whoever keeps to its share goes on, whatever the others have.
+            // A parser that keeps to its share goes on, whatever the others have.
             let small = grammars.compile(&*tokenizer, Source::Regex("[a-z ]*"));
             let mut small = Cursor::new(&Arc::new(small.unwrap())).unwrap();
             let tokens = tokenizer.encode("it goes on").unwrap();
             follow(&mut small, &tokens, &mut mask).unwrap();
 
-            // Grammars that no text follows any more have forgotten what they learnt.
+            // A grammar that no text follows any more has forgotten what it learnt.
             let kept: Vec<Arc<Grammar>> = cursors.iter().map(Cursor::grammar).collect();
             cursors.clear();
             assert!(bytes() < kept.len() * share + (1 << 20), "{}", bytes());

@@ -1,13 +1,15 @@
-//! Panics of the parser are answers: they are caught and become errors, so the process's hook for
-//! panics is not to print them.
+//! Panics of the parser are caught and become errors, so the process's panic hook must not print
+//! them.
 //!
-//! The hook is the host's where the host is a Rust program. Ours goes around it while somebody
-//! works with a grammar, and hands on every panic that is not the parser's; the last one puts back
-//! what was there. A hook that the host sets meanwhile stays.
+//! If the host is a Rust program, the hook belongs to the host. While somebody works with a
+//! grammar, our hook is around the host's hook. It passes on every panic that is not the parser's.
+//! When the last user ends, the host's hook is put back. If the host sets another hook meanwhile,
+//! that hook stays.
 //!
-//! A forked child begins anew: ours, if it was in place, is to the child one that the host has set.
-//! What may still be held in it is the standard library's own lock of the hook, and the parser's
-//! when it is first used, each for a microsecond, where the first comes or the last goes.
+//! A forked child starts again: if our hook was in place, the child treats it as a hook that the
+//! host has set. Two locks may still be held in the child: the standard library's own lock of the
+//! hook, and the parser's lock, which it takes when it is first used. Each is held for a
+//! microsecond, when the first user begins or the last one ends.
 
 use super::lock;
 use crate::per_process::PerProcess;
@@ -24,12 +26,12 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What [`Quiet`]s keep in place together.
+/// The state that all [`Quiet`]s share.
 #[derive(Default)]
 struct Place {
     holders: usize,
     before: Option<Arc<Hook>>,
-    /// Where our hook lies, by which it is known again.
+    /// The address of our hook, by which we recognise it.
     address: usize,
     /// Whether the parser has had its chance to install a hook.
     parsers_was_there: bool,
@@ -41,7 +43,7 @@ fn address(hook: &Hook) -> usize {
     (&raw const **hook).cast::<()>() as usize
 }
 
-/// Keeps our hook in place, in the process that it was made in.
+/// Keeps our hook in place, in the process in which this value was made.
 pub(super) struct Quiet(Process);
 
 impl Quiet {
@@ -72,7 +74,7 @@ impl Drop for Quiet {
         }
         let mut place = lock(PLACE.get());
         place.holders -= 1;
-        // Ours stays behind where this thread panics, until the next one goes.
+        // If this thread panics, our hook stays until the next `Quiet` is dropped.
         if place.holders > 0 || panicking() {
             return;
         }
@@ -90,8 +92,8 @@ impl Drop for Quiet {
     }
 }
 
-/// The parser installs a hook for panics when it first catches one. What was there before is put
-/// back; the parser does not install it a second time.
+/// Makes the parser install its panic hook now, and puts back the hook that was there before. The
+/// parser installs its hook when it first catches a panic, and does not install it a second time.
 pub(super) fn without_parsers_hook() {
     let mut place = lock(PLACE.get());
     if !std::mem::replace(&mut place.parsers_was_there, true) {
@@ -101,7 +103,8 @@ pub(super) fn without_parsers_hook() {
     }
 }
 
-/// Do `work` of the parser, of whose panics nobody is told but who catches them.
+/// Runs `work`, which calls the parser. Its panics are not printed; only the caller that catches
+/// them knows of them.
 pub(super) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     struct Deeper;
     impl Drop for Deeper {

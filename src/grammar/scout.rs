@@ -1,33 +1,34 @@
-//! What a grammar leaves no choice about: the texts that must come next, as guesses at tokens.
+//! The texts that must come next because the grammar leaves no choice, as guesses at tokens.
 
 use super::{Cursor, Grammar};
 use crate::tokenizer::{Bound, Tokenizer};
 use crate::{Result, Token, reserve};
 use std::sync::Arc;
 
-/// So many bytes of a text are looked at for each of its tokens.
+/// For each token that is asked for, this many bytes of the forced text are looked at.
 const TOKEN_BYTES: usize = 16;
 
-/// A text that no token of a tokenizer goes on beyond: what is cut behind it is cut as in the
-/// middle of a text, where SentencePiece's tokenizers have no space of their own.
+/// A text at which tokens end. What follows it is cut into tokens as in the middle of a text, where
+/// SentencePiece's tokenizers add no space of their own.
 const BARRIER: &str = "\n";
 
-/// Follows a text beside its [`Cursor`], ahead of it where the grammar allows one text only.
+/// Follows a text beside its [`Cursor`], and runs ahead of it where the grammar allows only one
+/// text.
 ///
-/// Masks never come from here. A parser that has run ahead is in another state than one that has
-/// not, and drafts are to change nothing: what fails here, fails here alone.
+/// Masks never come from here: a parser that has run ahead is in another state than one that has
+/// not, and drafts must not change the result. For the same reason a failure here stays here.
 pub struct Scout {
     cursor: Cursor,
     tokenizer: Arc<dyn Tokenizer>,
     /// The tokens of [`BARRIER`].
     barrier: Vec<Token>,
-    /// What comes behind it, and the tokens of both.
+    /// The barrier with the forced text behind it, and the tokens of both.
     text: String,
     tokens: Vec<Token>,
 }
 
 impl Scout {
-    /// At the beginning. [`crate::Error::Refused`] where there is no memory for it.
+    /// A scout at the beginning of a text. [`crate::Error::Refused`] if there is no memory for it.
     pub fn new(grammar: &Arc<Grammar>, tokenizer: &Arc<dyn Tokenizer>) -> Result<Self> {
         Ok(Self {
             cursor: Cursor::new(grammar)?,
@@ -38,23 +39,23 @@ impl Scout {
         })
     }
 
-    /// Goes on behind a token that the grammar allows. Fails as [`Cursor::take`], and with `false`
-    /// where the parser sees that otherwise.
+    /// Appends a token that the grammar allows. Fails as [`Cursor::take`] does. `false` if this
+    /// parser, unlike the cursor's, does not allow the token.
     pub fn take(&mut self, token: Token) -> Result<bool> {
         self.cursor.take(token)
     }
 
-    /// How many of these tokens, from the first on, the grammar allows one behind another.
+    /// How many of `tokens`, counted from the first, the grammar allows one after the other.
     pub fn allowed(&mut self, tokens: &[Token]) -> Result<usize> {
         self.cursor.allowed(tokens)
     }
 
-    /// Fills `room` with the tokens that spell what must come next, as the tokenizer cuts it, and
-    /// says how many these are. Other tokens may spell the same. The last one is left out where it
-    /// is the text's last.
+    /// Fills `room` with the tokens of the text that must come next, as the tokenizer cuts it, and
+    /// returns how many they are. Other tokens may spell the same text. The last token is left out
+    /// if it ends the whole text.
     pub fn forced(&mut self, room: &mut [Token]) -> Result<usize> {
         let (bytes, ends) = self.cursor.forced(room.len() * TOKEN_BYTES)?;
-        // A character may be forced in part.
+        // The bytes may end inside a character.
         let text = match std::str::from_utf8(&bytes) {
             Ok(text) => text,
             Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
@@ -72,7 +73,7 @@ impl Scout {
         let _whole = self
             .tokenizer
             .encode_onto(&self.text, &mut self.tokens, bound)?;
-        // There may be a token that begins with the barrier and goes on.
+        // There may be a token that begins with the barrier and continues beyond it.
         let Some(tokens) = self.tokens.strip_prefix(&self.barrier[..]) else {
             return Ok(0);
         };

@@ -1,4 +1,4 @@
-//! What a caller gives, as the parser takes it.
+//! What a caller gives, in the form that the parser takes.
 
 use super::{MAX_SOURCE, schema};
 use crate::{Error, Result};
@@ -21,7 +21,7 @@ pub enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// Bytes of the source.
+    /// Length of the source in bytes.
     pub(super) fn len(self) -> usize {
         match self {
             Source::JsonSchema(text)
@@ -33,32 +33,34 @@ impl Source<'_> {
     }
 }
 
-/// A space that is in front of the language: one that the tokenizer drops when it decodes.
+/// A space in front of the language that the tokenizer drops when it decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     None,
     May,
     Must,
-    /// The empty text is of the language, and has none.
+    /// The empty text belongs to the language. It has no space in front, all others must have one.
     MustUnlessEmpty,
 }
 
-/// Most places of a schema that the parser may recurse at; it refuses those with more objects
-/// itself.
+/// The most places of a schema at which the parser may recurse. The parser itself refuses a schema
+/// with more objects.
 pub const MAX_SCHEMA_LEVELS: usize = 1 << 14;
 
-/// Most places of a Lark grammar that the parser may recurse at. A chain of 8,190 terminals took it
-/// 41 s of the processor's time until it was too complex, one of 4,090 0.2 s.
+/// The most places of a Lark grammar at which the parser may recurse. With a chain of 8,190
+/// terminals the parser worked for 41 s of processor time until it found the chain too complex; one
+/// of 4,090 terminals took 0.2 s.
 pub const MAX_LARK_LEVELS: usize = 1 << 12;
 
 /// How deep the parser may recurse over a source: through brackets, and from one definition into
-/// the next. Its own limits are of the brackets within one definition, and of none of their number.
+/// the next. The parser's own limit is on the brackets within one definition; it has no limit on
+/// the number of definitions.
 pub(super) fn levels(source: Source<'_>) -> usize {
     let count = |text: &str, at: &[u8]| text.bytes().filter(|byte| at.contains(byte)).count();
     match source {
         Source::JsonSchema(text) => count(text, b"{["),
         Source::Lark(text) => count(text, b"{[(:"),
-        // The parser of regular expressions has a limit of its own.
+        // The parser of regular expressions has its own limit.
         Source::Json | Source::Regex(_) | Source::Choice(_) => 0,
     }
 }
@@ -77,7 +79,7 @@ pub(super) enum Checked {
     Lark(String),
 }
 
-/// Refuses a source that is too long, or that the parser would recurse over too far.
+/// Refuses a source that is too long, or over which the parser would recurse too deeply.
 pub(super) fn check_size(source: Source<'_>) -> Result<()> {
     if source.len() > MAX_SOURCE {
         let expected = format!("at most {MAX_SOURCE} bytes long");
@@ -94,7 +96,7 @@ pub(super) fn check_size(source: Source<'_>) -> Result<()> {
 }
 
 impl Checked {
-    /// Of a source whose size is checked. Schemas are recursed over.
+    /// Checks a source whose size was checked before. Recurses over schemas.
     pub fn new(source: Source<'_>) -> Result<Checked> {
         match source {
             Source::Json => {
@@ -125,7 +127,7 @@ impl Checked {
             Space::Must => "SP @body",
             Space::MustUnlessEmpty => "(SP @body)?",
         };
-        // Two grammars rather than one text inside another: the parser's messages then count the
+        // Two grammars instead of one text inside another, so that the parser's messages count the
         // caller's own lines.
         let around = format!("start: {rule}\nSP: \" \"\n");
         let named = |grammar, name: &str| GrammarWithLexer {
@@ -142,7 +144,7 @@ impl Checked {
     }
 }
 
-/// The schema that `text` is, so that the parser reads what it says.
+/// A schema that says what `schema` says, in terms that the parser reads. `text` is its source.
 fn readable(text: &str, schema: &Value) -> Result<Value> {
     schema::numbers::check(text, schema)?;
     let mut readable = schema::prepare(schema)?;
@@ -150,9 +152,9 @@ fn readable(text: &str, schema: &Value) -> Result<Value> {
     Ok(readable)
 }
 
-/// Leaves room for one space between the parts of a value, unless the schema says itself what there
-/// may be. The parser's own default is any number of spaces and line feeds, and a model that has
-/// begun to write those may never come to an end.
+/// Allows one space between the parts of a value, unless the schema itself says what may be there.
+/// The parser's default is any number of spaces and line feeds, and a model that has begun to write
+/// them may never end.
 fn bound_spaces(schema: &mut Value) {
     if *schema == Value::Bool(true) {
         *schema = json!({});
@@ -161,7 +163,7 @@ fn bound_spaces(schema: &mut Value) {
         return;
     };
     let options = members.entry("x-guidance").or_insert_with(|| json!({}));
-    // What is no object the parser refuses.
+    // If the options are not an object, the parser refuses them.
     if let Value::Object(options) = options
         && !["whitespace_flexible", "whitespace_pattern"]
             .iter()
@@ -171,8 +173,9 @@ fn bound_spaces(schema: &mut Value) {
     }
 }
 
-/// A Lark grammar, in which the schemas say what the parser reads. What is not JSON there, the
-/// parser refuses. A schema that needs no change stays as it is written.
+/// The Lark grammar with each of its schemas in terms that the parser reads. If the text behind
+/// `%json` is not JSON, the parser refuses it. A schema that needs no change stays as it is
+/// written.
 fn with_readable_schemas(lark: &str) -> Result<String> {
     let (mut rest, mut readable_lark) = (lark, String::new());
     while let Some(at) = schema_in(rest) {
@@ -185,7 +188,8 @@ fn with_readable_schemas(lark: &str) -> Result<String> {
             let mended = readable(text, &schema)?;
             match mended == schema {
                 true => readable_lark += text,
-                // On as many lines: the parser's messages count the caller's own.
+                // The new text has as many lines as the old one, because the parser's messages
+                // count the caller's lines.
                 false => {
                     let lines = "\n".repeat(text.matches('\n').count());
                     let mended = mended.to_string();
@@ -199,8 +203,8 @@ fn with_readable_schemas(lark: &str) -> Result<String> {
     Ok(readable_lark + rest)
 }
 
-/// Where the first schema of a Lark grammar begins, behind its `%json`. Those words in a literal,
-/// in an expression or in a comment are none.
+/// Where the first schema of a Lark grammar begins: behind its `%json`. `%json` inside a literal,
+/// an expression or a comment does not count.
 fn schema_in(lark: &str) -> Option<usize> {
     const SCHEMA: &str = "%json";
     let text = lark.as_bytes();
@@ -231,7 +235,7 @@ fn parse(text: &str, what: &str) -> Result<Value> {
     serde_json::from_str(text).map_err(|e| Error::Grammar(format!("it is not {what}: {e}")))
 }
 
-/// A regular expression of the strings of a JSON array.
+/// A regular expression for the strings of a JSON array.
 fn choice(text: &str) -> Result<String> {
     const EXPECTED: &str = "a JSON array of distinct strings, none of them empty";
     let not = |detail: String| Error::Grammar(format!("it is not {EXPECTED}: {detail}"));

@@ -2,14 +2,14 @@
 
 use llguidance::toktrie::{SimpleVob, TokTrie, TokenId};
 
-/// A byte behind those of the nodes above it.
+/// One byte, which follows the bytes of the nodes above it.
 #[derive(Clone, Copy)]
 pub(super) struct Node {
     /// The token that ends here, or [`Node::NONE`].
     pub token: TokenId,
-    /// So many nodes, from this one on, are this one and those below it.
+    /// Number of nodes in this subtree: this node and all below it. They lie one after the other.
     pub size: u32,
-    /// Bytes down to this one.
+    /// Number of bytes down to this one, which is included.
     pub depth: u16,
     pub byte: u8,
 }
@@ -18,16 +18,17 @@ impl Node {
     pub const NONE: TokenId = TokenId::MAX;
 }
 
-/// The nodes, each in front of those below it; and the tokens that have no node of their own,
-/// because another one has the same bytes.
+/// The nodes, each before those below it. Also the tokens that have no node of their own, because
+/// another token has the same bytes.
 pub(super) struct Tree {
     pub nodes: Vec<Node>,
-    /// `(token, the one whose node it is)`.
+    /// `(token, the token that has the node)`.
     twins: Vec<(TokenId, TokenId)>,
 }
 
 impl Tree {
-    /// Of the same tokens as `trie`, whose nodes cannot be reached one by one.
+    /// Builds the tree for the tokens of `trie`, because the nodes of `trie` cannot be reached one
+    /// by one.
     pub fn new(trie: &TokTrie) -> Self {
         let (mut nodes, mut path): (Vec<Node>, Vec<usize>) = (Vec::new(), Vec::new());
         let mut bytes: Vec<u8> = Vec::new();
@@ -60,8 +61,8 @@ impl Tree {
         }
     }
 
-    /// Allows a token wherever one with the same bytes is. The parser allows all of them or one,
-    /// by the way in which it came to its mask.
+    /// If one of several tokens with the same bytes is allowed, allows all of them. The parser
+    /// allows all of them or only one, depending on how it computed its mask.
     pub fn allow_twins(&self, mask: &mut SimpleVob) {
         for to_node in [true, false] {
             for &(token, known) in &self.twins {
@@ -78,7 +79,8 @@ impl Tree {
     }
 }
 
-/// Nothing more comes below the nodes of the path that are deeper than `depth`.
+/// Ends the subtrees of the path's nodes that are deeper than `depth`: nothing more comes below
+/// them.
 fn close(nodes: &mut [Node], path: &mut Vec<usize>, depth: usize) {
     let end = nodes.len();
     for at in path.drain(depth..) {

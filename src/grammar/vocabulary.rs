@@ -1,4 +1,4 @@
-//! A tokenizer as the parser needs it: the bytes of every token in a tree.
+//! A tokenizer in the form that the parser needs: a tree of the bytes of all tokens.
 
 use super::quiet::without_parsers_hook;
 use super::source::Space;
@@ -13,31 +13,35 @@ use llguidance::toktrie::{InferenceCapabilities, TokRxInfo, TokTrie, TokenId, To
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Tokens with more bytes are never allowed: the tree has no place for them.
+/// Tokens with more bytes than this are never allowed: the tree has no place for them.
 const MAX_TOKEN_BYTES: usize = 1000;
 
-/// Most states of a grammar's lexer, about 2 kB each. The parser's default is five times as many.
+/// The most states of a grammar's lexer, at about 2 kB each. The parser's default is five times as
+/// many.
 const MAX_LEXER_STATES: usize = 50_000;
 
-/// Most work for the expressions of a grammar's lexer, in the parser's unit. Its default is four
-/// times as much. What doubles from one terminal to the next is refused after a fifth of a second
-/// of work rather than after some, and a compilation cannot be cancelled.
+/// The most work for the expressions of a grammar's lexer, in the parser's unit. The parser's
+/// default is four times as much. If the work doubles from one terminal to the next, the grammar is
+/// refused after a fifth of a second rather than after some seconds. This matters because a
+/// compilation cannot be cancelled.
 const MAX_LEXER_WORK: u64 = 250_000;
 
-/// The tokens of one handle. Building it takes about a second for 128,000 tokens, so it is done
+/// The tokens of one handle. Building this takes about a second for 128,000 tokens, so it is done
 /// when the first grammar is made.
 pub struct Vocabulary {
     pub(super) factory: ParserFactory,
     tree: Arc<Tree>,
-    /// Ids of the tokenizer.
+    /// Number of ids of the tokenizer.
     pub(super) n_tokens: usize,
-    /// Words of a mask over all ids of the model.
+    /// Number of words of a mask over all ids of the model.
     pub(super) mask_words: usize,
     /// Whether the decoded text lacks a space that the tokens begin with.
     pub(super) drops_space: bool,
-    /// Tokens whose leading space counts for the grammar and is not dropped, or of which more goes.
+    /// Tokens that cannot begin a text. For the grammar, their leading space is the one that
+    /// decoding drops. But decoding does not drop it, or it drops further spaces of the token as
+    /// well.
     pub(super) kept_spaces: Vec<Token>,
-    /// Tokens whose leading space is dropped also behind one that was.
+    /// Tokens whose leading space is dropped even if it follows another dropped space.
     pub(super) dropped_spaces: Vec<Token>,
 }
 
@@ -48,19 +52,20 @@ impl TokenizerEnv for Trie {
         &self.0
     }
 
-    /// Used for nothing that reaches a mask: see `tokenize_is_canonical`.
+    /// No mask depends on this: see `tokenize_is_canonical`.
     fn tokenize_bytes(&self, s: &[u8]) -> Vec<TokenId> {
         self.0.greedy_tokenize(s)
     }
 
-    /// No: else where the grammar leaves one text, the mask would leave one way to cut it.
+    /// `false`: otherwise, where the grammar leaves only one text, the mask would leave only one
+    /// way to cut that text into tokens.
     fn tokenize_is_canonical(&self) -> bool {
         false
     }
 }
 
 impl Vocabulary {
-    /// `vocab_size` is the model's, which may have ids that the tokenizer has not.
+    /// `vocab_size` is the model's. The model may have ids that the tokenizer does not have.
     pub(super) fn new(
         tokenizer: &dyn Tokenizer,
         vocab_size: usize,
@@ -75,13 +80,13 @@ impl Vocabulary {
         })
     }
 
-    /// What makes the masks of a parser.
+    /// A walker, which computes the masks of one parser.
     pub(super) fn walker(&self) -> Walker {
         Walker::new(self.tree.clone(), self.factory.slicer())
     }
 
-    /// What is in front of a language that may or may not begin with a space itself. The text
-    /// without the space is of the language in any case.
+    /// The space in front of a language that may or may not begin with a space itself. In any case
+    /// the text without the space in front belongs to the language.
     pub(super) fn space(&self, may_begin_with_space: bool) -> Space {
         match (self.drops_space, may_begin_with_space) {
             (false, _) => Space::None,
@@ -90,7 +95,7 @@ impl Vocabulary {
         }
     }
 
-    /// Whether a mask has a token that begins with a space.
+    /// Whether a mask allows a token that begins with a space.
     pub(super) fn has_space(&self, allowed: impl Fn(TokenId) -> bool) -> bool {
         let trie = self.factory.tok_env().tok_trie();
         (0..self.n_tokens as TokenId).any(|t| allowed(t) && trie.token(t).starts_with(b" "))
@@ -105,7 +110,8 @@ fn build(tokenizer: &dyn Tokenizer, vocab_size: usize, eos_ids: &[Token]) -> Res
     let mut word = |token: Token| {
         let piece = tokenizer.piece(token);
         let bytes = tokenizer.token_bytes(token);
-        // A space that goes at the beginning, and for the grammar is not the one that does.
+        // Decoding drops this space at the beginning of a text, but for the grammar it is not the
+        // dropped space.
         let inner = bytes.iter().skip(1).any(|&byte| byte == b' ');
         let goes = drops_first && matches!(piece, Piece::Text(_)) && inner;
         if goes {
@@ -120,7 +126,7 @@ fn build(tokenizer: &dyn Tokenizer, vocab_size: usize, eos_ids: &[Token]) -> Res
             }
         }
         match piece {
-            // What stands for unknown text is nothing to make a text of.
+            // The token for unknown text cannot be part of a text.
             _ if token == tokenizer.unk_id() => special(tokenizer, token),
             Piece::Control => special(tokenizer, token),
             _ if bytes.len() > MAX_TOKEN_BYTES => Vec::new(),
@@ -128,7 +134,8 @@ fn build(tokenizer: &dyn Tokenizer, vocab_size: usize, eos_ids: &[Token]) -> Res
         }
     };
     let mut words: Vec<Vec<u8>> = (0..n_tokens as Token).map(&mut word).collect();
-    // The parser wants an end of a sequence. Where there is none, it is an id behind all others.
+    // The parser needs an id that ends a sequence. If there is none, it gets an id behind all
+    // others.
     let ends = eos_ids.iter().filter_map(|&id| TokenId::try_from(id).ok());
     let mut ends: Vec<TokenId> = ends.filter(|&id| (id as usize) < n_tokens).collect();
     if ends.is_empty() {
@@ -157,7 +164,7 @@ fn build(tokenizer: &dyn Tokenizer, vocab_size: usize, eos_ids: &[Token]) -> Res
     })
 }
 
-/// How the parser knows a token that is no text.
+/// The parser's name for a token that is not text.
 fn special(tokenizer: &dyn Tokenizer, token: Token) -> Vec<u8> {
     let mut name = vec![TokTrie::SPECIAL_TOKEN_MARKER];
     match tokenizer.special_text(token) {

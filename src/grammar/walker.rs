@@ -1,26 +1,34 @@
-//! Computes masks, and learns which tokens a state of the lexer decides on its own.
+//! Computes masks, and learns which tokens a lexer state decides on its own.
 //!
-//! Whether a token is allowed hangs first on the state of the lexer at its first byte. The lexer
-//! takes all bytes within one lexeme: then the token is allowed, whatever the rules of the grammar
-//! say. Or the lexer refuses one of them: then it is not. Or a lexeme ends within the token, and
-//! only then the rules are asked. The same is true from any node of the tree of tokens on, in the
-//! state that the lexer has there. So for a node and a state the first two are found once, and
-//! where lexemes end: [`Learnt`].
+//! The bytes of a token run through the lexer, starting in its current state. There are three
+//! cases:
 //!
-//! What the rules say to the end of a lexeme hangs on them, on which lexemes it may be, which the
-//! state knows, and on the byte behind it, if that was needed to see the end. The bytes of the
-//! lexeme do not count. So the rules are asked once for all tokens that come to such an end; and
-//! where they allow it, the parser is behind all of these in the same place: [`End`]. That byte
-//! must show the end in the place where the rules are asked, too: behind five digits of
-//! `[0-9]{1,5}` a sixth one does, and behind two it is the third.
+//! 1. The lexer stays inside one lexeme for all bytes. The token is allowed, whatever the rules of
+//!    the grammar say.
+//! 2. The lexer rejects a byte. The token is not allowed.
+//! 3. A lexeme ends inside the token. Only then the rules of the grammar are consulted.
 //!
-//! In a program, behind `total`, that is: 34,000 tokens are allowed that go on with the name; the
-//! rules are asked about some 40 bytes behind names; behind a `(`, if they allow it, 30,000 tokens
-//! are known that go on with a name again, and so on.
+//! The same is true from any node of the token tree on, in the lexer state at that node. Cases 1
+//! and 2, and the places where lexemes end, depend on the lexer state alone. So they are found once
+//! per node and state: [`Learnt`].
 //!
-//! A state that is met for the first time is left to llguidance, which has found out beforehand
-//! which tokens can stand in a string: many states are met only once. It also has those in which a
-//! lexeme can end in a way that hangs on its bytes: [`Known::Plain`].
+//! Whether the rules allow the end of a lexeme depends on three things: the place in the rules, the
+//! set of lexemes that may have ended (the lexer state knows them), and the byte behind the lexeme,
+//! if that byte was needed to see the end. The bytes of the lexeme do not matter. So the rules are
+//! asked once for all tokens that come to such an end. If the rules allow it, the parser is in the
+//! same place behind all of these tokens: [`End`]. The rules are asked behind one example of the
+//! lexeme, and the byte must show the end behind this example too. That can fail: with
+//! `[0-9]{1,5}`, a digit behind five digits shows the end, but behind two digits the same digit is
+//! the third one of the lexeme.
+//!
+//! For example, in a program behind `total`: 34,000 tokens that continue the name are allowed
+//! without asking the rules. The rules are asked about some 40 bytes that may stand behind a name.
+//! If they allow a `(`, then 30,000 tokens that continue with a name behind it are known already,
+//! and so on.
+//!
+//! A state that is met for the first time is left to llguidance, because many states are met only
+//! once. llguidance has found out beforehand which tokens can stand in a string. It also handles
+//! the states in which a lexeme can end in a way that depends on its bytes: [`Known::Plain`].
 
 use super::lock;
 use super::tree::{Node, Tree};
@@ -31,25 +39,26 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Nodes that llguidance walks for a mask of a state that need not be learnt: 20 us.
+/// If llguidance walks no more nodes than this for a mask, the state is not learnt. Walking them
+/// takes 20 us.
 const FEW_NODES: usize = 1000;
 
-/// The same where slices have saved the most, as in strings. In a string of limited length every
-/// byte leads to a state that does not come back soon; learning each of them would throw away what
-/// is known of others.
+/// The same limit if llguidance's slices have saved work; they save the most in strings. In a
+/// string of limited length every byte leads to a state that does not come back soon. Learning each
+/// of these states would throw away what is known of others.
 const FEW_BESIDE_SLICES: usize = 8000;
 
-/// Nodes below one that are walked rather than learnt.
+/// If a node's subtree has no more nodes than this, it is walked rather than learnt.
 const FEW_BELOW: u32 = 32;
 
-/// Most bytes of what is learnt. Where there is more, it begins anew: what is of use now comes
-/// back soon.
+/// The most bytes of what is learnt. Beyond that, everything is forgotten and learning begins
+/// again: what is needed now comes back soon.
 const MOST_BYTES: usize = if cfg!(test) { 100_000 } else { 4 << 20 };
 
-/// A place that was met.
+/// Memory counted for one place that was met.
 const PLACE_BYTES: usize = 64;
 
-/// What makes the masks of all parsers that share a lexer. The states are numbered by that lexer.
+/// Computes the masks of all parsers that share a lexer. That lexer numbers the states.
 pub(super) struct Walker {
     tree: Arc<Tree>,
     slicer: Arc<SlicedBiasComputer>,
@@ -57,50 +66,53 @@ pub(super) struct Walker {
     bytes: AtomicUsize,
 }
 
-/// A node from which on something is known, or all tokens, and the lexer's state there.
+/// Where something is known from: a node of the tree (`None`: all tokens), and the lexer state
+/// there.
 type Place = (Option<u32>, StateID);
 
 type Places = HashMap<Place, Known>;
 
 enum Known {
-    /// It was met once, and many nodes were walked.
+    /// The place was met once, and many nodes were walked for it.
     Met,
-    /// There is nothing to learn there, or too much.
+    /// There is nothing to learn at this place, or too much.
     Plain,
     Learnt(Arc<Learnt>),
 }
 
-/// What the lexer does below a node with all tokens, from one of its states on.
+/// What the lexer does from one of its states on, for all tokens below a node.
 struct Learnt {
-    /// The tokens that it takes within a lexeme.
+    /// The tokens that stay inside a lexeme.
     inside: Tokens,
     ends: Vec<End>,
 }
 
-/// The end of certain lexemes.
+/// The end of certain lexemes, see [`Which`].
 struct End {
-    /// The bytes down to the first place where they end. Where they end with a byte that is not
-    /// theirs, none of the bytes of `next` goes on with a lexeme there, either.
+    /// The bytes of the first path on which these lexemes end, without the last byte, which is in
+    /// `next`. If that byte is not part of the lexeme, then no byte of `next` continues a lexeme
+    /// behind `way`.
     way: Vec<u8>,
-    /// By the bytes behind them; or, where they end with a byte that cannot be followed by another
-    /// one of theirs, by one such byte.
+    /// If bytes behind the lexemes show their end: one entry for each such byte. If the lexemes end
+    /// with a byte of their own that no further byte of theirs can follow: one entry, with one such
+    /// byte.
     next: Vec<Next>,
 }
 
 struct Next {
     byte: u8,
-    /// The tokens that end with it.
+    /// The tokens that end with this byte.
     tokens: Vec<TokenId>,
-    /// Its nodes that have others below them.
+    /// The nodes of this byte that have nodes below them.
     nodes: Vec<u32>,
 }
 
 /// Which lexemes end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Which {
-    /// This one alone.
+    /// Only this lexeme.
     One(usize),
-    /// Those that can end in this state of the lexer's.
+    /// All lexemes that can end in this lexer state.
     Of(StateID),
 }
 
@@ -111,7 +123,7 @@ enum Tokens {
 }
 
 impl Tokens {
-    /// `n` are all that there are.
+    /// `n`: the number of all tokens.
     fn new(mut tokens: Vec<TokenId>, n: usize) -> Self {
         if tokens.len() < n / 32 {
             tokens.shrink_to_fit();
@@ -155,7 +167,7 @@ impl Walker {
         }
     }
 
-    /// The same for a lexer of its own.
+    /// A walker of the same tokens for another lexer. It has learnt nothing yet.
     pub fn apart(&self) -> Self {
         Self::new(self.tree.clone(), self.slicer.clone())
     }
@@ -165,7 +177,7 @@ impl Walker {
         self.bytes.load(Relaxed)
     }
 
-    /// The mask where no bytes come before the tokens.
+    /// The mask if no bytes are given that come before the tokens.
     fn mask(&self, recognizer: &mut ParserRecognizer<'_>) -> SimpleVob {
         let mut known = lock(&self.known);
         let place = (None, recognizer.lexer_state());
@@ -189,7 +201,7 @@ impl Walker {
         mask
     }
 
-    /// What was learnt of a place, where it has been met before.
+    /// What was learnt of a place, if the place has been met before.
     fn look_up(
         &self,
         recognizer: &mut ParserRecognizer<'_>,
@@ -230,7 +242,8 @@ impl Walker {
         known.insert(place, what);
     }
 
-    /// The nodes below one, and its depth.
+    /// The nodes below `node` as a range `(first, end)`, and the depth of `node`. `None`: all
+    /// nodes, and 0.
     fn below(&self, node: Option<u32>) -> (usize, usize, usize) {
         let nodes = &self.tree.nodes;
         node.map_or((0, nodes.len(), 0), |at| {
@@ -239,9 +252,9 @@ impl Walker {
         })
     }
 
-    /// Sends all tokens below a node through the lexer alone. Where a lexeme can end some bytes
-    /// before that is seen, or a token is no text but a number, what the rules say hangs on bytes
-    /// that are not known here: then nothing is learnt.
+    /// Runs all tokens below a node through the lexer alone. Learns nothing (`None`) if what the
+    /// rules say depends on bytes that are not known here: if a lexeme can end some bytes before
+    /// its end is seen, or if a token is matched by its number rather than by its text.
     fn learn(&self, recognizer: &mut ParserRecognizer<'_>, (node, state): Place) -> Option<Learnt> {
         let nodes = &self.tree.nodes;
         let is_number = |node: usize| nodes[node].byte == TokTrie::SPECIAL_TOKEN_MARKER;
@@ -250,10 +263,11 @@ impl Walker {
         }
         let lexer = recognizer.lexer_mut();
         let (mut at, last, base) = self.below(node);
-        // With the lexer's state behind the way of each end.
+        // Each end comes with the lexer state behind its `way`.
         let (mut inside, mut ends) = (Vec::new(), Vec::<(StateID, End)>::new());
         let mut places = HashMap::new();
-        // The states behind the bytes of a path, and its nodes.
+        // The lexer states along the current path (the first is the start state), and the nodes of
+        // the path.
         let (mut states, mut path): (_, Vec<usize>) = (vec![state], Vec::new());
         while at < last {
             let node = nodes[at];
@@ -293,7 +307,8 @@ impl Walker {
             let next = ends_before.then_some(node.byte);
             let new = ends.len();
             let mut end = *places.entry((which, ends_before, None)).or_insert(new);
-            // A byte that ends a lexeme of limited length may go on with it where it is shorter.
+            // With a lexeme of limited length, the byte that ends it here may continue it behind
+            // the `way` of the end that was found before, if the lexeme is shorter there.
             let mut goes_on = |from| !lexer.transition_start_state(from, next, &None).is_dead();
             if ends_before && end != new && goes_on(ends[end].0) {
                 which = Which::Of(from);
@@ -338,8 +353,8 @@ impl Walker {
         })
     }
 
-    /// Asks the rules about what the lexer does not decide. The parser stands in the place of which
-    /// that is known, and does afterwards.
+    /// Asks the rules about what the lexer does not decide, and adds the allowed tokens to `mask`.
+    /// The parser stands at the place that `learnt` describes, before the call and after it.
     fn walk(
         &self,
         recognizer: &mut ParserRecognizer<'_>,
@@ -371,7 +386,8 @@ impl Walker {
                         }
                         recognizer.pop_bytes(1);
                     } else if rows == self::rows(recognizer) {
-                        // None of the lexemes can stand here, whatever comes behind it.
+                        // No new row was made: none of these lexemes can stand here, whatever byte
+                        // follows.
                         break;
                     }
                 }
@@ -381,7 +397,7 @@ impl Walker {
         recognizer.save_stats(walked);
     }
 
-    /// Does the same below a node, behind whose byte the parser stands.
+    /// Does the same below `node`. The parser stands behind the byte of that node.
     fn walk_below(
         &self,
         recognizer: &mut ParserRecognizer<'_>,
@@ -420,8 +436,8 @@ impl Walker {
     }
 }
 
-/// What grows where the rules allow a lexeme: rows that were made have items, and others were
-/// there.
+/// Counters that grow if the rules allow a lexeme. If a new row was made, it has items
+/// (`all_items`). If the row existed already, `cached_rows` grows.
 fn rows(recognizer: &mut ParserRecognizer<'_>) -> (usize, usize) {
     let stats = recognizer.stats_mut();
     (stats.all_items, stats.cached_rows)

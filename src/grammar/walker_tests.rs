@@ -16,17 +16,17 @@ const LANGUAGES: [Source<'static>; 10] = [
          value: name | /[0-9]+/ | \"(\" sum \")\" | name \"(\" sum \")\" | STRING\n\
          name: /[a-z_][a-z0-9_]*/ | \"return\"\nSTRING: /\"[^\"\\n]*\"/\n%ignore /[ \\n]+/",
     ),
-    // Lexemes that are as short as they can be.
+    // Lexemes that end as early as they can.
     Source::Lark(
         "start: (shortest \" \" longest \"\\n\")+\nshortest[lazy]: /[a-z ]+;/\nlongest: /[a-z]+;?/",
     ),
     Source::Lark("start: (name \": \" name \"\\n\")+\nname[max_tokens=3]: /[a-zA-Z ]+/"),
-    // Lexemes whose last bytes are not theirs, and so are seen to end some bytes later; tokens that
-    // are numbers.
+    // Lexemes whose last bytes do not belong to them, so that their end is seen some bytes later.
+    // Tokens that are matched by number.
     Source::Lark("start: (letters \"st!\" \"\\n\")+\nletters[stop=\"st\"]: /[a-z]*/"),
     Source::Lark("start: (letters /[0-9]+/ \"\\n\")+\nletters[suffix=\";\"]: /[a-z ]+/"),
     Source::Lark("start: (/[a-z]+/ <[5-9]> | /[a-z]+/ <[11]> \"\\n\")+"),
-    // Which text a token is of, only the rules know.
+    // Languages in which only the rules know to which text a token belongs.
     Source::Lark("start: \"(\" start \")\" start | /[a-z]+/ | \"\""),
     Source::Lark(
         "start: (/[A-Z][a-z]+/ object \"\\n\")+\nobject: %json {\"type\":\"object\",\
@@ -38,8 +38,8 @@ fn ends_late(source: Source<'_>) -> bool {
     matches!(source, Source::Lark(text) if text.contains("[stop="))
 }
 
-/// Lexemes that reach their greatest length within a token, so that what may be behind a byte hangs
-/// on how long they are already.
+/// Lexemes that reach their greatest length within a token. So what may follow a byte depends on
+/// how long the lexeme is already.
 const BOUNDED: [Source<'static>; 9] = [
     Source::Regex("[0-9]{1,5}( [a-z]+)?"),
     Source::Regex("[0-9]{1,5}(\\.[0-9]*)?"),
@@ -52,8 +52,8 @@ const BOUNDED: [Source<'static>; 9] = [
     Source::JsonSchema(r#"{"type":"number","minimum":-180,"maximum":180,"multipleOf":0.01}"#),
 ];
 
-/// All texts of one, two and three digits, and of as many of ten letters, as the vocabularies of
-/// large models have them. Token 0 ends a text.
+/// All texts of one, two and three digits, and all texts of one, two and three of ten letters, as
+/// the vocabularies of large models have them. Token 0 ends a text.
 struct Runs(Vec<Vec<u8>>);
 
 impl Runs {
@@ -119,9 +119,9 @@ impl Tokenizer for Runs {
     }
 }
 
-/// Texts of tokens that are drawn from the masks, in parsers that learn, against parsers that
-/// have just begun, and against what these take. Returns how many bytes were learnt, and how many
-/// tokens were refused and taken.
+/// Writes texts of tokens that are drawn from the masks. Compares the masks of parsers that learn
+/// with the masks of new parsers, and with the tokens that the new parsers take. Returns how many
+/// bytes were learnt, how many tokens were refused and how many were taken.
 fn compare(tokenizer: &dyn Tokenizer, languages: &[Source<'_>], rounds: usize) -> [usize; 3] {
     let n = tokenizer.vocab_size();
     let grammars = Grammars::new(n, vec![tokenizer.eos_id()]);
@@ -143,7 +143,7 @@ fn compare(tokenizer: &dyn Tokenizer, languages: &[Source<'_>], rounds: usize) -
                 let wanted = fresh.mask(&mut want);
                 assert_eq!(got.is_err(), wanted.is_err(), "{source:?}: {text:?}");
                 if got.is_err() {
-                    // llguidance loses its way behind some tokens that end late.
+                    // llguidance itself fails behind some tokens whose lexeme ends late.
                     assert!(ends_late(source), "{source:?}: {text:?}: {wanted:?}");
                     break;
                 }
@@ -155,7 +155,7 @@ fn compare(tokenizer: &dyn Tokenizer, languages: &[Source<'_>], rounds: usize) -
                     if token != tokenizer.eos_id() {
                         let allowed = fresh.allowed(&[token]).unwrap() == 1;
                         let masked = is_in(&mask, token);
-                        // Of lexemes that end late, llguidance's masks leave some tokens out.
+                        // For lexemes that end late, llguidance's masks leave out some tokens.
                         assert!(
                             allowed == masked || allowed && ends_late(source),
                             "{source:?}: {text:?}, {token}: {allowed} {masked}"

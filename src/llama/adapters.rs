@@ -16,20 +16,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Loads adapters for the ranks of this process.
 pub(super) struct Loader {
     pub config: Config,
-    /// What the layers' weights are kept as.
+    /// The type that the layers' weights are kept as.
     pub dtype: Dtype,
     pub cuts: Cuts,
     /// The number of the first of these ranks.
     pub first: usize,
-    /// Why these ranks take none, if they do not.
+    /// The reason why these ranks take no adapters, if they take none.
     pub allowed: Result<()>,
-    /// For each of them, what brings adapters to its device, if they must be brought there.
+    /// For each rank: what brings adapters to its device, if they must be brought there.
     pub carriers: Vec<Option<Box<dyn Carrier>>>,
 }
 
 impl Loader {
-    /// What each of these ranks has of an adapter, and what tells it from others
-    /// ([`checkpoint::Adapter::load`]).
+    /// Loads each rank's part of an adapter. Also returns the number that distinguishes the adapter
+    /// from others ([`checkpoint::Adapter::load`]).
     pub fn load(&self, dir: &Path, scale: f32, log: &Log) -> Result<(Vec<Adapter>, u64)> {
         self.allowed.clone()?;
         if !scale.is_finite() {
@@ -41,7 +41,7 @@ impl Loader {
         let available = available_bytes();
         let own = (&self.cuts, ranks.clone());
         let (mut parts, print) = stored.load(&self.config, self.dtype, own, available)?;
-        // Of other processes, rank 0 says which they are.
+        // If ranks are in other processes, rank 0 names them.
         let several = self.cuts.ranks() > 1 && self.first == 0;
         for ((rank, part), carrier) in ranks.zip(&mut parts).zip(&self.carriers) {
             if let Some(carrier) = carrier {
@@ -62,7 +62,7 @@ impl Loader {
     }
 }
 
-/// Logs which model an adapter says that it was trained for.
+/// Logs for which model an adapter says that it was trained.
 pub(super) fn say_base(adapter: &checkpoint::Adapter, log: &Log) {
     if let Some(base) = adapter.base() {
         log.write(Level::Info, || {
@@ -79,9 +79,9 @@ pub(super) fn say_base(adapter: &checkpoint::Adapter, log: &Log) {
 pub(super) struct Adapters {
     loader: Loader,
     log: Arc<Log>,
-    /// What has ranks of other processes load them, if there are any.
+    /// Makes ranks of other processes load adapters, if there are such ranks.
     orders: Option<Orders>,
-    /// Held while they do, so that two adapters do not get the same number.
+    /// Held while they load, so that two adapters do not get the same number.
     ordering: Mutex<()>,
     known: Mutex<Known>,
 }
@@ -112,7 +112,7 @@ impl Adapters {
         }
     }
 
-    /// What was never half changed is whole after a panic too.
+    /// A panic leaves this whole, because it is never half changed.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -138,9 +138,9 @@ fn unknown(name: &str, id: u32) -> Error {
 }
 
 impl Llama {
-    /// Load a LoRA adapter for requests to choose ([`crate::engine::GenerateOptions::adapter`]),
-    /// and give its number, which is never used again. Beside weights that are kept as float32 it
-    /// is kept as float32, else as bfloat16. Requests run on meanwhile.
+    /// Load a LoRA adapter that requests can choose ([`crate::engine::GenerateOptions::adapter`]).
+    /// Returns its number, which is never used again. The adapter is kept as float32 if the weights
+    /// are kept as float32, otherwise as bfloat16. Requests continue meanwhile.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an adapter that replaces modules, for a rank over 256, and on
@@ -164,8 +164,8 @@ impl Llama {
         Ok(id)
     }
 
-    /// No new request may name this adapter. Its memory is free when the last request that runs
-    /// with it has ended.
+    /// From now on, no new request may name this adapter. Its memory is freed when the last request
+    /// that runs with it has ended.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no such adapter.

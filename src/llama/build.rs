@@ -27,9 +27,9 @@ impl Llama {
     /// (`None`: the directory's `tokenizer.model` or `tokenizer.json`, see
     /// [`crate::tokenizer::open_in`]).
     ///
-    /// `progress` gets the share of bytes read and stops the loading by returning `false`. Fails
-    /// with [`Error::Cancelled`] where it or `options.cancel` did that; otherwise every error names
-    /// the file, tensor or option. Nothing is left behind by a failed build.
+    /// `progress` gets the share of bytes read, and stops the loading by returning `false`. Fails
+    /// with [`Error::Cancelled`] if `progress` or `options.cancel` stopped it; otherwise, every
+    /// error names the file, tensor or option. A failed build leaves nothing behind.
     pub fn build(
         ckpt_dir: &Path,
         tokenizer_path: Option<&Path>,
@@ -42,7 +42,7 @@ impl Llama {
         }
         if let Some(cuda) = cuda(options)? {
             match build.load_on_gpu(Arc::new(cuda), progress) {
-                // A model in a format that the GPU's kernels do not read.
+                // The model is in a format that the GPU's kernels do not read.
                 Err(error @ Error::Unsupported(_)) if options.device == Device::Auto => {
                     fall_back(options, &error);
                 }
@@ -54,7 +54,7 @@ impl Llama {
 
     /// As [`Llama::build`], on this device whatever the options say.
     ///
-    /// Fails also with [`Error::DeviceMemory`], which has all that was planned in its message.
+    /// Can also fail with [`Error::DeviceMemory`], whose message has all that was planned.
     pub fn build_on<D: gpu::device::Device>(
         device: Arc<D>,
         ckpt_dir: &Path,
@@ -83,9 +83,9 @@ pub(super) struct Build<'a> {
     pub(super) ckpt_dir: &'a Path,
     tokenizer_path: Option<&'a Path>,
     pub(super) options: &'a BuildOptions,
-    /// How many ranks compute it; 0: one, and the shards of the checkpoint are merged.
+    /// How many ranks compute the model; 0: one, and the shards of the checkpoint are merged.
     ranks: usize,
-    /// When it was asked for.
+    /// When the build began.
     start: Instant,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Opened {
 /// A draft model, and [`EngineOptions::draft_share`].
 type DraftRun = (Box<dyn Run>, f64);
 
-/// A model that runs, with what is to be said of it.
+/// A model that runs, with the facts that the handle reports about it.
 pub(super) struct Loaded {
     pub run: Box<dyn Run>,
     pub draft: Option<DraftRun>,
@@ -114,7 +114,7 @@ pub(super) struct Loaded {
     pub weight_bytes: u64,
     pub kv_bytes: u64,
     pub adapters: Loader,
-    /// What has ranks of other processes load adapters, if there are any.
+    /// Makes ranks of other processes load adapters, if there are such ranks.
     pub orders: Option<Orders>,
 }
 
@@ -135,7 +135,7 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// For so many ranks.
+    /// The same build for `ranks` ranks.
     pub(super) fn among(self, ranks: usize) -> Self {
         Build { ranks, ..self }
     }
@@ -221,9 +221,10 @@ impl<'a> Build<'a> {
         self.load(Budget::gpu(available), open, progress)
     }
 
-    /// Bytes that a device has for a model.
+    /// The bytes that a device has for a model.
     pub(super) fn available<D: gpu::device::Device>(&self, device: &D) -> Result<u64> {
-        // What the device has taken for an optional library it gives back where the model needs it.
+        // The device gives back memory that it has taken for an optional library if the model needs
+        // it.
         let free = device.available()?.saturating_add(device.own_bytes());
         Ok(match self.options.gpu_memory_bytes {
             0 => free,
@@ -231,8 +232,8 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// The backend of a model, or of a rank, of this shape, which leaves `room` bytes of the
-    /// device.
+    /// The backend of a model or a rank of this shape, which leaves `room` bytes of the device
+    /// free.
     pub(super) fn gpu<D: gpu::device::Device>(
         &self,
         device: &Arc<D>,
@@ -257,7 +258,7 @@ impl<'a> Build<'a> {
         Ok(gpu.library(limits, given_up))
     }
 
-    /// Logs what is going to be loaded: bytes of the weights and of the KV pool.
+    /// Logs what is going to be loaded, with the bytes of the weights and of the KV pool.
     pub(super) fn say(
         &self,
         opened: &Opened,
@@ -425,7 +426,7 @@ fn check_shards(options: &BuildOptions, files: &Files, ranks: usize) -> Result<(
     Ok(())
 }
 
-/// The GPU that the options ask for. AUTO makes do with the CPU, which one line of the log says.
+/// The GPU that the options ask for. AUTO falls back to the CPU, and one line of the log says so.
 fn cuda(options: &BuildOptions) -> Result<Option<Cuda>> {
     if options.device == Device::Cpu {
         return Ok(None);

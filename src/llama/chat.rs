@@ -8,8 +8,8 @@ use crate::log::Level;
 use crate::model::{Config, family};
 use crate::tokenizer::{SpecialTokens, Tokenizer};
 
-/// How a handle renders dialogs. What is wrong with a template is a line of the log; it fails the
-/// calls that need it.
+/// How a handle renders dialogs. If a template has an error, the log says so in one line, and calls
+/// that need the template fail.
 pub(super) fn chat(
     options: &BuildOptions,
     checkpoint: &dyn Checkpoint,
@@ -32,7 +32,7 @@ pub(super) fn chat(
             })
         }),
     };
-    // Without a directory, the tokenizer's own ids say it.
+    // Without a directory, the tokenizer's own ids say which tokens are special.
     let directory = checkpoint.tokenizer().directory();
     let tokens = directory.map_or_else(|| Ok(SpecialTokens::default()), SpecialTokens::read);
     let tokens = tokens.unwrap_or_else(|error| {

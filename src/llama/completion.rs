@@ -1,4 +1,4 @@
-//! The outcome of a call, put together from its events.
+//! The outcome of a call, collected from its events.
 
 use crate::engine::{
     Alternative, Decider, Deciders, Event, FinishReason, Next, RequestStats, Stream,
@@ -20,7 +20,7 @@ pub struct Sequence {
     pub finish: FinishReason,
     /// The sum of its tokens' log probabilities; see [`crate::engine::Finish`].
     pub sum_logprob: f32,
-    /// What ranks the results of a beam search.
+    /// The number by which the results of a beam search are ranked.
     pub score: f32,
     /// Its figures.
     pub stats: RequestStats,
@@ -31,12 +31,12 @@ pub struct Sequence {
 pub struct Completion {
     /// In the order of the prompts.
     pub sequences: Vec<Sequence>,
-    /// Whether the call was cancelled; the sequences hold what there was by then.
+    /// Whether the call was cancelled. The sequences then have what there was until then.
     pub cancelled: bool,
 }
 
 impl Completion {
-    /// That of a call of `n` prompts which was cancelled before it began.
+    /// The outcome of a call of `n` prompts that was cancelled before it began.
     pub fn cancelled(n: usize) -> Result<Completion> {
         let mut sequences = reserve::room("the outcome of a call", n)?;
         sequences.resize_with(n, || Sequence {
@@ -68,7 +68,7 @@ fn push_str(text: &mut String, more: &str) -> Result<()> {
     Ok(())
 }
 
-/// Pull a stream dry into a [`Completion`].
+/// Pull all events of a stream into a [`Completion`].
 pub(super) fn collect(
     stream: &Stream,
     n: usize,
@@ -97,7 +97,8 @@ pub(super) fn collect(
                 });
             }
         };
-        // After the callback has said stop none is called again, but what was generated is kept.
+        // After the callback has said stop, no callback is called again, but what was generated is
+        // kept.
         if !stopped && !on_event(&event) {
             stopped = true;
             deciders = Deciders::default();

@@ -9,7 +9,7 @@ use crate::{Cancel, Error, Result, Token};
 use std::path::Path;
 
 impl Build<'_> {
-    /// Opens the checkpoint of the draft model, if there is to be one.
+    /// Opens the checkpoint of the draft model, if there is one.
     ///
     /// Fails with [`Error::Format`] if a token of its tokenizer is not the model's.
     pub(super) fn open_draft(&self, opened: &Opened) -> Result<Option<Opened>> {
@@ -27,7 +27,8 @@ impl Build<'_> {
 
     /// Opens a checkpoint and the tokenizer that belongs to it, or the one that is named instead.
     pub(super) fn open_at(&self, dir: &Path, tokenizer: Option<&Path>) -> Result<Opened> {
-        // Before the tokenizer, so that a directory of something else is called that.
+        // The checkpoint is opened before the tokenizer, so that the error for a directory of
+        // something else says that.
         let checkpoint = checkpoint::open(dir)?;
         let tokenizer = tokenizer_of(&*checkpoint, tokenizer)?;
         let cancel = self.options.cancel.as_ref();
@@ -50,7 +51,7 @@ impl Build<'_> {
     }
 }
 
-/// Whether each token is the same in both.
+/// Checks that each token is the same in both.
 fn same_tokens(dir: &Path, draft: &dyn Tokenizer, model: &dyn Tokenizer) -> Result<()> {
     let (ours, own) = (model.vocab_size(), draft.vocab_size());
     if ours != own {

@@ -27,12 +27,12 @@ const DTYPES: [Option<Dtype>; 7] = [
 /// Lengths of a context that the report compares.
 const CONTEXTS: [usize; 4] = [2048, 8192, 32_768, 131_072];
 
-/// Writes a report in lines to `text`. Files are opened and every tensor is found and checked, as
-/// when the model is built; no weights are read.
+/// Writes a report in lines to `text`. As in a build, files are opened, and every tensor is found
+/// and checked; no weights are read.
 ///
 /// # Errors
 /// Those of [`crate::Llama::build`] that come before weights are read: why the checkpoint would be
-/// refused. What the report could say then is written.
+/// refused. The part of the report that was possible is written then.
 pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Result<()> {
     let checkpoint = checkpoint::open(path)?;
     let tokenizer = tokenizer_of(&*checkpoint, tokenizer);
@@ -41,7 +41,8 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         .map_or(0, |(_, tokenizer)| tokenizer.vocab_size());
     let config = match checkpoint.config(n_tokens) {
         Ok(config) => config,
-        // Some have the size of their vocabulary from the tokenizer, which is opened first.
+        // Some checkpoints take the size of their vocabulary from the tokenizer, which is opened
+        // first.
         Err(error) => return Err(tokenizer.err().unwrap_or(error)),
     };
     let files = checkpoint.open(None)?;
@@ -70,7 +71,7 @@ pub fn report(path: &Path, tokenizer: Option<&Path>, text: &mut String) -> Resul
         trained.map_or("not said".into(), |n| format!("{n} positions")),
     );
     line("tokenizer", format!("{n_tokens} tokens"));
-    // One that does not fit is an error, behind lines that say what it is.
+    // A tokenizer that does not fit is an error, after lines that say what it is.
     let fit = tokenizer
         .as_ref()
         .map(|found| fitting(found.clone(), &config));
@@ -199,7 +200,7 @@ fn ends(path: &Path, config: &Config, tokenizer: Option<&dyn Tokenizer>) -> Resu
     })
 }
 
-/// What becomes of messages. A template that cannot be used does not keep a model from being built.
+/// How messages are rendered. A template that cannot be used does not prevent a build.
 fn chat(checkpoint: &dyn Checkpoint, config: &Config, tokenizer: Option<&dyn Tokenizer>) -> String {
     let own = match checkpoint.chat_template() {
         Ok(Some(template)) => format!("template of {} bytes", template.default.len()),
@@ -222,7 +223,7 @@ fn chat(checkpoint: &dyn Checkpoint, config: &Config, tokenizer: Option<&dyn Tok
     }
 }
 
-/// Bytes as people read them.
+/// A number of bytes in a unit that people can read.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     let (mut value, mut unit) = (bytes as f64 / 1e3, 0);

@@ -16,23 +16,23 @@ use crate::ranks::figures::Figures;
 use crate::{Dtype, Result};
 use std::sync::Arc;
 
-/// What is to be loaded of a checkpoint.
+/// The parts of a checkpoint that are to be loaded.
 struct Part<'a> {
     plan: Plan<'a>,
-    /// Medusa heads beside it.
+    /// Medusa heads beside the checkpoint.
     heads: Option<HeadsPlan<'a>>,
     setting: Setting<'a>,
-    /// What it takes, as [`memory`] counts.
+    /// The memory that it takes, as [`memory`] counts it.
     items: [(&'static str, u64); 4],
 }
 
 /// A model that runs, what brings adapters to its device, and the name of the device.
 type Running = (Box<dyn Run>, Option<Box<dyn Carrier>>, String);
 
-/// What Medusa heads take: the items of the memory plan.
+/// The items of the memory plan that Medusa heads take.
 const HEADS_ITEMS: [&str; 2] = ["the Medusa heads", "their scratch buffers"];
 
-/// The names of what a draft model takes, in the order of [`memory`].
+/// The names of the items that a draft model takes, in the order of [`memory`].
 const DRAFT_ITEMS: [&str; 4] = [
     "the draft model's weights",
     "its KV pool",
@@ -41,8 +41,8 @@ const DRAFT_ITEMS: [&str; 4] = [
 ];
 
 impl Build<'_> {
-    /// Reads the checkpoint, and that of the draft model, onto the backends that `open` makes,
-    /// which is told how many bytes are planned for.
+    /// Loads the checkpoint, and that of the draft model, onto backends that `open` makes. `open`
+    /// is told how many bytes are planned for.
     pub(super) fn load<B: Steps + 'static>(
         &self,
         budget: Budget,
@@ -90,13 +90,13 @@ impl Build<'_> {
         let share = model_bytes as f32 / all_bytes.max(1) as f32;
         let mut go_on = |read: f32| progress(read * share);
         let (run, carrier, device_name) = self.runner(&opened, &model, &plan, &open, &mut go_on)?;
-        // In this form the last share is 1, whatever is rounded.
+        // Written like this, the last share is exactly 1, whatever is rounded.
         let mut go_on = |read: f32| progress(1.0 - (1.0 - read) * (1.0 - share));
         let draft_run = match (&draft, &draft_part) {
             (Some(draft), Some(part)) => {
                 let run = self.runner(draft, part, &plan, &open, &mut go_on)?.0;
-                // Where rows cost much beside the reading of weights, it is other than that, but
-                // there drafts pay least.
+                // The true share is another one if rows cost much in comparison with reading
+                // weights. But then drafts are worth least.
                 Some((run, bytes(part) as f64 / bytes(&model).max(1) as f64))
             }
             _ => None,
@@ -136,7 +136,8 @@ impl Build<'_> {
         self.handle(opened, loaded)
     }
 
-    /// What is to be loaded of a checkpoint, with these types of weights and of the cache.
+    /// The parts of a checkpoint that are to be loaded, with these types of weights and of the
+    /// cache.
     fn part<'o, B: Backend>(
         &self,
         opened: &'o Opened,
@@ -157,7 +158,7 @@ impl Build<'_> {
         })
     }
 
-    /// Loads it onto a backend of its own.
+    /// Loads a part onto a backend of its own.
     fn runner<B: Steps + 'static>(
         &self,
         opened: &Opened,

@@ -2,21 +2,21 @@
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | `options` | what a handle is built with, and what it says of itself |
+//! | `options` | the options that a handle is built with, and what it reports of itself |
 //! | `adapters` | the adapters that requests may choose |
 //! | `build` | from a checkpoint to a handle: which device, whether it fits, the loading |
 //! | `load` | the loading of a model, and of a draft model, onto one device |
-//! | `setting` | what a backend is made for, and the memory that it takes then |
+//! | `setting` | the settings that a backend is made for, and the memory that it takes with them |
 //! | `draft` | the checkpoint of a draft model |
 //! | `ranks` | the loading of several ranks of this process |
 //! | `kinds` | the devices that these ranks have: NUMA nodes, GPUs |
-//! | `processes` | the loading of ranks in processes of their own |
+//! | `processes` | the loading of ranks in separate processes |
 //! | `tokens` | the tokenizer that fits a model, and what ends its sequences |
 //! | `chat` | which chat template a checkpoint has |
 //! | `plan` | the memory a handle takes, counted beforehand |
 //! | [`inspect`] | what a checkpoint is and needs, without loading its weights |
 //! | [`quantise`] | a checkpoint of floats, written anew with quantised weights |
-//! | `completion` | the outcome of a call, put together from its events |
+//! | `completion` | the outcome of a call, collected from its events |
 //! | `compress`, `shorten` | prompt compression: its calls, and which tokens stay |
 
 mod adapters;
@@ -129,7 +129,8 @@ impl Llama {
         self.generate_deciding(prompts, options, Deciders::default(), on_event)
     }
 
-    /// The same, with functions that decide; they say what [`GenerateOptions::ask_logits`] is.
+    /// The same, with functions that decide. Whether one of them gets logits sets
+    /// [`GenerateOptions::ask_logits`].
     pub fn generate_deciding(
         &self,
         prompts: Vec<Prompt>,
@@ -148,7 +149,7 @@ impl Llama {
         completion::collect(&stream, n, logprobs, top, decider, deciders, on_event)
     }
 
-    /// Prompts for [`Llama::generate`] from texts: BOS, where the tokenizer begins with one, and
+    /// Prompts for [`Llama::generate`] from texts: BOS, if the tokenizer begins texts with it, and
     /// the text's tokens.
     ///
     /// [`Error::TextTooLong`] as soon as that is certain; [`Error::Cancelled`].
@@ -179,9 +180,10 @@ impl Llama {
         &self.chat
     }
 
-    /// Prompts for [`Llama::generate`] from dialogs of plain texts, by the model's chat template or
-    /// in Meta's format. In the Llama 2 format a dialog with a special tag in a message is answered
-    /// with the reference's sentence. Fails as [`Llama::text_prompts`] and [`Chat::encode`].
+    /// Prompts for [`Llama::generate`] from dialogs of plain texts, with the model's chat template
+    /// or in Meta's format. In the Llama 2 format, a dialog with a special tag in a message is
+    /// answered with the reference's sentence. Errors are those of [`Llama::text_prompts`] and
+    /// [`Chat::encode`].
     pub fn chat_prompts(
         &self,
         dialogs: &[&[Turn<'_>]],
@@ -217,7 +219,7 @@ impl Llama {
         }
     }
 
-    /// What cannot fit is not encoded to its end.
+    /// The bound for encoding: a text that cannot fit is not encoded to its end.
     fn bound<'a>(&self, cancel: Option<&'a Cancel>) -> Bound<'a> {
         Bound {
             max_tokens: Some(self.request_limits().max_seq_len),
@@ -234,18 +236,18 @@ impl Llama {
         }
     }
 
-    /// Cancel what runs or waits and refuse what comes.
+    /// Cancel all calls that run or wait, and refuse new ones.
     pub fn shutdown(&self) {
         self.engine.shutdown();
     }
 
-    /// Make every later call fail, as after a panic in one of ours.
+    /// Make every later call fail, as after a panic in the library.
     pub fn poison(&self, reason: &str) {
         self.engine.poison(reason);
     }
 }
 
-/// A prompt of each.
+/// Makes a prompt of each element.
 fn all<T>(from: &[T], encode: impl Fn((usize, &T)) -> Result<Prompt>) -> Result<Vec<Prompt>> {
     let mut prompts = reserve::room("the prompts", from.len())?;
     for each in from.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a handle is built with, and what it then says of itself.
+//! The options that a handle is built with, and what the handle then reports of itself.
 
 use crate::backend::gpu::device::GroupId;
 use crate::log::Log;
@@ -8,14 +8,14 @@ use crate::{Cancel, Dtype, Precision, Token};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where the model runs. Numbered as `LLAMA_DEVICE_*`.
+/// The device that the model runs on. Numbered as `LLAMA_DEVICE_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Device {
-    /// The best that is usable.
+    /// The best device that is usable.
     #[default]
     Auto = 0,
-    /// The CPU; never looks for anything else.
+    /// The CPU; no other device is looked for.
     Cpu = 1,
     /// An NVIDIA GPU.
     Cuda = 2,
@@ -24,19 +24,19 @@ pub enum Device {
 /// Options of [`Llama::build`](crate::Llama::build).
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
-    /// Most tokens of a sequence, prompt included.
+    /// The most tokens of a sequence, including the prompt.
     pub max_seq_len: usize,
-    /// Most sequences that run at the same time.
+    /// The most sequences that run at the same time.
     pub max_batch_size: usize,
-    /// Without `devices`, the shards that the checkpoint must have; 0: as many as it has. All are
-    /// merged onto one device. With `devices`, their number, or 0.
+    /// Without `devices`: the number of shards that the checkpoint must have; 0: as many as it has.
+    /// All shards are merged onto one device. With `devices`: their number, or 0.
     pub model_parallel_size: usize,
-    /// Where to run.
+    /// The kind of device to run on.
     pub device: Device,
-    /// Which one of several; the CPU is 0.
+    /// The number of the device, if there are several; the CPU is 0.
     pub device_index: usize,
-    /// A rank on each of these ([`crate::ranks`]): GPUs with [`Device::Cuda`], each named once;
-    /// otherwise NUMA nodes, which may be named more than once. Empty: one rank, on
+    /// One rank runs on each of these ([`crate::ranks`]). With [`Device::Cuda`] they are GPUs, each
+    /// named once; otherwise NUMA nodes, which may be named more than once. Empty: one rank, on
     /// [`BuildOptions::device_index`].
     pub devices: Vec<usize>,
     /// How long a rank may be silent, in milliseconds, while others wait for it.
@@ -44,10 +44,11 @@ pub struct BuildOptions {
     /// The name of the group in which the GPUs of several ranks exchange numbers by themselves, as
     /// `ncclGetUniqueId` makes it; `None`: rank 0 makes one.
     pub group: Option<GroupId>,
-    /// Most bytes of GPU memory to allocate; 0: as much as is free. What the driver takes for
-    /// itself (its context, the kernels, CUDA graphs) is not among them.
+    /// The most bytes of GPU memory to allocate; 0: as much as is free. What the driver takes for
+    /// itself (its context, the kernels, CUDA graphs) does not count.
     pub gpu_memory_bytes: u64,
-    /// Of each rank. 0: as many as affinity and cgroup allow, shared among the ranks.
+    /// The number of threads of each rank. 0: as many as affinity and cgroup allow, shared among
+    /// the ranks.
     pub n_threads: usize,
     /// `None`: as stored.
     pub weights_dtype: Option<Dtype>,
@@ -58,43 +59,44 @@ pub struct BuildOptions {
     pub precision: Precision,
     /// Seed of the handle's generator.
     pub seed: u64,
-    /// Most prompt rows of a step; `None`: chosen while running. Results do not depend on it.
+    /// The most prompt rows of a step; `None`: chosen while running. Results do not depend on it.
     pub prefill_chunk: Option<usize>,
-    /// How long a step should take at most, in milliseconds, that computes a chunk of a prompt
-    /// beside running streams: about the longest time between two of their tokens.
+    /// How long a step should take at most, in milliseconds, if it computes a chunk of a prompt
+    /// beside running streams. This is about the longest time between two tokens of a stream.
     pub max_step_ms: u32,
-    /// Most calls that wait for a slot; one more is [`crate::Error::Waiting`].
+    /// The most calls that wait for a slot. One more fails with [`crate::Error::Waiting`].
     pub max_waiting: u32,
     /// How long, in milliseconds, a sequence whose reader is behind keeps its slot while others
     /// wait.
     pub max_stall_ms: u32,
-    /// After so many milliseconds a stream that is behind, and of which nothing was read in that
-    /// time, ends with [`crate::engine::FinishReason::Unread`]; `u32::MAX`: never.
+    /// A stream that is behind, and of which nothing was read for this many milliseconds, ends with
+    /// [`crate::engine::FinishReason::Unread`]; `u32::MAX`: never.
     pub max_unread_ms: u32,
-    /// Most bytes of host memory for the pages of sequences that have given their slot up; `None`:
-    /// as many as the KV pool has.
+    /// The most bytes of host memory for the pages of sequences that have given up their slot;
+    /// `None`: as many as the KV pool has.
     pub stall_memory_bytes: Option<u64>,
-    /// Directories of LoRA adapters, which are merged into the weights in this order, and by how
-    /// much each is weighted.
+    /// Directories of LoRA adapters, which are merged into the weights in this order, and the
+    /// weight of each adapter.
     pub adapters: Vec<(PathBuf, f32)>,
-    /// The checkpoint of a draft model: a smaller model with the same tokens, which guesses at the
-    /// tokens that come, or which the model is contrasted with.
+    /// The checkpoint of a draft model: a smaller model with the same tokens. It guesses the next
+    /// tokens, or the model is contrasted with it.
     pub draft_dir: Option<PathBuf>,
-    /// As [`BuildOptions::weights_dtype`], of the draft model.
+    /// As [`BuildOptions::weights_dtype`], but for the draft model.
     pub draft_weights_dtype: Option<Dtype>,
-    /// As [`BuildOptions::kv_dtype`], of the draft model.
+    /// As [`BuildOptions::kv_dtype`], but for the draft model.
     pub draft_kv_dtype: Option<Dtype>,
-    /// The directory of Medusa heads that were trained for this checkpoint, which guess at the
-    /// tokens that come.
+    /// The directory of Medusa heads that were trained for this checkpoint and guess the next
+    /// tokens.
     pub medusa_dir: Option<PathBuf>,
     /// A chat template instead of the model's.
     pub chat_template: Option<String>,
-    /// What `strftime_now` of a chat template sees, in seconds since 1970; `None`: the clock.
+    /// The time that `strftime_now` of a chat template sees, in seconds since 1970; `None`: that of
+    /// the clock.
     pub chat_now: Option<i64>,
     /// Stops the loading.
     pub cancel: Option<Cancel>,
-    /// Where log lines go, from the first one of the build on, to be taken out with
-    /// [`Log::drain`]; the default is silent.
+    /// Log lines go here, beginning with the first line of the build. [`Log::drain`] takes them
+    /// out. The default is silent.
     pub log: Arc<Log>,
 }
 
@@ -152,18 +154,19 @@ pub struct Info {
     pub weights_dtype: Dtype,
     /// As chosen.
     pub kv_dtype: Dtype,
-    /// Whether it has a draft model.
+    /// Whether the handle has a draft model.
     pub has_draft: bool,
     /// How many Medusa heads guess at tokens.
     pub medusa_heads: usize,
-    /// The ranks that compute it, in order.
+    /// The ranks that compute the model, in order.
     pub ranks: Vec<RankInfo>,
-    /// Bytes of the weights in memory, of all ranks, of the draft model and of the
-    /// Medusa heads.
+    /// Bytes of the weights in memory: those of all ranks, of the draft model and of the Medusa
+    /// heads.
     pub weight_bytes: u64,
-    /// Bytes of the KV pool, of all ranks and of the draft model.
+    /// Bytes of the KV pool: those of all ranks and of the draft model.
     pub kv_bytes: u64,
-    /// What most of the weights are stored as: [`stored_format`](crate::checkpoint::stored_format).
+    /// The form in which most of the weights are stored:
+    /// [`stored_format`](crate::checkpoint::stored_format).
     pub stored_format: String,
     /// The device in words.
     pub device_name: String,
@@ -191,7 +194,7 @@ pub struct RankInfo {
 }
 
 impl RankInfo {
-    /// A rank of this process with so many bytes of weights and of KV pool.
+    /// A rank of this process with this many bytes of weights and of KV pool.
     pub(super) fn here(
         device: Device,
         [weight_bytes, kv_bytes]: [u64; 2],

@@ -1,4 +1,4 @@
-//! Everything is counted before anything is allocated.
+//! The plan of a handle's memory. Everything is counted before anything is allocated.
 
 use super::Device;
 use crate::backend::cpu;
@@ -7,14 +7,14 @@ use crate::{Error, Result};
 /// The device that a model goes to, and how much of its memory the model may take.
 pub(super) struct Budget {
     pub device: Device,
-    /// Bytes that can be had there.
+    /// The bytes that are available there.
     pub available: u64,
-    /// The error for memory that is not there: what for, bytes needed, bytes available.
+    /// The error for memory that is not available: what it is for, bytes needed, bytes available.
     pub no_memory: fn(String, u64, u64) -> Error,
 }
 
 impl Budget {
-    /// The memory of a GPU, of which so much is available.
+    /// The memory of a GPU, of which `available` bytes are available.
     pub fn gpu(available: u64) -> Budget {
         Budget {
             device: Device::Cuda,
@@ -44,7 +44,7 @@ pub(super) struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// Whether it fits.
+    /// Fails if the plan does not fit.
     pub fn check(&self) -> Result<()> {
         if self.needed() <= self.budget.available {
             return Ok(());
@@ -62,7 +62,7 @@ impl MemoryPlan {
         self.items.iter().map(item).collect::<Vec<_>>().join(", ")
     }
 
-    /// The message names all items, and the largest.
+    /// The error for a plan that does not fit. Its message names all items, and the largest.
     fn lacking(&self) -> Error {
         let largest = self.items.iter().max_by_key(|item| item.1);
         let largest = largest.map_or("", |item| item.0);
@@ -70,8 +70,8 @@ impl MemoryPlan {
         (self.budget.no_memory)(what, self.needed(), self.budget.available)
     }
 
-    /// A device that refuses what was planned for (others use it too): the plan belongs to the
-    /// message.
+    /// Adds the plan to the message of a device that refuses memory that was planned for. (Others
+    /// use the device too.)
     pub fn explain(&self, error: Error) -> Error {
         match error {
             Error::DeviceMemory {

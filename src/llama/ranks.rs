@@ -28,7 +28,7 @@ use std::time::Duration;
 /// How often the caller hears of the progress, and is asked whether to go on.
 const REPORT: Duration = Duration::from_millis(20);
 
-/// What all ranks are loaded from.
+/// What the loading of all ranks has in common.
 struct Shares<'a, K> {
     build: &'a Build<'a>,
     kind: &'a K,
@@ -211,8 +211,8 @@ impl Build<'_> {
             });
             carriers.push(carrier);
         }
-        // With this on the board, devices end at once. Otherwise each waits for the others to end
-        // with it, and those that nothing runs on end here, one after another.
+        // If the failure is on the board, devices end at once. Otherwise each device waits for the
+        // others to end with it; but devices on which nothing runs end here, one after another.
         let fail = |error: &Error| board.fail(error.clone());
         let loaded = Loaded {
             draft: None,
@@ -254,7 +254,7 @@ impl Build<'_> {
     }
 }
 
-/// A rank that is loaded, its description, and what brings adapters to its device.
+/// A loaded rank, its description, and what brings adapters to its device.
 type LoadedRank<B> = (Runner<B>, String, Option<Box<dyn Carrier>>);
 
 impl<K: Kind> Shares<'_, K> {
@@ -264,7 +264,7 @@ impl<K: Kind> Shares<'_, K> {
         let results: Mutex<Vec<Option<Result<_>>>> = Mutex::new((0..n).map(|_| None).collect());
         let keep = |rank: usize, result: Result<_>| {
             if let Err(error) = &result {
-                // Others may wait for this rank. Which failed first is known afterwards.
+                // Other ranks may wait for this one. Which rank failed first is known afterwards.
                 self.board.fail(of_rank(Error::clone(error), rank));
                 self.stop.store(true, Ordering::Relaxed);
             }
@@ -300,7 +300,7 @@ impl<K: Kind> Shares<'_, K> {
         for (rank, result) in results.into_iter().flatten().enumerate() {
             match result {
                 Ok(rank) => loaded.push(rank),
-                // Ranks that were stopped because another one failed are not the reason.
+                // Ranks that were stopped because another rank failed are not the reason.
                 Err(Error::Cancelled) => failed = failed.or(Some(Error::Cancelled)),
                 Err(error) if matches!(failed, None | Some(Error::Cancelled)) => {
                     failed = Some(of_rank(error, rank));
@@ -316,8 +316,8 @@ impl<K: Kind> Shares<'_, K> {
         }
     }
 
-    /// Tells the caller how far the slowest rank is, if that is news. What the caller cancels ends
-    /// on all ranks, also where they wait for one another.
+    /// Tells the caller how far the slowest rank is, if that is news. If the caller cancels, all
+    /// ranks stop, even if they wait for one another.
     fn report(&self, share: &mut f32, progress: &mut dyn FnMut(f32) -> bool) {
         if self.stop.load(Ordering::Relaxed) {
             return;
@@ -366,7 +366,7 @@ impl<K: Kind> Shares<'_, K> {
         Ok((runner, description, carrier))
     }
 
-    /// Waits until all ranks are here, which may take as long as the slowest disk.
+    /// Waits until all ranks are here. This may take as long as the slowest disk.
     fn meet(&self) -> Result<()> {
         self.loaded.fetch_add(1, Ordering::Relaxed);
         while self.loaded.load(Ordering::Relaxed) < self.cuts.ranks() {

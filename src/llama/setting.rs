@@ -1,4 +1,4 @@
-//! What a backend is made for, and the memory that it takes then.
+//! The settings that a backend is made for, and the memory that it takes with them.
 
 use super::BuildOptions;
 use crate::Dtype;
@@ -7,17 +7,17 @@ use crate::backend::{Backend, Limits, Shape};
 use crate::checkpoint::Plan;
 use crate::model::{Config, Runner, rope};
 
-/// What a backend is made for.
+/// The settings that a backend is made for.
 pub(super) struct Setting<'a> {
     pub config: &'a Config,
     pub limits: Limits,
-    /// Of the layers' matrices, the one of most weights first.
+    /// The types of the layers' matrices. The type of most weights comes first.
     pub weights_dtypes: Vec<Dtype>,
     pub kv_dtype: Dtype,
 }
 
-/// What a backend is made for, as these options and this plan say, with a cache of `kv_dtype`
-/// (`None`: what goes with the weights).
+/// The settings that follow from these options and this plan, with a cache of `kv_dtype` (`None`:
+/// the type that suits the weights).
 pub(super) fn setting<'c, B: Backend>(
     options: &BuildOptions,
     config: &'c Config,
@@ -38,8 +38,8 @@ pub(super) fn setting<'c, B: Backend>(
     }
 }
 
-/// What a handle takes, in bytes: the weights, the KV pool, and what is small beside them. `shape`
-/// is what the backend is made for: the model's, or that of a rank.
+/// What a handle takes, in bytes: the weights, the KV pool, and small things. `shape` is the shape
+/// that the backend is made for: that of the model, or of a rank.
 pub(super) fn memory<B: Backend>(
     shape: &Shape,
     plan: &Plan<'_>,
@@ -82,7 +82,7 @@ fn limits<B: Backend>(options: &BuildOptions, vocab_size: usize) -> Limits {
         n_pages: pages.saturating_mul(options.max_batch_size),
         max_positions: options.max_seq_len,
         max_rows: chunk.saturating_add(options.max_batch_size),
-        // Prompt rows want logits too where the prompt is echoed with logprobs.
+        // Prompt rows need logits, too, if the prompt is echoed with logprobs.
         max_wanted: options.max_batch_size.max(32),
         vocab_size,
     }

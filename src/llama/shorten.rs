@@ -12,16 +12,16 @@ pub enum SegmentKind {
     Keep,
     /// It is shortened.
     Compress,
-    /// It stays as it is, and the segments that are shortened are ranked by how much they help to
-    /// expect it.
+    /// It stays as it is. The segments that are shortened are ranked by how much they help the
+    /// model to expect it.
     Question,
 }
 
 /// A segment as tokens.
 pub(super) struct Part {
-    /// All of them.
+    /// All tokens of the segment.
     pub tokens: Vec<Token>,
-    /// Which of them stay where others go, in the same order; empty means none.
+    /// For each token: whether it stays before others do. Empty means that none does.
     pub forced: Vec<bool>,
     pub kind: SegmentKind,
 }
@@ -30,17 +30,17 @@ pub(super) struct Part {
 #[derive(Default)]
 pub(super) struct Left {
     pub tokens: Vec<Token>,
-    /// Which of the part's tokens they are, ascending; none where it is the whole part.
+    /// The places of these tokens in the part, ascending. Empty if the whole part is left.
     pub places: Vec<usize>,
-    /// By which each token stayed; 0 where nothing was decided.
+    /// The log probability by which each token stayed; 0 if nothing was decided.
     pub logprobs: Vec<f32>,
-    /// What the first pass has found; 0 where it was not made.
+    /// The worth that the first pass has found; 0 if there was no first pass.
     pub worth: f32,
     /// Whether it is the whole segment.
     pub whole: bool,
 }
 
-/// A text to be scored, and what is in front of it.
+/// A text to be scored, and its context, which precedes it.
 pub(super) struct Stretch<'a> {
     pub context: &'a [Token],
     pub text: &'a [Token],
@@ -109,7 +109,7 @@ pub(super) fn shorten(
                 context: &context,
                 text: window,
             }];
-            // Where all or nothing stays, nobody asks why.
+            // If all tokens of a window stay, no scores are needed.
             let found = match quota < window.len() {
                 true => score(&stretch)?.pop().unwrap_or_default(),
                 false => reserve::filled(WHAT, quota, 0.0)?,
@@ -158,13 +158,13 @@ fn forced(part: &Part, at: usize) -> bool {
     part.forced.get(at).copied().unwrap_or(false)
 }
 
-/// How many tokens of each part go on to the second pass, and what each part is worth: with a
-/// question, the mean log probability of the question's tokens behind the part; without one, how
-/// little the part's own tokens were expected. The best go on until `coarse` times the budget is
-/// reached, and the one with which it is passed is cut at its end.
+/// How many tokens of each part go on to the second pass, and what each part is worth. With a
+/// question, this is the mean log probability of the question's tokens after the part. Without one,
+/// it is how little the part's own tokens were expected. The best parts go on until `coarse` times
+/// the budget is reached. The part that exceeds it is cut at its end.
 ///
-/// A single part has nothing to be chosen from, so all of it goes on: cut at its end, the longer
-/// half of a document would be lost unread.
+/// If there is a single part, there is nothing to choose from, so all of it goes on: if it were cut
+/// at its end, the longer half of a document would be lost unread.
 fn first_pass(
     parts: &[Part],
     free: usize,
@@ -177,8 +177,7 @@ fn first_pass(
     let compressed = |part: &Part| part.kind == SegmentKind::Compress && !part.tokens.is_empty();
     ranked.extend((0..parts.len()).filter(|i| compressed(&parts[*i])));
     let rest: usize = ranked.iter().map(|i| parts[*i].tokens.len()).sum();
-    // The product of a float and a count of tokens; it is at least the budget, as coarse is 1 or
-    // more.
+    // A float times a count of tokens. This is at least the budget, because coarse is 1 or more.
     let limit = (f64::from(coarse) * free as f64) as usize;
     if ranked.len() == 1 || rest <= limit {
         for i in ranked {
@@ -216,18 +215,18 @@ fn first_pass(
     Ok((cut, worths))
 }
 
-/// Tokens that are looked at together.
+/// Tokens that are decided on together.
 struct Window {
     tokens: usize,
-    /// How many of them are to stay where others go.
+    /// How many of them are to stay before others do.
     stay: usize,
 }
 
-/// How many tokens each window keeps, which is `free` together: in proportion to its tokens. The
-/// windows up to any one keep together what is their share, rounded, so that what rounding takes or
-/// gives is spread over the text. (By the largest remainders, of windows of one size the first ones
-/// got it all.) Tokens that are to stay do so wherever that is possible, and only what they leave
-/// is shared out.
+/// How many tokens each window keeps: `free` together, in proportion to the windows' tokens. Shares
+/// are rounded cumulatively: the windows up to any one keep together their exact share, rounded. So
+/// rounding errors are spread over the text. (With the method of largest remainders, the first
+/// windows of one size got all that rounding gave.) Tokens that are to stay do so if that is
+/// possible, and only what they leave is shared out.
 fn quotas(parts: &[Part], cut: &[usize], free: usize, window: usize) -> Result<Vec<usize>> {
     let mut windows: Vec<Window> =
         reserve::room(WHAT, cut.iter().map(|n| n.div_ceil(window)).sum())?;
@@ -252,7 +251,7 @@ fn quotas(parts: &[Part], cut: &[usize], free: usize, window: usize) -> Result<V
     for window in &windows {
         weight += weigh(window) as u128;
         let up_to = (2 * weight * share as u128 + total) / (2 * total);
-        // No more than the window has, as what is shared out is not more than there is.
+        // This is no more than the window has, because no more is shared out than there is.
         given.push((up_to - before) as usize);
         before = up_to;
     }
@@ -264,8 +263,8 @@ fn quotas(parts: &[Part], cut: &[usize], free: usize, window: usize) -> Result<V
     Ok(given)
 }
 
-/// The places of the `n` tokens that stay, in order: those that are to stay first, then the least
-/// likely, and of equals the earlier.
+/// The places of the `n` tokens that stay, in order. Tokens that are to stay come first, then the
+/// least likely; of equally likely tokens, the earlier.
 fn least_likely(logprobs: &[f32], forced: impl Fn(usize) -> bool, n: usize) -> Result<Vec<usize>> {
     let mut order = reserve::room(WHAT, logprobs.len())?;
     order.extend(0..logprobs.len());

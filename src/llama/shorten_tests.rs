@@ -82,8 +82,9 @@ fn nothing_is_asked_where_nothing_is_to_be_decided() {
     }
 }
 
-/// Without a question, the parts that surprise most go on. With one, those behind which it is
-/// expected: the made-up score of the question is the same behind each, so the earlier.
+/// Without a question, the parts that surprise most go on. With one, those go on after which the
+/// question is most expected. The made-up score of the question is the same after each, so the
+/// earlier parts go on.
 #[test]
 fn the_first_pass_takes_the_best_and_cuts_one() {
     let compress = [
@@ -107,7 +108,7 @@ fn the_first_pass_takes_the_best_and_cuts_one() {
     assert_eq!(lefts[0].worth, -3.0);
 }
 
-/// Where the first pass leaves no more than the budget, the second has nothing to decide.
+/// If the first pass leaves no more than the budget, the second pass has nothing to decide.
 #[test]
 fn a_window_that_stays_as_a_whole_is_not_scored() {
     let parts = [part(Compress, &[1, 1, 1]), part(Compress, &[9, 8, 7])];
@@ -146,10 +147,10 @@ fn a_single_part_is_not_cut() {
 fn tokens_that_are_to_stay_do_so_first() {
     let mut parts = [part(Compress, &[1, 9, 2, 9, 3, 9, 9, 9])];
     parts[0].forced = parts[0].tokens.iter().map(|token| *token < 9).collect();
-    // One token is left over for two windows that have one and three others.
+    // One token is left over for two windows, which have two and three other tokens.
     let (lefts, _) = run(&parts, &budget(4, 4));
     assert_eq!(tokens(&lefts), [[1, 2, 3, 9]]);
-    // There is no room for all of them: still the budget's number.
+    // There is no room for all tokens that are to stay: the number is still the budget's.
     let (lefts, _) = run(&parts, &budget(2, 8));
     assert_eq!(tokens(&lefts), [[2, 3]]);
 }

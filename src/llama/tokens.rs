@@ -8,7 +8,7 @@ use crate::{Error, Result, Token, sentence};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most tokens that end a sequence: as many as `llama_info.eos_ids` has room for.
+/// The most tokens that end a sequence: as many as `llama_info.eos_ids` has room for.
 const MAX_EOS: usize = 16;
 
 /// Tokens that end a sequence: the configuration's, then the tokenizer's.
@@ -32,12 +32,11 @@ pub(super) fn eos_ids(
     Ok(ids)
 }
 
-/// A tokenizer without what the model has no embedding of: added tokens behind its vocabulary,
-/// which fine-tunes list (`<pad>`) and never use. Returns also the sentence of a warning about
-/// these.
+/// A tokenizer without tokens for which the model has no embedding: added tokens after the model's
+/// vocabulary, which fine-tunes list (`<pad>`) and never use. Also returns a warning about these.
 ///
 /// # Errors
-/// [`Error::Format`] if other tokens lie behind the vocabulary, too.
+/// [`Error::Format`] if other tokens are after the vocabulary, too.
 pub(super) fn fitting(
     (path, tokenizer): (PathBuf, Arc<dyn Tokenizer>),
     config: &Config,
@@ -49,7 +48,7 @@ pub(super) fn fitting(
     }
     let fits = match tokenizer::open_below(&path, vocab_size as u32) {
         Ok(below) => Some(below).filter(|below| below.vocab_size() <= vocab_size),
-        // The vocabulary of a GGUF is no file of its own.
+        // The vocabulary of a GGUF is not a separate file.
         Err(Error::Format { .. }) => None,
         Err(error) => return Err(error),
     };
@@ -76,7 +75,7 @@ pub(super) fn fitting(
     Ok((below, Some(warning)))
 }
 
-/// The tokenizer of a checkpoint, or of the file that is named instead, and where it is.
+/// The tokenizer of a checkpoint, or of the file that is named instead, and its place.
 pub(super) fn tokenizer_of(
     checkpoint: &dyn Checkpoint,
     path: Option<&Path>,

@@ -1,15 +1,15 @@
-//! Adapters of requests on the ranks of one process. An adapter of the engine's is what rank 0 has
-//! of it, and holds on to what the others have: so all of it is freed at once, when nobody uses it
-//! any more.
+//! Adapters of requests on the ranks of one process. The engine's adapter is rank 0's part, and it
+//! keeps the parts of the other ranks alive. So all parts are freed together, when nobody uses the
+//! adapter any more.
 
 use crate::backend::Adapter;
 use crate::{Error, Result, reserve};
 use std::sync::Arc;
 
-/// What all ranks but the first have of an adapter, in order.
+/// The parts that all ranks except the first have of an adapter, in order.
 struct Parts(Vec<Arc<Adapter>>);
 
-/// The adapter of which each rank has one of these parts.
+/// The adapter that consists of the ranks' parts.
 ///
 /// # Panics
 /// If there are none.
@@ -23,8 +23,8 @@ pub fn whole(parts: Vec<Adapter>, id: u32) -> Adapter {
     first
 }
 
-/// Puts into `to`, which is empty, what rank `rank`, which is not the first, has of a step's
-/// adapters.
+/// Fills `to`, which is empty, with the parts that rank `rank` has of a step's adapters. `rank` is
+/// not the first.
 pub(super) fn put_parts(
     adapters: &[Option<Arc<Adapter>>],
     rank: usize,

@@ -1,9 +1,11 @@
-//! How the ranks of one process exchange numbers: each posts its own on a board that all can read.
+//! How the ranks of one process exchange numbers: each rank posts its own on a board that all can
+//! read.
 //!
-//! A rank has two slots and uses them in turns, so an exchange needs one wait and no barrier: a
-//! rank that posts for the third time has read what all posted for the second time, which they did
-//! after they had read the first. The locks of the slots are therefore always free. They are there
-//! so that this is no claim on which memory safety depends.
+//! A rank has two slots and uses them in turn, so an exchange needs one wait and no barrier. When a
+//! rank posts for the third time, it has read what all ranks posted for the second time. They had
+//! read all first posts before that. So nobody still reads the slot that is written again, and the
+//! locks of the slots are always free. The locks exist so that memory safety does not depend on
+//! this argument.
 
 use super::figures::Figures;
 use crate::backend::{Waited, Watch, Wire};
@@ -15,18 +17,18 @@ use std::time::{Duration, Instant};
 /// The most ranks of a process.
 pub const MAX_RANKS: usize = 64;
 
-/// How long a rank that waits for another spins before it gives its processor away: longer than the
-/// other one usually takes, and short where ranks share processors.
+/// How long a rank that waits for another rank spins before it yields its processor: longer than
+/// the other rank usually takes, but short, because ranks may share processors.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// After this time it sleeps between two looks.
+/// A rank that has waited for this long sleeps between two looks.
 const YIELD: Duration = Duration::from_millis(5);
 
 /// A number with cache lines of its own.
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// What the ranks of a process post for one another.
+/// The board on which the ranks of a process post numbers for one another.
 pub struct Board {
     slots: Vec<[RwLock<Vec<f32>>; 2]>,
     /// How often each rank has posted.
@@ -38,8 +40,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// For so many ranks, which post at most `most` numbers at a time. A rank that waits for
-    /// another one for longer than `timeout` fails, and all others with it.
+    /// A board for `ranks` ranks, which post at most `most` numbers at a time. A rank that waits
+    /// for another rank for longer than `timeout` fails, and all others with it.
     pub fn new(
         ranks: usize,
         most: usize,
@@ -76,8 +78,8 @@ impl Board {
         }
     }
 
-    /// Makes all exchanges from now on fail with this, those that wait included. The first failure
-    /// counts.
+    /// Makes all exchanges fail with `error` from now on, including those that wait. The first
+    /// failure counts.
     pub fn fail(&self, error: Error) {
         let mut failure = self.failure.lock().unwrap_or_else(|e| e.into_inner());
         failure.get_or_insert(error);
@@ -136,7 +138,7 @@ struct Watched {
 }
 
 impl Watch for Watched {
-    /// An exchange of devices does not tell which rank is missing, so none is blamed.
+    /// An exchange of devices does not tell which rank is missing, so no rank is blamed.
     fn look(&self, waited: Duration) -> Result<()> {
         let Watched { board, rank } = self;
         if waited > board.timeout {
@@ -224,8 +226,8 @@ mod tests {
                     let mut wire = board.wire(rank);
                     scope.spawn(move || {
                         for turn in 0..200u32 {
-                            // Ranks give different numbers of numbers, none of them included, and
-                            // more than the board was made for.
+                            // Ranks give different amounts of numbers: sometimes none, and
+                            // sometimes more than the board was made for.
                             let len = |rank: usize| (turn as usize * 7 + rank) % 9;
                             let number = |rank: usize| (turn * 64) as f32 + rank as f32;
                             let mine = vec![number(rank); len(rank)];
@@ -255,7 +257,7 @@ mod tests {
         assert!(start.elapsed() < LONG);
         let sentence = error.unwrap_err().to_string();
         assert_eq!(sentence, "rank 1 of 2 has not been heard of for 30 ms");
-        // The other one hears of it, although nobody is silent for it.
+        // The other rank gets the failure too, although no rank is silent for it.
         let error = board
             .wire(1)
             .all_gather(&[1.0], &|_| 1, &mut |_| panic!("it failed"));

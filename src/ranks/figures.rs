@@ -1,5 +1,4 @@
-//! What is said of ranks while they run: how long their exchanges take, and how long they have been
-//! silent.
+//! Figures about running ranks: how long their exchanges take, and how long they have been silent.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -15,17 +14,18 @@ struct Figure {
 }
 
 impl Figures {
-    /// For so many ranks.
+    /// Figures for `ranks` ranks.
     pub fn new(ranks: usize) -> Figures {
         Figures((0..ranks).map(|_| Figure::default()).collect())
     }
 
-    /// The time that a rank has spent in exchanges, the waiting for others included.
+    /// The time that a rank has spent in exchanges, including waiting for other ranks.
     pub fn exchange(&self, rank: usize) -> Duration {
         Duration::from_nanos(self.0[rank].exchange_ns.load(Relaxed))
     }
 
-    /// The time since a rank gave a sign of life, as far as somebody waited for one.
+    /// The time since a rank gave a sign of life. It is counted only while somebody waits for the
+    /// rank.
     pub fn silent(&self, rank: usize) -> Duration {
         Duration::from_nanos(self.0[rank].silent_ns.load(Relaxed))
     }
@@ -36,7 +36,7 @@ impl Figures {
         ns.fetch_add(time.as_nanos() as u64, Relaxed);
     }
 
-    /// Sets [`Figures::exchange`] to what a rank says of itself.
+    /// Sets [`Figures::exchange`] to the time that a rank has reported.
     pub fn set_exchange(&self, rank: usize, time: Duration) {
         self.0[rank]
             .exchange_ns

@@ -1,4 +1,4 @@
-//! A rank on a thread of its own: what it is told, and doing it.
+//! A rank on a thread of its own: its tasks, and how it performs them.
 
 use super::board::Board;
 use super::told::{Spares, Told};
@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-/// How long a rank that has begun a step waits for one that follows it, before it waits for the
-/// answer, which it needs only to hear of a failure. Rank 0 tells of such a step at once.
+/// How long a rank that has begun a step waits for a step that follows it. Only then does it wait
+/// for the answer of the begun step, which it needs just to notice a failure. Rank 0 announces a
+/// step that follows at once.
 const AHEAD: Duration = Duration::from_millis(1);
 
-/// What a rank is told to do.
+/// A task that a rank is told to perform.
 pub(super) enum Task {
     Step(Told, Arc<Choices>),
     Copy(Told),
@@ -28,14 +29,14 @@ pub(super) struct Member {
     pub number: usize,
     pub rank: Rank,
     pub board: Arc<Board>,
-    /// Where it gives back what it was told.
+    /// Where it gives back the memory of what it was told.
     pub spares: Spares,
-    /// The steps that were begun and whose answers were not read.
+    /// How many steps were begun whose answers were not read.
     pub under_way: usize,
 }
 
 impl Member {
-    /// Does what it is told until nobody can tell it anything. A failure ends the exchanges of all.
+    /// Performs tasks until nobody can send any more. A failure ends the exchanges of all ranks.
     pub fn serve(mut self, tasks: &Receiver<Task>) {
         self.rank.processors.as_deref().map(nodes::stay_on);
         loop {
@@ -44,7 +45,7 @@ impl Member {
                 _ => tasks.recv_timeout(AHEAD),
             };
             if self.board.failure().is_some() {
-                // Whoever waits for an answer gets none, and looks at the board.
+                // A thread that waits for an answer gets none, and looks at the board.
                 self.under_way = 0;
                 match told {
                     Err(RecvTimeoutError::Disconnected) => return,
@@ -98,7 +99,7 @@ impl Member {
                 let run = &mut self.rank.run;
                 let saved = bytes(pages.len() * run.page_bytes())
                     .and_then(|mut to| run.save_pages(&pages, &mut to).map(|()| to));
-                // Nobody waits where rank 0 has failed meanwhile.
+                // Nobody waits for the answer if rank 0 has failed meanwhile.
                 let _ = answer.send(saved.map_err(|error| of_rank(error, number)));
                 Ok(())
             }

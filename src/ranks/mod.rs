@@ -1,18 +1,18 @@
-//! Several ranks that compute one model (tensor parallelism), as one [`Run`]: here those of this
-//! process. [`crate::backend::exchange`] says what they exchange, [`crate::model::cut`] which part
-//! of the weights each has.
+//! Several ranks compute one model (tensor parallelism) and act as one [`Run`]. This module has the
+//! ranks of one process. [`crate::backend::exchange`] says what they exchange, and
+//! [`crate::model::cut`] which part of the weights each rank has.
 //!
-//! - [`adapters`]: what each has of the adapters that requests choose
-//! - [`board`]: how they exchange numbers
+//! - [`adapters`]: each rank's part of the adapters that requests choose
+//! - [`board`]: how ranks exchange numbers
 //! - `member`: a rank on a thread of its own
-//! - [`nodes`]: the NUMA nodes that they stay on
-//! - [`figures`]: what is said of ranks while they run
-//! - `told`: what ranks are told of a step
-//! - [`processes`]: ranks in processes of their own
+//! - [`nodes`]: the NUMA nodes that ranks stay on
+//! - [`figures`]: figures about running ranks
+//! - `told`: a step, as the other ranks are told of it
+//! - [`processes`]: ranks in separate processes
 //!
-//! Rank 0 runs on the engine's thread, every other rank on a thread of its own. The engine knows
-//! nothing of them: the others are told of each step, and of pages that are copied, in the order in
-//! which rank 0 hears of them.
+//! Rank 0 runs on the engine's thread, every other rank on a thread of its own. The engine does not
+//! know of the other ranks. They are told of each step, and of each copy of pages, in the order in
+//! which rank 0 gets them.
 
 pub mod adapters;
 pub mod board;
@@ -36,12 +36,14 @@ use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use told::{Chosen, Spares};
 
-/// Tasks that wait for a rank, at most; their places are allocated with it. There are never as many
-/// as [`told`] says steps and copies, and one of saving or loading. A rank that waited for rank 0
-/// would wait for what that has submitted, so rank 0 could also wait here.
+/// The most tasks that can wait for a rank. Their places are allocated with the rank. Fewer tasks
+/// than this ever wait: the steps and copies that [`told`] counts, and one task of saving or
+/// loading. Rank 0 could also wait here without a deadlock, because a rank that waits for rank 0
+/// waits for something that rank 0 has already submitted.
 const TASKS: usize = 16;
 
-/// Bytes of a channel for an answer, at least. Stable Rust cannot say that there is no room for it.
+/// A channel for an answer takes at least this many bytes. Whether they are available is checked
+/// first, because a channel of stable Rust cannot report that there is no room for it.
 const CHANNEL_BYTES: usize = 4096;
 
 const ANSWERS: &str = "the answers of other ranks";
@@ -51,11 +53,11 @@ const PAGES: &str = "pages of a sequence on several ranks";
 pub struct Rank {
     /// Its share of the model.
     pub run: Box<dyn Run>,
-    /// Where its threads stay, if they stay somewhere.
+    /// The processors that its threads stay on, if they stay on any.
     pub processors: Option<Processors>,
 }
 
-/// The error of a rank, whose message names the rank where it would not do so otherwise.
+/// Names the rank in an error's message, unless the message names it already.
 pub fn of_rank(error: Error, rank: usize) -> Error {
     let named = |what: String| format!("rank {rank}: {what}");
     match error {
@@ -93,13 +95,13 @@ pub fn of_rank(error: Error, rank: usize) -> Error {
     }
 }
 
-/// All ranks of a model. Devices end their exchanges together, so rank 0 ends (`own` is dropped)
-/// while the others do, and only then waits for their threads.
+/// All ranks of a model. Devices end their exchanges together. So rank 0 ends (`own` is dropped)
+/// while the other ranks end, and waits for their threads only afterwards.
 pub struct Ranks {
     own: Rank,
     /// Whether the engine's thread was told where to stay.
     stays: bool,
-    /// The steps that were submitted and not collected.
+    /// How many steps were submitted but not collected.
     under_way: usize,
     others: Vec<Other>,
     chosen: Chosen,
@@ -107,7 +109,7 @@ pub struct Ranks {
 }
 
 struct Other {
-    /// `None` when it shall end.
+    /// `None` if the rank is to end.
     tasks: Option<SyncSender<Task>>,
     spares: Spares,
     thread: Option<JoinHandle<()>>,
@@ -116,7 +118,7 @@ struct Other {
 }
 
 impl Ranks {
-    /// Starts the threads of all ranks but the first. `board` is the one of their wires.
+    /// Starts the threads of all ranks except the first. `board` is the board that their wires use.
     ///
     /// # Errors
     /// [`Error::Thread`] if the system starts no thread, [`Error::Refused`].
@@ -161,11 +163,13 @@ impl Ranks {
         Ok(all)
     }
 
-    /// Has the others begin a step, in which they will wait for rank 0. Each is told of its own
-    /// parts of adapters only: whoever lets go of a part last waits for its device, and a rank that
-    /// waited for another's would be waited for by that one.
+    /// Tells the other ranks to begin a step, in which they will wait for rank 0. Each rank gets
+    /// only its own parts of adapters. Reason: whoever drops a part last waits for the part's
+    /// device. A rank that waited for another rank's device would wait for a rank that waits for
+    /// it.
     fn begin(&mut self, step: &Step, choices: &Choices) -> Result<()> {
-        // Counted first: where the rest fails, ranks that were told already are released by `drop`.
+        // The step is counted first: if the rest fails, `drop` releases the ranks that were told
+        // already.
         self.under_way += 1;
         if self.others.is_empty() {
             return Ok(());
@@ -201,7 +205,7 @@ impl Run for Ranks {
         self.own.run.awaits_masks()
     }
 
-    /// There are masks to give only if there is one rank ([`crate::backend::gpu`]).
+    /// There are masks to give only if there is just one rank ([`crate::backend::gpu`]).
     fn give_masks(&mut self, masks: &[u32]) {
         self.own.run.give_masks(masks);
     }
@@ -234,7 +238,7 @@ impl Run for Ranks {
         outcome.map_err(|error| failed(&self.others, &self.board, error))
     }
 
-    /// A page lies in the ranks' caches in parts.
+    /// Each rank's cache has a part of a page.
     fn page_bytes(&self) -> usize {
         let others = self.others.iter().map(|other| other.page_bytes);
         self.own.run.page_bytes() + others.sum::<usize>()
@@ -288,7 +292,7 @@ impl Run for Ranks {
         self.own.run.limits()
     }
 
-    /// Those of rank 0, whose answer it is.
+    /// The threads of rank 0, because the answer is rank 0's.
     fn n_threads(&self) -> usize {
         self.own.run.n_threads()
     }
@@ -299,8 +303,8 @@ impl Run for Ranks {
 }
 
 impl Ranks {
-    /// Tells each rank something of its own; the function gets the bytes of a page that lie with
-    /// the other ranks before it, rank 0 left out.
+    /// Gives each other rank a task of its own. The function gets the rank, and the number of bytes
+    /// of a page that the other ranks before it have, without rank 0.
     fn tell_each(&self, mut task: impl FnMut(&Other, usize) -> Result<Task>) -> Result<()> {
         let mut at = 0;
         for other in &self.others {
@@ -313,7 +317,7 @@ impl Ranks {
 }
 
 impl Other {
-    /// Tells the rank. One that has ended is noticed in the next exchange.
+    /// Gives the rank a task. If the rank has ended, the next exchange notices it.
     fn tell(&self, task: Task) {
         if let Some(tasks) = &self.tasks {
             let _ = tasks.send(task);
@@ -324,7 +328,7 @@ impl Other {
 impl Drop for Ranks {
     fn drop(&mut self) {
         if self.under_way > 0 {
-            // Ranks that wait for rank 0 wait no longer.
+            // This ends the waiting of ranks that wait for rank 0.
             self.board.fail(Error::Peer("rank 0 has ended".into()));
         }
         self.others
@@ -344,8 +348,8 @@ impl Drop for Other {
     }
 }
 
-/// What a step fails with where rank 0 has failed with this: with the failure of whichever rank was
-/// the first. The others need not wait for rank 0 any longer.
+/// The error of a step in which rank 0 has failed with `error`: the failure of whichever rank
+/// failed first. This also ends the other ranks' waiting for rank 0.
 fn failed(others: &[Other], board: &Board, error: Error) -> Error {
     if others.is_empty() {
         return error;
@@ -354,14 +358,14 @@ fn failed(others: &[Other], board: &Board, error: Error) -> Error {
     board.failure().unwrap_or(error)
 }
 
-/// Places a rank's parts of pages into whole pages, `at` bytes from the beginning of each.
+/// Copies a rank's parts of pages into whole pages, `at` bytes from the beginning of each page.
 fn spread(parts: &[u8], part: usize, to: &mut [u8], whole: usize, at: usize) {
     for (from, to) in parts.chunks_exact(part).zip(to.chunks_exact_mut(whole)) {
         to[at..at + part].copy_from_slice(from);
     }
 }
 
-/// A rank's parts of whole pages.
+/// Copies a rank's parts out of whole pages.
 fn gather(from: &[u8], whole: usize, at: usize, part: usize) -> Result<Vec<u8>> {
     let mut parts = Vec::new();
     let pages = from.chunks_exact(whole);

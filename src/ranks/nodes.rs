@@ -5,14 +5,14 @@ use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where Linux says which nodes there are.
+/// The directory in which Linux lists the nodes.
 const ROOT: &str = "/sys/devices/system/node";
 
 /// Processors, by their numbers.
 pub type Processors = Vec<usize>;
 
-/// The processors of every node of this machine that this process may use. A system that says
-/// nothing about nodes has one, number 0.
+/// The processors of every node of this machine, as far as this process may use them. If the system
+/// says nothing about nodes, there is one node with the number 0.
 pub fn of_machine() -> BTreeMap<usize, Processors> {
     usable(read(Path::new(ROOT)), &allowed())
 }
@@ -20,7 +20,7 @@ pub fn of_machine() -> BTreeMap<usize, Processors> {
 /// The processors of the nodes that `devices` names, one node for each rank.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a node that there is not, or of which this process may use no
+/// [`Error::InvalidArgument`] for a node that does not exist, or of which this process may use no
 /// processor.
 pub fn choose(nodes: &BTreeMap<usize, Processors>, devices: &[usize]) -> Result<Vec<Processors>> {
     let of_rank = |(rank, device): (usize, &usize)| {
@@ -34,8 +34,8 @@ pub fn choose(nodes: &BTreeMap<usize, Processors>, devices: &[usize]) -> Result<
     devices.iter().enumerate().map(of_rank).collect()
 }
 
-/// Bytes that a node has left: free, or held by the cache of files. `None` if the system does not
-/// say.
+/// The bytes that a node has left: memory that is free, or that the file cache uses. `None` if the
+/// system does not say.
 pub fn room(node: usize) -> Option<u64> {
     room_in(Path::new(ROOT), node)
 }
@@ -53,8 +53,8 @@ fn room_in(root: &Path, node: usize) -> Option<u64> {
     Some((free + cached.into_iter().flatten().sum::<u64>()).saturating_mul(1024))
 }
 
-/// Keeps the calling thread, and all that it starts from now on, on these processors. Returns
-/// whether the system took it.
+/// Keeps the calling thread, and all threads that it starts from now on, on these processors.
+/// Returns whether the system accepted this.
 pub fn stay_on(processors: &[usize]) -> bool {
     // SAFETY: a cpu_set_t is plain bits, for which zeros are valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -95,20 +95,20 @@ fn read(root: &Path) -> BTreeMap<usize, Processors> {
     nodes
 }
 
-/// The processors of a list such as `0-3,8-11`. What cannot be understood is left out.
+/// The processors of a list such as `0-3,8-11`. Parts that cannot be understood are left out.
 fn parse(list: &str) -> Processors {
     let mut processors = Vec::new();
     for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
-            // A machine has no more; a nonsensical file must not take all memory.
+            // No machine has more processors, and a nonsensical file must not take all memory.
             processors.extend(first..=last.min(1 << 16));
         }
     }
     processors
 }
 
-/// The nodes with those of their processors that are allowed. Nodes without any are left out.
+/// The nodes with their allowed processors. Nodes without allowed processors are left out.
 fn usable(nodes: BTreeMap<usize, Processors>, allowed: &[usize]) -> BTreeMap<usize, Processors> {
     if nodes.is_empty() {
         return BTreeMap::from([(0, allowed.to_vec())]);

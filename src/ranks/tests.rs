@@ -19,7 +19,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// So many pages whose bytes count up from `first`.
+    /// `n` pages whose bytes count up from `first`.
     pub fn counting_from(first: u8, n: usize, width: usize) -> Pages {
         let bytes = (0..n * width).map(|i| first.wrapping_add(i as u8));
         Pages {
@@ -164,7 +164,7 @@ fn pages_lie_in_parts() {
         parts.into_iter().flat_map(part).collect()
     };
     assert_eq!(saved, [page(2), page(0)].concat());
-    // Page 1 becomes what page 2 was, by two ways.
+    // Page 1 gets the content of page 2, and page 3 gets it by a copy.
     ranks.load_pages(&[1], &saved[..10]).unwrap();
     ranks.copy_pages(&[(1, 3)]).unwrap();
     let mut again = vec![0; 20];
@@ -185,7 +185,7 @@ fn a_failure_of_a_rank_is_everybodys() {
             _ => "internal error: rank 1: out of its mind",
         };
         assert_eq!(sentence, want);
-        // And so it stays, for whatever is asked.
+        // Every later call fails in the same way.
         assert_eq!(sum(&mut ranks, 8).unwrap_err().to_string(), want);
         let saved = ranks.save_pages(&[0], &mut [0; 6]);
         assert_eq!(saved.unwrap_err().to_string(), want);
@@ -194,7 +194,7 @@ fn a_failure_of_a_rank_is_everybodys() {
     }
 }
 
-/// Rank 1 waits for rank 0, which goes away instead.
+/// Rank 1 waits for rank 0, which ends instead.
 #[test]
 fn nobody_waits_for_a_rank_that_has_gone() {
     let mut ranks = ranks(&[3, 3, 3], None);
@@ -213,7 +213,7 @@ impl Run for Keeps {
     fn submit(&mut self, step: &Step, _: &Choices) -> Result<()> {
         let mut sees = self.sees.lock().unwrap();
         for adapter in step.adapters.iter().flatten() {
-            // The number of matrices says whose part it is.
+            // The number of matrices tells whose part it is.
             sees.push((self.number, adapter.matrices.len()));
         }
         Ok(())

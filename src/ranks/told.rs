@@ -1,5 +1,5 @@
-//! What the other ranks are told of a step, in memory that is there before it and used again: a
-//! step has no call that could fail for its lack.
+//! What the other ranks are told of a step. Its memory is allocated before the step and used again,
+//! so that no call of a step can fail for lack of memory.
 
 use crate::backend::{Choices, Limits, Step};
 use crate::{Result, reserve};
@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 const WHAT: &str = "what the other ranks are told";
 
-/// How many a rank has. When rank 0 begins a step, only the one before it is under way, and its
-/// exchanges have ended the one before that. So a rank has at most: the last step that has ended,
-/// which it is about to give back, the one under way, a copy of pages, and the new one.
+/// How many [`Told`] a rank has. When rank 0 begins a step, only the previous step is under way,
+/// and the exchanges of that step have ended the step before it. So a rank has at most: the last
+/// step that has ended, which it is about to give back; the step under way; a copy of pages; and
+/// the new step.
 const SPARES: usize = 4;
 
 /// What one rank is told: a step, or pages to copy.
@@ -22,12 +23,12 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// With room for the largest step.
+    /// Makes room for the largest step.
     fn new(limits: &Limits) -> Result<Self> {
         let mut told = Told::default();
         let step = &mut told.step;
-        // Each sequence of a step has a row that is wanted, unless it is in the middle of a prompt;
-        // there are no more sequences than rows that can be wanted.
+        // Each sequence of a step has a wanted row, unless it is in the middle of a prompt. There
+        // are at most as many sequences as rows that can be wanted.
         let (rows, sequences) = (limits.max_rows, limits.max_wanted);
         let pages_each = limits.max_positions.div_ceil(limits.page_size);
         reserve::vec(WHAT, &mut step.tokens, rows)?;
@@ -40,7 +41,7 @@ impl Told {
         Ok(told)
     }
 
-    /// Takes over all of a step but its adapters.
+    /// Copies all of a step except its adapters.
     pub fn set_step(&mut self, from: &Step) -> Result<()> {
         let Step {
             tokens,
@@ -67,7 +68,7 @@ impl Told {
     }
 }
 
-/// What a rank is to be told its next things in. Rank 0 takes from it, and the rank gives back.
+/// The memory for what a rank will be told next. Rank 0 takes from it, and the rank gives back.
 #[derive(Clone)]
 pub(super) struct Spares(Arc<Mutex<Vec<Told>>>);
 
@@ -84,7 +85,7 @@ impl Spares {
         self.all().pop().unwrap_or_default()
     }
 
-    /// To be called by the rank itself, which here lets go of its parts of adapters.
+    /// To be called by the rank itself: its parts of adapters are dropped here.
     pub fn give_back(&self, mut told: Told) {
         told.step.clear();
         let mut all = self.all();
@@ -98,14 +99,14 @@ impl Spares {
         self.all().len()
     }
 
-    /// Nothing is left half done by a panic while it is held.
+    /// A panic while the lock is held leaves nothing half done.
     fn all(&self) -> MutexGuard<'_, Vec<Told>> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
-/// How tokens are chosen from steps, as all other ranks are told it. Each is used again when none
-/// of them reads it any more.
+/// How tokens are chosen from steps, as all other ranks are told. A [`Choices`] is used again when
+/// none of them reads it any more.
 pub(super) struct Chosen(Vec<Arc<Choices>>);
 
 impl Chosen {
@@ -126,8 +127,8 @@ impl Chosen {
         reserve::vec(WHAT, &mut choices.history, n)
     }
 
-    /// Takes over choices, but for the edits and masks: of a row that has any, rank 0 gives the
-    /// logits to the host, and the others do nothing ([`crate::backend::gpu`]).
+    /// Copies choices, except edits and masks: for a row that has any, rank 0 gives the logits to
+    /// the host, and the other ranks do nothing ([`crate::backend::gpu`]).
     pub fn set(&mut self, from: &Choices) -> Result<&Arc<Choices>> {
         let at = self.find_unread()?;
         let to = Arc::make_mut(&mut self.0[at]);
@@ -142,8 +143,8 @@ impl Chosen {
         Ok(Arc::make_mut(&mut self.0[at]))
     }
 
-    /// The number of one that nobody reads: of several that with the most room for history, so that
-    /// what was reserved is found again.
+    /// The index of a [`Choices`] that nobody reads. Among several, it takes the one with the most
+    /// room for history, so that room that was reserved is found again.
     fn find_unread(&mut self) -> Result<usize> {
         let all = &mut self.0;
         let room = |choices: &mut Arc<Choices>| Some(Arc::get_mut(choices)?.history.capacity());
@@ -182,7 +183,7 @@ mod tests {
         let mut chosen = Chosen::new(&LIMITS).unwrap();
         let mut read = Vec::new();
         for n in 0..2 * SPARES {
-            // All of them are being read from the fourth on.
+            // From the fourth on, all of them are being read.
             chosen.reserve_history(1000).unwrap();
             let choices = Choices {
                 history: vec![n as i32; 1000],
@@ -195,7 +196,7 @@ mod tests {
             assert!(told.edits.is_empty() && told.masks.is_empty());
             read.push(told.clone());
         }
-        // Each still says what it said.
+        // Each one still has its own history.
         for (n, choices) in read.iter().enumerate() {
             assert_eq!(choices.history, [n as i32; 1000]);
         }

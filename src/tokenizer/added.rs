@@ -1,5 +1,5 @@
-//! Added tokens: texts that are one token wherever they stand, cut out before anything else
-//! happens.
+//! Added tokens: texts that are one token wherever they stand. They are cut out of a text before
+//! anything else happens.
 
 use super::Run;
 use super::scan::is_word;
@@ -8,8 +8,8 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Most bytes of all added tokens' texts. The largest in use have some 20 KiB; the automaton takes
-/// up to a hundred times as much.
+/// The most bytes of all added tokens' texts. The largest in use have some 20 KiB. The automaton
+/// takes up to a hundred times as much.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// One added token, as tokenizers describes it.
@@ -19,12 +19,13 @@ pub(super) struct AddedToken {
     pub text: String,
     /// Not shown in a decoded text.
     pub special: bool,
-    /// White space before or behind it belongs to it.
+    /// White space in front of the token (`lstrip`) or behind it (`rstrip`) belongs to it.
     pub lstrip: bool,
     pub rstrip: bool,
-    /// Only where no word's character stands beside it.
+    /// It counts as the token only if no word character stands beside it.
     pub single_word: bool,
-    /// Looked for in the normalised text, else in the text as it was given.
+    /// Whether it is looked for in the normalised text. Otherwise it is looked for in the given
+    /// text.
     pub normalized: bool,
 }
 
@@ -35,11 +36,11 @@ pub(super) struct Added {
     ids: HashMap<String, Token>,
     raw: Option<Matcher>,
     normalized: Option<Matcher>,
-    /// Bytes of the longest text; `None` where one takes any number of spaces too.
+    /// Length of the longest text in bytes. `None` if some token also takes any number of spaces.
     longest: Option<usize>,
 }
 
-/// Which of [`Added`]'s two searches.
+/// The two searches of [`Added`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
     Raw,
@@ -48,7 +49,7 @@ pub(super) enum Pass {
 
 struct Matcher {
     automaton: AhoCorasick,
-    /// Which token each pattern is.
+    /// The index of the token for each pattern.
     tokens: Vec<u32>,
 }
 
@@ -74,7 +75,7 @@ impl Matcher {
 }
 
 impl Added {
-    /// `normalise` is what happens to a text before those with `normalized` are looked for. The
+    /// `normalise` is applied to a text before tokens with `normalized` are looked for in it. The
     /// error is a sentence about the tokens.
     pub fn new(
         tokens: Vec<AddedToken>,
@@ -120,16 +121,18 @@ impl Added {
         self.ids.get(text).copied()
     }
 
-    /// Most bytes of a text that one of them takes the place of, if there is such a bound.
+    /// The most bytes of a text that one added token can replace, if there is such a bound.
     pub fn longest(&self) -> Option<usize> {
         self.longest
     }
 
-    /// Cut `text` at this pass's tokens: stretches, first to last, with the id of those that are a
-    /// token. Tokens are looked for in the runs that the template wrote, each by itself.
+    /// Cuts `text` at the tokens of this pass. Returns stretches in order, with an id for each
+    /// stretch that is a token. Tokens are looked for only in text that the template wrote. A token
+    /// must lie within one uninterrupted part of it.
     ///
-    /// A token that consists of white space is also found where one before it has taken that, as in
-    /// tokenizers, and the next stretch begins behind it: stretches may go back.
+    /// A token of white space is also found if a token before it has taken that white space, as in
+    /// tokenizers. The next stretch then begins behind the white-space token. So a stretch may
+    /// begin before the end of an earlier one.
     pub fn cut(
         &self,
         pass: Pass,
@@ -173,9 +176,10 @@ impl Added {
 }
 
 impl AddedToken {
-    /// What of `text` it takes where its text stands at `at`; of the white space in front nothing
-    /// before `from`. Where it ends before `white`, there is white space up to there and no
-    /// further: looking again each time would take a long while.
+    /// The range of `text` that the token takes if its own text stands at `at`; `None` if it does
+    /// not count there. It takes no white space in front of `from`. `white` saves time: if the
+    /// token ends before `white`, the white space behind it ends at `white`, and need not be
+    /// searched again.
     fn bounds(
         &self,
         text: &str,

@@ -1,4 +1,4 @@
-//! What the files beside a tokenizer say of it.
+//! Reads what the files beside a tokenizer say about it.
 
 use super::added::AddedToken;
 use super::extras::{Extras, check};
@@ -12,16 +12,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
-/// Largest file beside it; tokenizer_config.json has a megabyte where a model has many added
-/// tokens.
+/// Size of the largest such file that is read. A tokenizer_config.json has a megabyte if a model
+/// has many added tokens.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
-/// Most bytes of memory that a byte of such a file turns into.
+/// The most bytes of memory that one byte of such a file turns into.
 const WORK_PER_BYTE: usize = 32;
 
 const CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
 
-/// The names that every tokenizer of transformers has.
+/// The names of special tokens that every tokenizer of transformers has.
 const USUAL: [&str; 7] = [
     "bos_token",
     "eos_token",
@@ -31,24 +31,24 @@ const USUAL: [&str; 7] = [
     "cls_token",
     "mask_token",
 ];
-/// Where special tokens stand without a name of their own each, or with one that may be any.
+/// Keys with special tokens that have no name each, or any name.
 const FURTHER: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 
-/// The special tokens that `tokenizer_config.json` names, and `special_tokens_map.json`: as in
-/// transformers the latter counts only where the former does not describe the added tokens (older
-/// versions did not write that), and then it counts more.
+/// The special tokens that `tokenizer_config.json` and `special_tokens_map.json` name. As in
+/// transformers, the second file counts only if the first does not describe the added tokens (older
+/// versions did not write them). In that case the second file takes precedence.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// Texts by name, `bos_token` and its like. `None`: there is said to be none.
+    /// Texts by name, such as `bos_token`. `None`: the files say that there is no such token.
     pub named: BTreeMap<String, Option<String>>,
-    /// Those without a name.
+    /// Special tokens without a name.
     further: BTreeSet<String>,
 }
 
 impl SpecialTokens {
-    /// Of the files in this directory.
+    /// Reads the files in `dir`.
     ///
-    /// [`Error::Io`] and [`Error::Format`] for a file that is there and cannot be read.
+    /// [`Error::Io`] and [`Error::Format`] for a file that exists but cannot be read.
     pub fn read(dir: &Path) -> Result<SpecialTokens> {
         let mut tokens = SpecialTokens::default();
         let config = dir.join(CONFIG);
@@ -62,7 +62,7 @@ impl SpecialTokens {
         Ok(tokens)
     }
 
-    /// The text of a name.
+    /// The text of the token with this name.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.named.get(name)?.as_deref()
     }
@@ -99,17 +99,17 @@ impl SpecialTokens {
     }
 }
 
-/// A token's text, or an object that has it.
+/// A token's text, or the text inside an object that describes the token.
 fn text_of(value: &Value) -> Option<String> {
     let text = value.as_str().or_else(|| value.get("content")?.as_str());
     text.map(str::to_owned)
 }
 
-/// The keys that [`SpecialTokens`] is made of; the others, which may be large, are passed over.
+/// The keys that [`SpecialTokens`] is made of. Other keys, which may be large, are skipped.
 #[derive(Default)]
 struct Keys {
     tokens: Vec<(String, Value)>,
-    /// Whether there is `added_tokens_decoder`.
+    /// Whether the file has the key `added_tokens_decoder`.
     describes: bool,
 }
 
@@ -142,7 +142,7 @@ impl<'de> Deserialize<'de> for Keys {
     }
 }
 
-/// What else of `tokenizer_config.json` matters here.
+/// The other fields of `tokenizer_config.json` that matter here.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -163,8 +163,8 @@ struct Described {
     normalized: Option<bool>,
 }
 
-/// What the files in a directory say of its tokenizer. A SentencePiece model has its added tokens
-/// from them, a tokenizer.json may be corrected by one.
+/// What the files in a directory say about its tokenizer. A SentencePiece model gets its added
+/// tokens from them. For a tokenizer.json, one of them may correct what the tokenizer.json says.
 pub(super) fn extras(dir: &Path, of_sentencepiece: bool) -> Result<Extras> {
     let special = SpecialTokens::read(dir)?;
     let config_path = dir.join(CONFIG);
@@ -196,7 +196,7 @@ pub(super) fn extras(dir: &Path, of_sentencepiece: bool) -> Result<Extras> {
         });
     }
     if !of_sentencepiece {
-        // There an empty one is none.
+        // In a tokenizer.json, a token with an empty text is no token.
         described.retain(|token: &AddedToken| !token.text.is_empty());
         for token in &described {
             check(&config_path, token)?;
@@ -204,7 +204,7 @@ pub(super) fn extras(dir: &Path, of_sentencepiece: bool) -> Result<Extras> {
         extras.described = described;
         return Ok(extras);
     }
-    // All three lists, for a fine-tune may have any of them.
+    // All three lists are read, because a fine-tune may have any of them.
     let json_path = dir.join("tokenizer.json");
     if json_path.symlink_metadata().is_ok() {
         let bytes = read_small(&json_path, "a tokenizer", MAX_FILE_BYTES)?;
@@ -218,7 +218,7 @@ pub(super) fn extras(dir: &Path, of_sentencepiece: bool) -> Result<Extras> {
     let list_path = dir.join("added_tokens.json");
     let list: Option<BTreeMap<String, u32>> = read(&list_path)?;
     for (text, id) in list.unwrap_or_default() {
-        // This list does not say it.
+        // This list does not say whether a token is special.
         let special = special.are(&text);
         let token = AddedToken {
             id,

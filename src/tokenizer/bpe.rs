@@ -1,6 +1,6 @@
-//! Byte-pair encoding by rank: two neighbours that a merge joins become one, the merge of the
-//! lowest rank first, the leftmost of equal ones (Sennrich, Haddow, Birch 2016; as tiktoken and
-//! tokenizers).
+//! Byte-pair encoding by rank. Two neighbours that a merge joins become one token. The merge with
+//! the lowest rank comes first; of equal ones, the leftmost (Sennrich, Haddow, Birch 2016; as in
+//! tiktoken and tokenizers).
 
 use super::hash::Key;
 use super::vocabulary::{Index, Vocabulary};
@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const WHAT: &str = "encoding a text";
 
-/// Up to here the lowest rank is found by looking at all of them, above with a heap.
+/// Up to this many symbols, the lowest rank is found by looking at all ranks; above, with a heap.
 const SHORT: usize = 32;
-/// Merges of a long piece between two looks at the cancel flag.
+/// Merges of a long piece between two checks of the cancel flag.
 const MERGES_PER_LOOK: usize = 4 << 10;
 const NONE: u32 = u32::MAX;
 
@@ -28,10 +28,11 @@ pub(super) struct Merge {
 /// Merges by the [`pair`] of ids that they join.
 pub(super) type Merges = HashMap<u64, Merge, Key>;
 
-/// A table of these merges; of two for the same pair the later one counts.
+/// A table of these merges. If two are for the same pair, the later one counts.
 ///
-/// A table of Llama 3's size has 9 MB and keeps its entries by the low bits of their hashes. They
-/// are put in by parts of it that fit into a core's cache. Only the time depends on it.
+/// A table of Llama 3's size has 9 MB and places its entries by the low bits of their hashes. So
+/// the entries are sorted by part of the table first, and each part fits into a core's cache while
+/// it is filled. This only saves time.
 pub(super) fn table(list: &[(u64, Merge)]) -> Result<Merges> {
     const WHAT: &str = "a tokenizer's merges";
     const PARTS: usize = 64;
@@ -58,7 +59,7 @@ pub(super) fn table(list: &[(u64, Merge)]) -> Result<Merges> {
     Ok(merges)
 }
 
-/// Two ids in one number, which is hashed at once.
+/// Two ids in one number, so that they are hashed in one step.
 pub(super) fn pair(left: u32, right: u32) -> u64 {
     u64::from(left) << 32 | u64::from(right)
 }
@@ -66,20 +67,22 @@ pub(super) fn pair(left: u32, right: u32) -> u64 {
 /// A vocabulary and its merges.
 pub(super) struct Bpe {
     pub merges: Merges,
-    /// Whether merging starts from characters. One that is no token is the tokens `<0xNN>` of its
-    /// bytes, where all of them are there. Else merging starts from bytes.
+    /// Whether merging starts from characters. Then a character without a token becomes the tokens
+    /// `<0xNN>` of its bytes, if all of these exist. Otherwise merging starts from bytes.
     pub from_chars: bool,
-    /// Ids of the bytes (of `<0xNN>`).
+    /// Ids of the bytes. With `from_chars`: ids of the tokens `<0xNN>`.
     pub bytes: Box<[Option<u32>; 256]>,
     /// Ids by the bytes that encode to them.
     pub index: Index,
-    /// A piece that is a token is that token, whatever its merges say.
+    /// A piece that is itself a token becomes that token, whatever its merges say.
     pub ignore_merges: bool,
-    /// Takes the place of what has no token; without it that is left out, as tokenizers does.
+    /// The token for what has no token. If there is no such token, such text is left out, as in
+    /// tokenizers.
     pub unk: Option<u32>,
-    /// Several of these in a row are one.
+    /// Several of these tokens in a row become one.
     pub fuse_unk: bool,
-    /// For each id: whether the merges of its own text lead to it. Found out when it is first met.
+    /// For each id: whether merging the id's own text leads to the id. Found out when it is first
+    /// met.
     pub reached: Box<[AtomicU8]>,
 }
 
@@ -87,11 +90,11 @@ const UNTRIED: u8 = 0;
 const REACHED: u8 = 1;
 const MISSED: u8 = 2;
 
-/// Memory that is used again for the next piece.
+/// Memory that is reused for the next piece.
 #[derive(Default)]
 pub(super) struct Scratch {
     ids: Vec<u32>,
-    /// Of each symbol and the one behind it.
+    /// For each symbol: rank of the merge with the symbol behind it.
     ranks: Vec<u32>,
     before: Vec<u32>,
     after: Vec<u32>,
@@ -99,7 +102,7 @@ pub(super) struct Scratch {
 }
 
 impl Bpe {
-    /// Of bytes, without a token for what is unknown.
+    /// Merges from bytes, and has no token for unknown text.
     pub fn new(
         merges: Merges,
         bytes: Box<[Option<u32>; 256]>,
@@ -122,7 +125,7 @@ impl Bpe {
         })
     }
 
-    /// Append the ids of `piece`.
+    /// Appends the ids of `piece`.
     pub fn encode(
         &self,
         piece: &str,
@@ -167,7 +170,7 @@ impl Bpe {
         Ok(())
     }
 
-    /// What `piece` consists of before any merge.
+    /// The symbols of `piece` before any merge.
     fn symbols(&self, piece: &str, vocabulary: &Vocabulary, ids: &mut Vec<u32>) -> Result<()> {
         ids.clear();
         reserve::vec(WHAT, ids, piece.len())?;
@@ -205,7 +208,7 @@ impl Bpe {
         merge.unwrap_or(Merge { rank: NONE, id: 0 })
     }
 
-    /// Merge at most [`SHORT`] symbols in place; gives how many are left.
+    /// Merges at most [`SHORT`] symbols in place. Returns how many are left.
     fn merge_few(&self, ids: &mut [u32]) -> usize {
         let mut ranks = [NONE; SHORT];
         let mut joined = [0; SHORT];
@@ -241,7 +244,7 @@ impl Bpe {
         n
     }
 
-    /// Merge `scratch.ids`, any number of them, in n log n.
+    /// Merges any number of symbols, `scratch.ids`, in O(n log n).
     fn merge_many(&self, scratch: &mut Scratch, cancel: Option<&Cancel>) -> Result<()> {
         let Scratch {
             ids,
@@ -286,7 +289,7 @@ impl Bpe {
         let mut count = 0;
         while let Some(Reverse(pair)) = queue.pop() {
             let (rank, at) = ((pair >> 32) as u32, pair as u32 as usize);
-            // It has been merged, or has another neighbour since.
+            // The symbol has been merged since, or has another neighbour now.
             if ranks[at] != rank {
                 continue;
             }
@@ -324,7 +327,7 @@ mod tests {
     use super::*;
     use crate::tokenizer::vocabulary::Kind;
 
-    /// Letters `a` to `d` and random tokens made of two earlier ones.
+    /// A vocabulary of the letters `a` to `d` and random tokens that are made of two earlier ones.
     fn random(seed: u64) -> (Vocabulary, Bpe, Vec<(u32, u32)>) {
         let mut state = seed;
         let mut below = |n: usize| {
@@ -350,7 +353,7 @@ mod tests {
         for (id, text) in (0..).zip(&texts) {
             assert_eq!(index.insert(text, id, |id| vocabulary.bytes(id)), None);
         }
-        // Ranks that are not the order of the ids.
+        // The order of the ranks is not the order of the ids.
         let n = pairs.len() as u32;
         for (i, &pair) in (0..).zip(&pairs) {
             let rank = (i * 7) % n;
@@ -364,7 +367,7 @@ mod tests {
         (vocabulary, bpe, pairs)
     }
 
-    /// The definition: look at all pairs, join the leftmost of the lowest rank, begin anew.
+    /// The definition: look at all pairs, join the leftmost pair of the lowest rank, start again.
     fn by_definition(bpe: &Bpe, text: &str) -> Vec<Token> {
         let mut ids: Vec<u32> = text
             .bytes()
@@ -397,7 +400,7 @@ mod tests {
                         char::from(b"abcde"[(state >> 40) as usize % 5])
                     })
                     .collect();
-                // Twice: the second time what is known of whole pieces is used.
+                // Twice, because the second time uses what is known of whole pieces.
                 for _ in 0..2 {
                     let mut ids = Vec::new();
                     bpe.encode(&text, &vocabulary, &mut scratch, &mut ids, None)

@@ -1,4 +1,4 @@
-//! Decoding one token at a time without ever emitting half a code point.
+//! Decodes one token at a time and never emits half a code point.
 
 use super::{Joining, Piece, Tokenizer};
 use crate::Token;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// Incremental decoder: the pieces it returns, joined, equal [`Tokenizer::decode`] of all tokens.
 ///
-/// A token costs the time to copy its text: decoding the sequence again from its start for each
-/// token, as is often done, makes 2,000 tokens take 0.9 s.
+/// A token costs the time to copy its text. Decoding the sequence from its start for each token, as
+/// is often done, takes 0.9 s for 2,000 tokens.
 #[derive(Clone)]
 pub struct Detokenizer {
     tokenizer: Arc<dyn Tokenizer>,
@@ -26,7 +26,7 @@ impl Detokenizer {
         }
     }
 
-    /// The same with the texts of special tokens, which are left out otherwise.
+    /// As [`Self::new`], but also shows the texts of special tokens, which are otherwise left out.
     pub fn with_special(tokenizer: Arc<dyn Tokenizer>) -> Self {
         let with_special = true;
         Self {
@@ -35,19 +35,20 @@ impl Detokenizer {
         }
     }
 
-    /// Append to `out` what `token` makes certain; bytes that may still become a code point are
-    /// held.
+    /// Appends to `out` the text that `token` makes certain. Bytes that may still become a code
+    /// point are held back.
     pub fn push(&mut self, token: Token, out: &mut String) {
         self.joiner
             .push(piece(&*self.tokenizer, self.with_special, token), out);
     }
 
-    /// What [`Detokenizer::push`] appends the text of.
+    /// The piece whose text [`Detokenizer::push`] appends.
     pub(crate) fn piece(&self, token: Token) -> Piece<'_> {
         piece(&*self.tokenizer, self.with_special, token)
     }
 
-    /// Append what is still held, stray bytes as U+FFFD. The text ends here: push nothing more.
+    /// Appends what is still held back, with stray bytes as U+FFFD. This ends the text: nothing
+    /// more may be pushed.
     pub fn finish(&mut self, out: &mut String) {
         self.joiner.finish(out);
     }
@@ -61,16 +62,16 @@ fn piece(tokenizer: &dyn Tokenizer, with_special: bool, token: Token) -> Piece<'
     special.unwrap_or_else(|| tokenizer.piece(token))
 }
 
-/// Joins pieces to text: as `SentencePieceProcessor::Decode`, or as tokenizers' `ByteLevel`
-/// decoder.
+/// Joins pieces to a text as `SentencePieceProcessor::Decode` does, or as tokenizers' `ByteLevel`
+/// decoder does.
 #[derive(Clone)]
 pub(super) struct Joiner {
     joining: Joining,
     /// Whether a leading space of the next piece is dropped.
     strip: bool,
-    /// Whether that goes on after one was dropped.
+    /// Whether leading spaces are still dropped after one was dropped.
     strip_every: bool,
-    /// Whether all spaces of the next piece are.
+    /// Whether all spaces of the next piece are dropped.
     strip_first: bool,
     /// The first bytes of a code point that later ones may complete: `held[..n_held]`.
     held: [u8; 4],
@@ -110,7 +111,7 @@ impl Joiner {
         self.emit(text, out);
     }
 
-    /// What is held begins a code point, but its end can no longer come.
+    /// What is held begins a code point whose rest can no longer come.
     pub(super) fn finish(&mut self, out: &mut String) {
         self.emit_invalid(self.n_held, out);
         self.n_held = 0;
@@ -120,7 +121,7 @@ impl Joiner {
         while self.n_held > 0
             && let Some((first, rest)) = bytes.split_first()
         {
-            // What is held is always a proper prefix of a code point, so there is room for one
+            // What is held is always a proper prefix of a code point, so there is room for one more
             // byte.
             self.held[self.n_held] = *first;
             let (held, len) = (self.held, self.n_held + 1);
@@ -133,7 +134,7 @@ impl Joiner {
         }
     }
 
-    /// Emit what is certain of these bytes, and hold the rest. Nothing is held before.
+    /// Emits what is certain of these bytes, and holds the rest. Nothing may be held before.
     fn emit_bytes(&mut self, mut bytes: &[u8], out: &mut String) {
         loop {
             let error = match std::str::from_utf8(bytes) {
@@ -152,8 +153,8 @@ impl Joiner {
         }
     }
 
-    /// `n` bytes, a maximal part that is no code point. SentencePiece looks again behind the first
-    /// of them, where another invalid part begins, so it ends up with as many U+FFFD.
+    /// Emits `n` bytes, a maximal part that is no code point. SentencePiece emits one U+FFFD for
+    /// each byte: it looks again behind the first byte, where another invalid part begins.
     fn emit_invalid(&mut self, n: usize, out: &mut String) {
         let n = match self.joining {
             Joining::SentencePiece => n,
@@ -165,7 +166,7 @@ impl Joiner {
     }
 
     fn emit(&mut self, text: &str, out: &mut String) {
-        // Not `out.is_empty()`: callers may hand in a new string for every token.
+        // Not `out.is_empty()`, because callers may pass a new string for every token.
         self.strip &= text.is_empty();
         out.push_str(text);
     }

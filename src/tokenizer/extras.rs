@@ -1,4 +1,4 @@
-//! What is said of a tokenizer outside of its own file.
+//! What is known about a tokenizer from outside its own file.
 
 use super::added::AddedToken;
 use super::vocabulary::{MAX_ID, MAX_TOKEN_BYTES};
@@ -6,7 +6,7 @@ use crate::{Error, Result, Token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// What the files beside a tokenizer, or a GGUF around it, say of it.
+/// What the files beside a tokenizer, or the GGUF around it, say about it.
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     pub bos: Option<String>,
@@ -14,26 +14,25 @@ pub(super) struct Extras {
     pub pad: Option<String>,
     /// Whether BOS goes in front of a text.
     pub add_bos: Option<bool>,
-    /// Whether a SentencePiece model puts a space in front of a text; as the model says where
-    /// nothing is said here.
+    /// Whether a SentencePiece model puts a space in front of a text. `None`: as the model says.
     pub add_prefix_space: Option<bool>,
-    /// Whether a SentencePiece model puts a space in front of what follows an added token; so where
-    /// nothing is said.
+    /// Whether a SentencePiece model puts a space in front of what follows an added token. `None`:
+    /// yes.
     pub legacy: Option<bool>,
-    /// Added tokens from this id on are left out.
+    /// Added tokens with this id or a higher one are left out.
     pub added_end: Option<u32>,
     /// Added tokens, for a model that cannot name them itself.
     pub added: BTreeMap<u32, AddedToken>,
-    /// Added tokens as a tokenizer_config.json describes them, for a tokenizer.json that has them,
-    /// too.
+    /// Added tokens as a tokenizer_config.json describes them. They are for a tokenizer.json, which
+    /// names added tokens as well.
     pub described: Vec<AddedToken>,
-    /// Ids without a text, of a GGUF.
+    /// Ids without a text, from a GGUF.
     pub unused: BTreeSet<u32>,
-    /// Ids that end a sequence beside the model's own, of a GGUF.
+    /// Ids that end a sequence besides the model's own, from a GGUF.
     pub stop_ids: Vec<Token>,
 }
 
-/// [`Error::Format`] for an id or a text that no token has.
+/// [`Error::Format`] if a token cannot have this id or this text.
 pub(super) fn check(path: &Path, token: &AddedToken) -> Result<()> {
     let (id, bytes) = (token.id, token.text.len());
     match id < MAX_ID && (1..=MAX_TOKEN_BYTES).contains(&bytes) {
@@ -49,7 +48,7 @@ pub(super) fn check(path: &Path, token: &AddedToken) -> Result<()> {
 }
 
 impl Extras {
-    /// One more token, unless it is known already.
+    /// Adds a token, unless it is known already. [`Error::Format`] if the id has another text.
     pub fn add(&mut self, path: &Path, mut token: AddedToken) -> Result<()> {
         check(path, &token)?;
         let (id, text) = (token.id, &token.text);
@@ -61,7 +60,7 @@ impl Extras {
             }
             None => {}
         }
-        // SentencePiece normalises what is left of a text by itself.
+        // SentencePiece itself normalises what is left of a text.
         token.normalized = false;
         self.added.insert(id, token);
         Ok(())

@@ -1,7 +1,7 @@
 //! The tokenizer that a GGUF's metadata describe.
 //!
-//! `llama` is a SentencePiece model in other words; it becomes one again. `gpt2` is what
-//! tokenizer.json says, but for the splits, of which there is only a name.
+//! `llama` is a SentencePiece model in other words, and is made into one again. `gpt2` says what a
+//! tokenizer.json says, except for the splits, of which there is only a name.
 
 use super::added::AddedToken;
 use super::extras::Extras;
@@ -24,8 +24,8 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// Special tokens that end a turn in some family. Most files name one EOS, though the model was
-/// taught to end turns with another; llama.cpp goes by these texts too.
+/// Special tokens that end a turn in some model family. Most files name one EOS although the model
+/// was trained to end turns with another token. llama.cpp goes by these texts, too.
 const TURN_ENDS: [&str; 6] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -35,25 +35,26 @@ const TURN_ENDS: [&str; 6] = [
     "<|end_of_text|>",
 ];
 
-/// Special tokens of Phi-3's SentencePiece vocabulary that leave the white space behind them.
+/// Special tokens of Phi-3's SentencePiece vocabulary that do not take the white space behind them.
 const KEEP_SPACE: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
-/// The keys `tokenizer.ggml.*` of a GGUF, as they stand there. What they mean is checked when a
-/// tokenizer is made of them; the reader of the file only bounds their sizes.
+/// The keys `tokenizer.ggml.*` of a GGUF, as they stand in the file. The reader of the file only
+/// limits their sizes. Their meaning is checked when a tokenizer is made from them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GgufVocabulary {
-    /// `model`: `llama` (SentencePiece) or `gpt2` (byte-level BPE); others are not supported.
+    /// `model`: `llama` (SentencePiece) or `gpt2` (byte-level BPE). Others are not supported.
     pub model: String,
     /// `pre`: how texts are split before `gpt2` merges them.
     pub pre: Option<String>,
     /// `tokens`: the text of every id, in the spelling of its model.
     pub tokens: Vec<String>,
-    /// `scores`: one for each token, of `llama`; empty where the key is missing.
+    /// `scores`, for `llama`: one for each token. Empty if the key is missing.
     pub scores: Vec<f32>,
     /// `token_type`: one for each token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused,
-    /// 6 byte); empty where the key is missing.
+    /// 6 byte). Empty if the key is missing.
     pub types: Vec<i32>,
-    /// `merges`: of `gpt2`, two tokens with a space between them; the first has the lowest rank.
+    /// `merges`, for `gpt2`: two tokens with a space between them. The first merge has the lowest
+    /// rank.
     pub merges: Vec<String>,
     /// `bos_token_id`.
     pub bos_id: Option<u32>,
@@ -71,12 +72,13 @@ pub struct GgufVocabulary {
     pub add_bos: Option<bool>,
     /// `add_space_prefix`.
     pub add_space_prefix: Option<bool>,
-    /// Whether `general.architecture` is `phi3`. With the model `llama`, white space behind most of
-    /// its special tokens belongs to these, which no key says; llama.cpp knows it likewise.
+    /// Whether `general.architecture` is `phi3`. With the model `llama`, most of Phi-3's special
+    /// tokens take the white space behind them. No key says so. llama.cpp goes by the architecture
+    /// as well.
     pub is_phi3: bool,
 }
 
-/// How a `gpt2` vocabulary's texts are cut.
+/// How the texts of a `gpt2` vocabulary are cut.
 struct Pre {
     expressions: &'static [&'static str],
     ignore_merges: bool,
@@ -84,14 +86,14 @@ struct Pre {
 }
 
 impl Pre {
-    /// By the name that convert_hf_to_gguf.py of llama.cpp gives it.
+    /// The cut for a name that convert_hf_to_gguf.py of llama.cpp writes.
     fn named(name: &str) -> Option<Pre> {
         let (expressions, ignore_merges, nfc): (&[&str], bool, bool) = match name {
             "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "midm-2.0" => {
                 (&[split::LLAMA3], true, false)
             }
             "smaug-bpe" | "dbrx" => (&[split::LLAMA3], false, false),
-            // These models were trained with NFC. A GGUF cannot say it, and llama.cpp leaves it
+            // These models were trained with NFC. A GGUF cannot say so, and llama.cpp leaves NFC
             // out.
             "qwen2" | "deepseek-r1-qwen" => (&[split::QWEN2], false, true),
             "qwen35" => (&[split::QWEN35], false, true),
@@ -116,7 +118,7 @@ impl Pre {
 }
 
 impl GgufVocabulary {
-    /// The tokenizer; `path` is for the messages.
+    /// The tokenizer. `path` is for messages.
     ///
     /// [`Error::Unsupported`] for models and splits that are not known, [`Error::Format`] for lists
     /// that contradict each other.
@@ -188,7 +190,7 @@ impl GgufVocabulary {
         self.types.get(id).copied().unwrap_or(NORMAL)
     }
 
-    /// What ends a sequence beside `eos_id`.
+    /// Ids that end a sequence besides `eos_id`.
     fn stop_ids(&self) -> Vec<Token> {
         let named = [self.eot_id, self.eom_id].into_iter().flatten();
         let turn_ends = (0..).zip(&self.tokens).filter(|&(id, text)| {
@@ -227,12 +229,14 @@ impl GgufVocabulary {
             self.tokens.len(),
         )?;
         let mut n_bytes = 0;
-        // Converters have written holes as unknown tokens too, and the unknown token as a control.
+        // Some converters have written holes as unknown tokens, and the unknown token as a control
+        // token.
         let first_unknown = self.types.iter().position(|&kind| kind == UNKNOWN);
         let unk = self.unk_id.or(first_unknown.map(|id| id as u32));
         for (id, (text, score)) in (0..).zip(self.tokens.iter().zip(&self.scores)) {
-            // Neither added tokens nor holes are ever merged. Control pieces are not either, and
-            // unlike unused ones they need not be taken apart again.
+            // Added tokens and holes are never merged. So they become control pieces where these
+            // may have such a text: control pieces are not merged either and, unlike unused pieces,
+            // need not be taken apart again.
             let hidden = match text.chars().nth(1) {
                 Some(_) => Type::Control,
                 None => Type::Unused,
@@ -344,7 +348,7 @@ impl GgufVocabulary {
             },
             normalizer: Normalizer(if pre.nfc { vec![Step::Nfc] } else { Vec::new() }),
             bos: None,
-            // Converters write them as they are shown.
+            // Converters write added tokens as they are shown.
             decodes_added: false,
         };
         let mut tokenizer = parts.tokenizer(path, &file, &Extras::default())?;

@@ -1,8 +1,9 @@
-//! The hash of the vocabularies' tables.
+//! The hash function for the tables of the vocabularies.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Begins each hash: at random, so that nobody can write a vocabulary whose pieces collide.
+/// The start value of each hash. It is random, so that nobody can write a vocabulary whose pieces
+/// collide.
 #[derive(Clone, Copy)]
 pub(super) struct Key(u64);
 
@@ -20,14 +21,14 @@ impl BuildHasher for Key {
     }
 }
 
-/// A hash of few instructions for each eight bytes: a lookup for every two neighbours is most of
-/// the work of an encoding.
+/// A hash that takes few instructions for each eight bytes. Speed matters, because a lookup for
+/// every two neighbours is most of the work of an encoding.
 pub(super) struct Fold(u64);
 
 impl Fold {
     fn fold(&mut self, word: u64) {
-        // 2^64 / golden ratio; the high half of the product depends on all bits, the low half on
-        // few.
+        // Multiplies by 2^64 / golden ratio. The high half of the product depends on all bits, the
+        // low half on few.
         let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
         self.0 = product as u64 ^ (product >> 64) as u64;
     }
@@ -48,7 +49,7 @@ impl Hasher for Fold {
         self.fold(n);
     }
 
-    /// Of a slice's length, which comes first.
+    /// Hashes the length of a slice, which comes before its bytes.
     fn write_usize(&mut self, n: usize) {
         self.fold(n as u64 + 1);
     }

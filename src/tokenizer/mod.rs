@@ -1,4 +1,4 @@
-//! Text to token ids and back, behind one trait that every kind of tokenizer joins.
+//! Converts text to token ids and back. Every kind of tokenizer implements one trait.
 
 mod added;
 mod beside;
@@ -37,7 +37,7 @@ use std::borrow::Cow;
 /// What the detokeniser does with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Whole text, spaces as spaces. A leading space is dropped at the start of a text where the
+    /// Whole text, with spaces as spaces. A leading space is dropped at the start of a text if the
     /// tokenizer [strips leading spaces](Tokenizer::strips_leading_space).
     Text(&'a str),
     /// Whole text that stays as it is wherever it stands (the surface of `<unk>`).
@@ -46,27 +46,28 @@ pub enum Piece<'a> {
     Byte(u8),
     /// Bytes that need not begin or end with a whole character.
     Bytes(&'a [u8]),
-    /// Nothing: BOS, EOS and other special tokens, ids beyond the tokenizer's.
+    /// No text: BOS, EOS and other special tokens, and ids that the tokenizer does not have.
     Control,
 }
 
-/// What becomes of bytes that are no characters.
+/// What decoding makes of bytes that are no characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joining {
-    /// Each is U+FFFD. A [`Piece::Control`] ends a run of bytes: a character cannot continue behind
-    /// it.
+    /// Each byte becomes one U+FFFD. A [`Piece::Control`] ends a run of bytes: a character cannot
+    /// continue behind it.
     SentencePiece,
-    /// Each maximal part that cannot become a character is one U+FFFD, as in Rust, Python and
-    /// tiktoken. A [`Piece::Control`] is as if it were not there.
+    /// Each maximal part that cannot become a character becomes one U+FFFD, as in Rust, Python and
+    /// tiktoken. A [`Piece::Control`] is ignored.
     ByteLevel,
 }
 
-/// Where an encoding may end early. The default: nowhere.
+/// When an encoding may end early. The default: never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound<'a> {
-    /// More tokens than this, those that were there before included, are of no use.
+    /// The encoding may end once there are more tokens than this. Tokens that were in the list
+    /// before count as well.
     pub max_tokens: Option<usize>,
-    /// Looked at every few kilobytes.
+    /// Checked every few kilobytes.
     pub cancel: Option<&'a Cancel>,
 }
 
@@ -76,22 +77,24 @@ pub struct Bound<'a> {
 pub enum Encoded {
     /// Every token is there.
     Whole,
-    /// There would be more than [`Bound::max_tokens`], namely at least this many.
+    /// There would be more tokens than [`Bound::max_tokens`]: at least this many.
     TooLong(usize),
 }
 
 /// Who wrote a stretch of a rendered chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Bytes of the text; runs lie behind each other and end between two characters.
+    /// Length in bytes. The runs of a text follow one another, and each ends between two
+    /// characters.
     pub len: usize,
-    /// The template (its literals, the texts of tokens), or else data: messages, tools, variables.
+    /// Whether the template wrote it (its literals, the texts of tokens). Otherwise it is data:
+    /// messages, tools, variables.
     pub from_template: bool,
 }
 
 impl Run {
-    /// The runs, or with `all` one that makes all of the text the template's.
-    /// [`Error::InvalidArgument`] where they are not the text's.
+    /// The runs; with `all`, one run that makes all of the text the template's.
+    /// [`Error::InvalidArgument`] if the runs do not fit the text.
     fn checked<'a>(runs: &'a [Run], text: &str, all: bool) -> Result<Cow<'a, [Run]>> {
         let mut end = 0_usize;
         for run in runs {
@@ -127,12 +130,13 @@ pub trait Tokenizer: Send + Sync {
     fn eos_id(&self) -> Token;
     /// Padding id, -1 where there is none.
     fn pad_id(&self) -> Token;
-    /// Id that stands for text without a token and is no special token, -1 where there is none.
+    /// Id of the token for text that has no token, if it is not a special token; -1 if there is
+    /// none.
     fn unk_id(&self) -> Token {
         -1
     }
 
-    /// Ids beside [`eos_id`](Self::eos_id) that end a sequence: Llama 3's end of a turn.
+    /// Ids that end a sequence besides [`eos_id`](Self::eos_id), such as Llama 3's end of a turn.
     fn stop_ids(&self) -> &[Token] {
         &[]
     }
@@ -142,14 +146,16 @@ pub trait Tokenizer: Send + Sync {
         true
     }
 
-    /// Append the ids of `text`, without BOS or EOS, to `tokens`; none for an empty text. The texts
-    /// of added tokens (`<|eot_id|>`) become these tokens within the `runs` that a template wrote,
-    /// elsewhere they are words. There are no runs, or their lengths add up to the text's. Ends
-    /// early where `bound` says so; what was appended until then is of no use.
+    /// Appends the ids of `text`, without BOS or EOS, to `tokens`; none for an empty text.
     ///
-    /// Fails with [`Error::InvalidArgument`] where the text is longer than the tokenizer can take
-    /// (the implementation says how long that is), with [`Error::Refused`] where there is no memory
-    /// for it, and with [`Error::Cancelled`].
+    /// Within the `runs` that a template wrote, the texts of added tokens (`<|eot_id|>`) become
+    /// these tokens. Elsewhere they are encoded as words. There are either no runs, or their
+    /// lengths add up to the length of the text. The encoding ends early if `bound` says so; then
+    /// the tokens that were appended are of no use.
+    ///
+    /// Fails with [`Error::InvalidArgument`] if the text is longer than the tokenizer can take (the
+    /// implementation says how long that is), with [`Error::Refused`] if there is no memory for it,
+    /// and with [`Error::Cancelled`].
     fn encode_runs(
         &self,
         text: &str,
@@ -158,7 +164,7 @@ pub trait Tokenizer: Send + Sync {
         bound: Bound<'_>,
     ) -> Result<Encoded>;
 
-    /// The same of a text that no template wrote.
+    /// As [`encode_runs`](Self::encode_runs), for a text that no template wrote.
     fn encode_onto(
         &self,
         text: &str,
@@ -175,12 +181,12 @@ pub trait Tokenizer: Send + Sync {
         Ok(tokens)
     }
 
-    /// Append the ids of a rendered chat to `tokens`, without a BOS that the text does not spell.
+    /// Appends the ids of a rendered chat to `tokens`. A BOS is added only if the text spells it.
     ///
-    /// The texts of added tokens become these tokens where the template wrote all of their bytes,
-    /// and with `parse_all` everywhere. The lengths of `runs` add up to the text's. Ends early and
-    /// fails as [`Tokenizer::encode_runs`], and with [`Error::InvalidArgument`] where the runs are
-    /// not this text's.
+    /// The texts of added tokens become these tokens if the template wrote all of their bytes; with
+    /// `parse_all` they do so everywhere. The lengths of `runs` add up to the length of the text.
+    /// Ends early and fails as [`Tokenizer::encode_runs`], and fails with
+    /// [`Error::InvalidArgument`] if the runs do not fit the text.
     fn encode_rendered_onto(
         &self,
         text: &str,
@@ -208,7 +214,7 @@ pub trait Tokenizer: Send + Sync {
         None
     }
 
-    /// What a special token adds to a text in which these are shown.
+    /// What a special token adds to a text that shows special tokens.
     fn special_piece(&self, token: Token) -> Option<Piece<'_>> {
         self.special_text(token).map(Piece::Literal)
     }
@@ -225,14 +231,13 @@ pub trait Tokenizer: Send + Sync {
     /// Whether decoding drops one leading space while the text is still empty.
     fn strips_leading_space(&self) -> bool;
 
-    /// Whether it goes on doing so, with the leading space of each following piece, for as long as
-    /// the text stays empty. Only looked at where
-    /// [`strips_leading_space`](Self::strips_leading_space).
+    /// Whether decoding also drops the leading space of each following piece, for as long as the
+    /// text stays empty. Used only if [`strips_leading_space`](Self::strips_leading_space) is true.
     fn strips_every_leading_space(&self) -> bool {
         false
     }
 
-    /// Whether all spaces of the first piece go, if that is a [`Piece::Text`].
+    /// Whether decoding drops all spaces of the first piece, if it is a [`Piece::Text`].
     fn strips_first_piece(&self) -> bool {
         false
     }
@@ -244,9 +249,9 @@ pub trait Tokenizer: Send + Sync {
             .map_or(&[], |(_, bytes)| bytes)
     }
 
-    /// Text of a whole sequence: what a [`Detokenizer`] gives piece by piece.
+    /// Text of a whole sequence: the texts that a [`Detokenizer`] gives piece by piece, joined.
     ///
-    /// Fails with [`Error::Refused`] where there is no memory for it.
+    /// Fails with [`Error::Refused`] if there is no memory for it.
     fn decode(&self, tokens: &[Token]) -> Result<String> {
         let most = |token: &Token| match self.piece(*token) {
             Piece::Text(text) | Piece::Literal(text) => text.len(),

@@ -1,8 +1,8 @@
 //! The fields of SentencePiece's `ModelProto` that change what a tokenizer does.
 //!
-//! Written from `sentencepiece_model.proto` of SentencePiece 0.2.1; tags and defaults are its own.
-//! Whatever is not declared here is dropped, so a message that is decoded and encoded again holds
-//! nothing that was not looked at.
+//! Written from `sentencepiece_model.proto` of SentencePiece 0.2.1, with its tags and defaults.
+//! Fields that are not declared here are dropped. So a message that is decoded and encoded again
+//! has nothing that was not checked.
 
 use prost::Message;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
@@ -29,7 +29,7 @@ pub enum Type {
 /// One entry of the vocabulary; its id is its index.
 #[derive(Clone, PartialEq, Message)]
 pub struct SentencePiece {
-    /// UTF-8 in a valid file. Bytes here, so that the check can say which piece is not.
+    /// UTF-8 in a valid file. These are bytes so that the check can say which piece is not UTF-8.
     #[prost(bytes = "vec", optional, tag = "1")]
     pub piece: Option<Vec<u8>>,
     /// The merge with the highest score comes first.
@@ -46,7 +46,7 @@ pub struct TrainerSpec {
     /// 1 unigram (where absent), 2 BPE, 3 word, 4 char.
     #[prost(int32, optional, tag = "3")]
     pub model_type: Option<i32>,
-    /// The space that stands for the start of a text goes to its end.
+    /// Puts the space that stands for the start of a text at its end.
     #[prost(bool, optional, tag = "24")]
     pub treat_whitespace_as_suffix: Option<bool>,
     /// Characters without a piece become byte pieces instead of `<unk>`.
@@ -107,13 +107,13 @@ pub struct ModelProto {
     /// See [`NormalizerSpec`].
     #[prost(message, optional, tag = "3")]
     pub normalizer_spec: Option<NormalizerSpec>,
-    /// A message, kept as bytes because only its being empty matters.
+    /// This message is kept as bytes, because only whether it is empty matters.
     #[prost(bytes = "vec", optional, tag = "5")]
     pub denormalizer_spec: Option<Vec<u8>>,
 }
 
-/// Pieces in a serialized [`ModelProto`], counted without allocating: two bytes of file are enough
-/// for one piece, which takes some fifty in memory.
+/// Number of pieces in a serialized [`ModelProto`], counted without allocating. That matters
+/// because two bytes of a file are enough for one piece, which takes some fifty bytes in memory.
 pub fn count_pieces(mut bytes: &[u8]) -> Result<usize, prost::DecodeError> {
     let mut n = 0;
     while !bytes.is_empty() {
@@ -124,23 +124,23 @@ pub fn count_pieces(mut bytes: &[u8]) -> Result<usize, prost::DecodeError> {
     Ok(n)
 }
 
-/// Most pieces of a vocabulary; the largest in use have a quarter of this.
+/// The most pieces of a vocabulary. The largest in use have a quarter of this.
 pub const MAX_PIECES: usize = 1 << 20;
-/// Most bytes of a piece (Llama 2's longest has 48). Each merge hashes strings of this length, and
-/// SentencePiece takes an unused piece apart recursively, one level per character.
+/// The most bytes of a piece (Llama 2's longest has 48). Each merge hashes strings of this length,
+/// and SentencePiece takes an unused piece apart recursively, one level per character.
 pub const MAX_PIECE_BYTES: usize = 512;
-/// Most bytes of all user-defined symbols: their trie may take a kilobyte for each.
+/// The most bytes of all user-defined symbols. Their trie may take a kilobyte for each byte.
 pub const MAX_USER_DEFINED_BYTES: usize = 64 << 10;
-/// SentencePiece collects this many user-defined symbols that begin a text, and reads on past the
-/// end of its array where there are more.
+/// If more user-defined symbols than this begin a text, SentencePiece reads past the end of the
+/// array in which it collects them.
 pub const MAX_USER_DEFINED_NESTING: usize = 64;
 
-/// A [`ModelProto`] that SentencePiece can be given without harm, and the ids it names.
+/// A [`ModelProto`] that SentencePiece can be given without harm, and the ids that it names.
 #[derive(Debug)]
 pub struct Checked {
     /// Only declared fields; no denormalizer, no precompiled charsmap.
     pub proto: ModelProto,
-    /// Begin-of-sequence id, -1 where there is none; likewise below.
+    /// Begin-of-sequence id, -1 if there is none. The same holds for the other ids.
     pub bos_id: i32,
     /// End-of-sequence id.
     pub eos_id: i32,
@@ -149,8 +149,8 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Parse a tokenizer file and refuse what SentencePiece would crash on, decode differently than
-    /// its documentation says, or refuse itself with less of an explanation.
+    /// Parses a tokenizer file. Refuses a file that SentencePiece would crash on, would decode
+    /// differently than its documentation says, or would itself refuse with less of an explanation.
     ///
     /// The error is a sentence about the contents; the caller knows the file's name.
     pub fn parse(bytes: &[u8]) -> Result<Checked, String> {
@@ -178,7 +178,7 @@ impl Checked {
                 "model_type is {model_type} ({name}), expected 2 (BPE)"
             ));
         }
-        // A crafted map or denormalizer makes SentencePiece read outside of its buffers.
+        // A crafted map or denormalizer makes SentencePiece read outside its buffers.
         let normalizer = proto.normalizer_spec.get_or_insert_default();
         let charsmap = normalizer.precompiled_charsmap.take().unwrap_or_default();
         if !charsmap.is_empty() {
@@ -207,12 +207,12 @@ impl Checked {
                     "{what}_id is {id}, expected -1 to {} for {n_pieces} pieces",
                     n_pieces - 1
                 )),
-                // SentencePiece goes by the name. For the padding it is customary to have only
-                // that.
+                // SentencePiece goes by the name, so the id must agree. For padding, files commonly
+                // have only the name.
                 Some(id) if id != found && what != "pad" => Err(format!(
                     "{what}_id is {id}, but the control piece {name:?} has id {found}"
                 )),
-                // -1 says that there is none.
+                // An id of -1 would say that there is no such piece.
                 None if found < 0 && what != "pad" => {
                     Err(format!("there is no control piece {name:?} for {what}_id"))
                 }
@@ -231,8 +231,8 @@ impl Checked {
         })
     }
 
-    /// A model that was put together from a GGUF's metadata, which name ids rather than pieces. No
-    /// id is looked at but those of `proto` itself.
+    /// A model that was put together from a GGUF's metadata, which name ids rather than pieces.
+    /// Only the pieces of `proto` are checked. The caller sets the ids.
     pub(super) fn assembled(proto: ModelProto) -> Result<Checked, String> {
         if proto.pieces.len() > MAX_PIECES {
             let n = proto.pieces.len();
@@ -248,7 +248,7 @@ impl Checked {
     }
 }
 
-/// Check every piece; gives their ids by their bytes.
+/// Checks every piece. Returns the ids of the pieces by their bytes.
 fn check_pieces(proto: &ModelProto) -> Result<HashMap<&[u8], usize>, String> {
     let trainer = proto.trainer_spec.as_ref();
     let byte_fallback = trainer.is_some_and(|t| t.byte_fallback());
@@ -281,7 +281,7 @@ fn check_pieces(proto: &ModelProto) -> Result<HashMap<&[u8], usize>, String> {
             Err(_) => return Err(format!("the type of piece {id} ({text:?}) is {}", r#type)),
             Ok(Type::Normal | Type::Unused) => {}
             Ok(Type::Control) => {
-                // SentencePiece finds it in texts, where it then misses a character.
+                // SentencePiece finds such a piece in texts, and a character is then missing.
                 if text.chars().nth(1).is_none() {
                     return Err(format!(
                         "control piece {id} ({text:?}) is a single character"
@@ -320,7 +320,7 @@ fn check_pieces(proto: &ModelProto) -> Result<HashMap<&[u8], usize>, String> {
             "unk_id is {id}, but piece {unknown} has type UNKNOWN"
         ));
     }
-    // Well-formed and all different, so their number is enough.
+    // The byte pieces are well-formed and all different, so it is enough to count them.
     let bytes_expected = if byte_fallback { 256 } else { 0 };
     if bytes_found != bytes_expected {
         return Err(format!(
@@ -339,7 +339,8 @@ fn check_user_defined(symbols: &mut [&[u8]]) -> Result<(), String> {
         ));
     }
     symbols.sort_unstable();
-    // Sorted, the prefixes of a symbol come right before it: they are what is left on the stack.
+    // In sorted order the prefixes of a symbol come right before it. They are what is left on the
+    // stack.
     let mut nested: Vec<&[u8]> = Vec::new();
     for symbol in symbols.iter() {
         while nested

@@ -17,26 +17,26 @@ pub(super) enum Step {
     Nfc,
     /// Unicode's normalisation form KC.
     Nfkc,
-    /// This text goes in front, unless there is nothing.
+    /// This text goes in front of a text that is not empty.
     Prepend(String),
     /// Each `from` becomes `to`. `from` is not empty.
     Replace { from: String, to: String },
     /// Leading and trailing spaces go.
     Trim,
-    /// Several spaces are one.
+    /// Several spaces in a row become one.
     Squeeze,
     /// A text that begins with U+2581 gets another one in front.
     DoubleSymbol,
 }
 
-/// Steps, first to last.
+/// Steps, in order.
 #[derive(Debug, Default)]
 pub(super) struct Normalizer(pub Vec<Step>);
 
 /// A normalised text.
 pub(super) struct Normalized<'a> {
     pub text: Cow<'a, str>,
-    /// Whether its first character comes from the first one of the text as it was given.
+    /// Whether its first character comes from the first character of the given text.
     pub has_start: bool,
 }
 
@@ -44,8 +44,8 @@ impl Normalizer {
     /// The normalised text.
     pub fn apply<'a>(&self, text: &'a str) -> Result<Normalized<'a>> {
         let mut text = Cow::Borrowed(text);
-        // So many of its first characters come from the first one of the text as it was given, or
-        // were put in front of it.
+        // How many of its first characters come from the first character of the given text, or were
+        // put in front of it.
         let mut lead = 1;
         for step in &self.0 {
             lead = step.lead(&text, lead);
@@ -57,8 +57,8 @@ impl Normalizer {
         Ok(Normalized { text, has_start })
     }
 
-    /// The same, and which runs the result has. A character that is made of both the template's and
-    /// others' makes the whole text others'.
+    /// As [`Self::apply`], with the runs of the result. If a character is made of both template
+    /// text and other text, the whole result counts as other text.
     pub fn apply_to_runs<'a>(
         &self,
         text: &'a str,
@@ -108,12 +108,13 @@ impl Normalizer {
         Ok((normalized, parts))
     }
 
-    /// By how much it may make a text shorter, at most; `None` where there is no such bound.
+    /// The largest factor by which it may make a text shorter. `None` if there is no bound.
     pub fn most_shrinking(&self) -> Option<usize> {
         self.0.iter().try_fold(1, |most, step| match step {
             Step::Prepend(_) => Some(most),
             Step::Replace { from, to } => (to.len() >= from.len()).then_some(most),
-            // Hangul: three letters of three bytes are one syllable of three.
+            // For example Hangul: three letters of three bytes each become one syllable of three
+            // bytes.
             Step::Nfc => Some(most * 4),
             Step::Trim | Step::Squeeze | Step::Nfkc => None,
             Step::DoubleSymbol => Some(most),
@@ -121,7 +122,7 @@ impl Normalizer {
     }
 }
 
-/// Where a part of a text lies.
+/// Whether a part lies at the beginning and at the end of a text.
 #[derive(Clone, Copy)]
 struct Place {
     begins: bool,
@@ -136,8 +137,9 @@ impl Place {
 }
 
 impl Step {
-    /// How many of the first characters come from the first `lead` of `text`. What replaces several
-    /// characters comes from the last of them, as tokenizers reckons.
+    /// How many of the first characters of the result come from the first `lead` characters of
+    /// `text`. As in tokenizers, what replaces several characters counts as coming from the last of
+    /// them.
     fn lead(&self, text: &str, lead: usize) -> usize {
         match self {
             _ if lead == 0 || text.is_empty() => lead,
@@ -174,7 +176,7 @@ impl Step {
         }
     }
 
-    /// The changed text, or part of one, if it changes.
+    /// The changed text, or part of a text. `None` if it does not change.
     fn change(&self, text: &str, place: Place) -> Result<Option<String>> {
         match self {
             _ if text.is_empty() => Ok(None),
@@ -239,7 +241,7 @@ impl Step {
                 {
                     return Ok(None);
                 }
-                // A run of marks is sorted in memory that the library takes by itself.
+                // The library sorts a run of marks in memory that it allocates itself.
                 reserve::headroom(WHAT, text.len().saturating_mul(16))?;
                 let mut out = String::new();
                 reserve::string(WHAT, &mut out, text.len().saturating_mul(3))?;
@@ -251,7 +253,7 @@ impl Step {
                     return Ok(None);
                 }
                 reserve::headroom(WHAT, text.len().saturating_mul(16))?;
-                // One character may become eighteen, so they are counted first.
+                // One character may become eighteen, so the bytes are counted first.
                 let len = text.nfkc().map(char::len_utf8).sum();
                 let mut out = String::new();
                 reserve::string(WHAT, &mut out, len)?;
@@ -274,7 +276,7 @@ fn joined(first: &str, second: &str) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Parts are normalised as the whole is, so that a template's stay known as its own.
+    /// Parts are normalised as the whole text is, so that the template's parts stay known.
     #[test]
     fn runs_of_what_is_trimmed_and_squeezed() {
         let replace = Step::Replace {
@@ -294,7 +296,7 @@ mod tests {
                 "\u{2581}\u{2581}ab",
                 vec![run(0, true), run(7, false), run(1, true)],
             ),
-            // Squeezed across two of them: nothing of it is the template's.
+            // Spaces are squeezed across two runs, so no part of the result is the template's.
             (["a ", " b", "c"], "a\u{2581}bc", vec![run(6, false)]),
         ] {
             let given = [0, 1, 2].map(|i| run(parts[i].len(), i != 1));

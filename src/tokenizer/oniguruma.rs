@@ -1,8 +1,9 @@
-//! What an expression means to Oniguruma, for which those of tokenizers are written: the same in
-//! the words of `regex_syntax`, or a phrase about what has no such words.
+//! Translates an expression from the language of Oniguruma, for which tokenizers' expressions are
+//! written, into that of `regex_syntax`. If a part has no translation, the error is a phrase about
+//! that part.
 //!
-//! `\w`, the POSIX classes and most properties were compared with Oniguruma's, as tokenizers 0.23.3
-//! has it, on every character, and some thousand random expressions on random texts.
+//! `\w`, the POSIX classes and most properties were compared with Oniguruma's (as in tokenizers
+//! 0.23.3) on every character. Some thousand random expressions were compared on random texts.
 
 use super::split::MAX_BYTES;
 use crate::sentence;
@@ -14,16 +15,17 @@ use std::result::Result;
 /// Deepest nesting of groups and classes.
 const NESTING: u32 = 100;
 
-/// What `\w` and `[:word:]` are in a class: two joiners are letters only here. By itself `\w` has
-/// also six numbers there, those of Latin-1 that are no digits.
+/// Oniguruma's `\w` and `[:word:]` inside a class: to `regex_syntax` two joiners are letters, to
+/// Oniguruma they are not. Outside a class, Oniguruma's `\w` also matches six numbers, those of
+/// Latin-1 that are not digits.
 const WORD: &str = r"[\w&&[^\x{200c}\x{200d}]]";
 const WORD_NUMBERS: &str = "²³¹¼½¾";
 
-/// Pairs of letters that are also one character where case is ignored, to Oniguruma alone: ß, ﬆ, ﬀ,
-/// ﬁ, ﬂ. All other sequences of that kind have a character beyond ASCII.
+/// Pairs of letters that, if case is ignored, also match one character, but only in Oniguruma: ß,
+/// ﬆ, ﬀ, ﬁ, ﬂ. All other sequences of that kind have a character beyond ASCII.
 const LIGATURES: [[char; 2]; 5] = [['s', 's'], ['s', 't'], ['f', 'f'], ['f', 'i'], ['f', 'l']];
 
-/// What an expression means there. The error is a phrase about it.
+/// What an expression means to Oniguruma. The error is a phrase about the expression.
 pub(super) fn parse(text: &str) -> Result<Hir, String> {
     let translation = ast::visit(&tree(text)?, Translation::of(text))?;
     let mut translated = String::new();
@@ -43,7 +45,7 @@ pub(super) fn parse(text: &str) -> Result<Hir, String> {
     parse_as_it_is(&translated)
 }
 
-/// What it means to `regex_syntax`.
+/// What an expression means to `regex_syntax`.
 pub(super) fn parse_as_it_is(text: &str) -> Result<Hir, String> {
     let hir = regex_syntax::ParserBuilder::new()
         .nest_limit(NESTING)
@@ -52,22 +54,22 @@ pub(super) fn parse_as_it_is(text: &str) -> Result<Hir, String> {
     hir.map_err(|e| e.to_string().lines().last().unwrap_or_default().to_owned())
 }
 
-/// The nodes of an expression.
+/// The syntax tree of an expression.
 pub(super) fn tree(text: &str) -> Result<Ast, String> {
     let mut parser = ast::parse::ParserBuilder::new();
     let tree = parser.nest_limit(NESTING).build().parse(text);
     tree.map_err(|e| e.kind().to_string())
 }
 
-/// The text with other words for what means something else there.
+/// Collects replacements for the parts of the text that mean something else to Oniguruma.
 struct Translation<'a> {
     text: &'a str,
     edits: Vec<(Span, String)>,
     /// Whether case is ignored in the whole expression.
     ignores_case: bool,
-    /// The same in each group that is open.
+    /// Whether case is ignored in each group that is open.
     groups: Vec<bool>,
-    /// The literal before the node at hand, if that is what is there.
+    /// The character directly before the current node, if that is a literal.
     before: Option<char>,
 }
 
@@ -82,7 +84,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// The part of the text that a node was read from.
+    /// The part of the text from which a node was read.
     fn words(&self, span: &Span) -> &'a str {
         &self.text[span.start.offset..span.end.offset]
     }
@@ -91,7 +93,8 @@ impl<'a> Translation<'a> {
         *self.groups.last().unwrap_or(&self.ignores_case)
     }
 
-    /// Classes whose letters have other cases, which may be two characters there.
+    /// Refuses a class whose letters have other cases, if case is ignored: to Oniguruma another
+    /// case may be two characters.
     fn refuse_without_case(&self, class: &str) -> Result<(), String> {
         match self.ignores_case() {
             true => Err(format!("it has {class} where case is ignored")),
@@ -102,7 +105,7 @@ impl<'a> Translation<'a> {
     /// A character by itself, or one end of a range.
     fn literal(&self, literal: &ast::Literal) -> Result<(), String> {
         let c = literal.c;
-        // `\xe9` is a byte of UTF-8 there, and braces follow `\x` alone.
+        // To Oniguruma `\xe9` is one byte of UTF-8, and only `\x` may have braces.
         let means_the_same = match &literal.kind {
             LiteralKind::HexFixed(HexLiteralKind::X) => c.is_ascii(),
             LiteralKind::HexFixed(kind) => *kind == HexLiteralKind::UnicodeShort,
@@ -142,17 +145,18 @@ impl<'a> Translation<'a> {
 
     /// The class of a property, by itself or within another one.
     fn property(&self, class: &ast::ClassUnicode) -> Result<(), String> {
-        // `\pL` is the text "pL" there.
+        // To Oniguruma `\pL` is the text "pL".
         if let ast::ClassUnicodeKind::OneLetter(_) = class.kind {
             return Err(format!("it has {} without braces", self.words(&class.span)));
         }
         self.refuse_without_case("\\p{..}")
     }
 
-    /// Of a class in brackets.
+    /// Checks how a class in brackets begins.
     fn beginning(&self, class: &ast::ClassBracketed) -> Result<(), String> {
         let words = self.words(&class.span);
-        // `[--a]` is a range there that begins with a hyphen, and three characters here.
+        // To Oniguruma `[--a]` is a range that begins with a hyphen. To `regex_syntax` it is three
+        // characters.
         match words[1..].trim_start_matches('^').starts_with("--") {
             true => Err("it has a class that begins with two hyphens".into()),
             false => Ok(()),
@@ -179,7 +183,8 @@ impl ast::Visitor for Translation<'_> {
             Ast::Assertion(_) => return Err("it looks at what lies around a match".into()),
             Ast::Flags(set) => {
                 only_case(&set.flags)?;
-                // There they put all that follows into a group, other alternatives too.
+                // To Oniguruma flags here put all that follows into a group, other alternatives
+                // included.
                 if set.span.start.offset > 0 {
                     return Err("it sets a flag behind its beginning".into());
                 }
@@ -277,7 +282,7 @@ impl Translation<'_> {
             (Ast::Repetition(_), _) => {
                 Err("it has a possessive repetition, or one of a repetition".into())
             }
-            // `a{2}?` is any two `a` or nothing there.
+            // To Oniguruma `a{2}?` is any two `a`, or nothing.
             (_, Some(ast::RepetitionRange::Exactly(n))) if !repetition.greedy => {
                 Err(format!("it has a lazy repetition {{{n}}}?"))
             }
@@ -302,7 +307,7 @@ fn only_case(flags: &ast::Flags) -> Result<(), String> {
     }
 }
 
-/// The inside of a class.
+/// The content of a POSIX class, as `regex_syntax` writes it.
 fn posix(kind: &ClassAsciiKind) -> &'static str {
     match kind {
         ClassAsciiKind::Alnum => r"\p{Alphabetic}\p{Nd}",
@@ -330,7 +335,7 @@ mod tests {
         pieces(&[Expression::new(expression).unwrap()], text)
     }
 
-    /// The pieces are those of tokenizers.
+    /// The expected pieces are those of tokenizers.
     #[test]
     fn classes_are_those_of_oniguruma() {
         for (expression, text, expected) in [

@@ -1,13 +1,13 @@
-//! Where a text may be cut so that both sides encode as they would together.
+//! Finds where a text may be cut so that both parts encode as they would together.
 
 /// SentencePiece writes a space as this.
 pub(super) const SPACE_SYMBOL: char = '\u{2581}';
 
-/// Pairs of characters that stand side by side in some piece. Between two that never do, no merge
-/// can reach across, so that the two sides may be encoded apart.
+/// Pairs of adjacent characters that occur inside some piece. If a pair never occurs, no merge can
+/// cross between its characters, so the text may be split there.
 ///
-/// A bit per hash value: pairs that share it with another are taken for joined, which only means
-/// fewer places to cut. Llama 2's 3,538 pairs fill one in three hundred of them.
+/// One bit per hash value. A collision only means fewer split points. Llama 2's 3,538 pairs fill
+/// one in three hundred of the bits.
 pub(super) struct Pairs(Vec<u64>);
 
 impl Pairs {
@@ -37,18 +37,19 @@ impl Pairs {
         (pair.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::LOG2_BITS)) as usize
     }
 
-    /// Length of the text up to the first place where it may be cut.
+    /// Length of the text up to the first split point.
     pub fn first_word(&self, text: &str) -> usize {
         self.cut_from(text, 0, usize::MAX)
     }
 
-    /// Length of the first part of `text`: to the first place behind byte `least` where it may be
-    /// cut, or more than `most` where none is found within that.
+    /// Length of the first part of `text`: up to the first split point behind byte `least`. If
+    /// there is none up to `most`, the result is larger than `most`.
     pub fn first_part(&self, text: &str, least: usize, most: usize) -> usize {
         self.cut_from(text, text.floor_char_boundary(least), most)
     }
 
-    /// The first place behind byte `start` where `text` may be cut, or one beyond `most`.
+    /// The first split point of `text` behind byte `start`. If there is none up to `most`, the
+    /// first place beyond `most`.
     fn cut_from(&self, text: &str, start: usize, most: usize) -> usize {
         let mut previous = None;
         for (i, c) in text[start..].char_indices() {

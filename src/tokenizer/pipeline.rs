@@ -1,5 +1,5 @@
 //! The way of a text through a tokenizer that merges by rank: added tokens, normaliser, added
-//! tokens again, the cut into pieces, merges. Readers of files fill in a [`Pipeline`].
+//! tokens again, the cut into pieces, merges. The modules that read files fill in a [`Pipeline`].
 
 use super::added::{Added, Pass};
 use super::bpe::{Bpe, Scratch};
@@ -13,46 +13,46 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 const WHAT: &str = "encoding a text";
-/// Bytes of text between two looks at the bound.
+/// Bytes of text between two checks of the bound.
 const BYTES_PER_LOOK: usize = 4 << 10;
 
-/// Spaces written as a symbol, and one in front of a text.
+/// Writes spaces as a symbol, and may put one in front of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Metaspace {
-    /// U+2581, or a space proper.
+    /// U+2581, or a plain space.
     pub symbol: char,
     pub prepend: Prepend,
     /// Whether each symbol begins a piece.
     pub split: bool,
 }
 
-/// Before which texts a space goes that they do not begin with.
+/// Which texts get a space in front. Texts that begin with a space get none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prepend {
     Never,
-    /// Only at the start of the whole text, unless a normaliser took that away (as in tokenizers).
+    /// Only the start of the whole text, unless a normaliser removed that start (as in tokenizers).
     First,
-    /// Behind added tokens too.
+    /// Also texts behind added tokens.
     Always,
 }
 
 /// How a text is cut into pieces.
 pub(super) struct Cut {
-    /// Comes first; cuts too, if it says so.
+    /// Comes first. It cuts as well, if its `split` is set.
     pub metaspace: Option<Metaspace>,
     pub by: By,
 }
 
 /// What else cuts a text.
 pub(super) enum By {
-    /// Expressions, one after the other. There are none where [`Metaspace`] cuts.
+    /// Expressions, one after the other. There are none if [`Metaspace`] cuts.
     Expressions(Vec<Expression>),
-    /// Pairs of characters that no token reaches across. `None`: nothing.
+    /// Between two characters that no token spans. `None`: no cut.
     Pairs(Option<Pairs>),
 }
 
 impl Cut {
-    /// By expressions alone.
+    /// A cut that only uses expressions.
     pub fn expressions(all: Vec<Expression>) -> Cut {
         Cut {
             metaspace: None,
@@ -63,15 +63,15 @@ impl Cut {
 
 /// A tokenizer that merges by rank.
 pub(super) struct Pipeline {
-    /// As decoding shows it.
+    /// The texts as decoding shows them.
     pub vocabulary: Vocabulary,
-    /// As merging needs it, where that is different: spaces as U+2581.
+    /// The texts as merging needs them, if those are different: with spaces as U+2581.
     pub raw: Option<Vocabulary>,
     pub bpe: Bpe,
     pub added: Added,
     pub normalizer: Normalizer,
     pub cut: Cut,
-    /// -1: none; likewise below.
+    /// -1 if there is none. The same holds for the other ids.
     pub bos_id: Token,
     pub eos_id: Token,
     pub pad_id: Token,
@@ -84,26 +84,26 @@ pub(super) struct Pipeline {
     pub covers_bytes: bool,
 }
 
-/// One encoding.
+/// The state of one encoding.
 struct Encoding<'a> {
     pipeline: &'a Pipeline,
     bound: Bound<'a>,
     tokens: &'a mut Vec<Token>,
     scratch: Scratch,
-    /// Bytes of the normalised text that lie behind the stretch at hand.
+    /// Bytes of the given text behind the current stretch.
     behind: usize,
     since_look: usize,
-    /// Fewest tokens there would be, once that is too many.
+    /// If there would be too many tokens: the fewest that there would be.
     too_long: Option<usize>,
 }
 
-/// Ends an encoding early; not an error to the caller.
+/// Ends an encoding early. The caller does not see this as an error.
 fn enough() -> Error {
     Error::Cancelled
 }
 
 impl Encoding<'_> {
-    /// A stretch without added tokens, as it was given.
+    /// Encodes a stretch of the text as it was given. It has no added tokens of the first pass.
     fn stretch(&mut self, text: &str, runs: &[Run], first: bool) -> Result<()> {
         let pipeline = self.pipeline;
         self.look(text.len())?;
@@ -129,7 +129,7 @@ impl Encoding<'_> {
         Ok(())
     }
 
-    /// A normalised stretch without added tokens.
+    /// Encodes a normalised stretch without added tokens.
     fn pieces(&mut self, text: &str, first: bool) -> Result<()> {
         let Cut { metaspace, by } = &self.pipeline.cut;
         let text = match metaspace {
@@ -164,7 +164,7 @@ impl Encoding<'_> {
         }
     }
 
-    /// One piece; `rest` counts the bytes of its stretch from here on.
+    /// Encodes one piece. `rest`: bytes of its stretch from this piece on.
     fn piece(&mut self, piece: &str, rest: usize) -> Result<()> {
         self.since_look += piece.len();
         if self.since_look >= BYTES_PER_LOOK {
@@ -180,7 +180,7 @@ impl Encoding<'_> {
             .encode(piece, vocabulary, scratch, self.tokens, cancel)
     }
 
-    /// Look at the bound, with so many bytes of the stretch at hand not encoded yet.
+    /// Checks the bound. `rest`: bytes of the current stretch that are not encoded yet.
     fn look(&mut self, rest: usize) -> Result<()> {
         if self.bound.cancel.is_some_and(Cancel::is_triggered) {
             return Err(Error::Cancelled);
@@ -225,7 +225,7 @@ impl Metaspace {
     }
 }
 
-/// The text up to the next space symbol but the one that it begins with.
+/// The text up to the next space symbol. A symbol at its beginning does not count.
 fn up_to_space(text: &str) -> &str {
     let mut symbols = text.match_indices(SPACE_SYMBOL).map(|(at, _)| at);
     let end = symbols.find(|&at| at > 0);
@@ -233,7 +233,7 @@ fn up_to_space(text: &str) -> &str {
 }
 
 impl Pipeline {
-    /// Fewest tokens that a text of this many bytes can have, behind others.
+    /// The fewest tokens that this many bytes can become, if they follow other text.
     fn least_tokens(&self, bytes: usize) -> usize {
         let longest = self.added.longest();
         match (longest, self.normalizer.most_shrinking()) {
@@ -272,16 +272,16 @@ impl Encoding<'_> {
     }
 }
 
-/// Cuts runs as the text is cut.
+/// Cuts runs in the way that the text is cut.
 struct RunsOf<'a> {
     runs: &'a [Run],
-    /// The one at hand, and where it begins in the text.
+    /// Index of the current run, and where the run begins in the text.
     next: usize,
     start: usize,
 }
 
 impl RunsOf<'_> {
-    /// The runs of a stretch that begins about where the last one ended.
+    /// The runs of a stretch that begins near the place where the last stretch ended.
     fn within(&mut self, range: Range<usize>) -> Result<Vec<Run>> {
         while self.start > range.start {
             self.next -= 1;

@@ -1,22 +1,24 @@
-//! Possessive repetitions, where greedy ones mean the same. An automaton knows no others.
+//! Replaces possessive repetitions by greedy ones where both mean the same, because an automaton
+//! cannot express possessive repetitions.
 
 use super::oniguruma::{parse, tree};
 use regex_syntax::ast::{self, Ast, Span};
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
 use std::ops::Range;
 
-/// Most of them that are looked at; the field's expressions have four.
+/// The most possessive repetitions that are looked at. The expressions in use have four.
 const MAX_POSSESSIVE: usize = 16;
 
-/// `X?+`, `X*+` and `X++` of a class of characters as `X?`, `X*` and `X+` where that means the
-/// same: where what follows in their alternative never wants a character back. Others stay.
+/// Writes `X?+`, `X*+` and `X++` of a class of characters as `X?`, `X*` and `X+` where that means
+/// the same: where what follows in the same alternative never wants a character back. Other
+/// possessive repetitions stay.
 pub(super) fn greedy(text: &str) -> Result<String, String> {
     let tree = tree(text)?;
     let alternatives = match &tree {
         Ast::Alternation(all) => &all.asts[..],
         only => std::slice::from_ref(only),
     };
-    // Where those are that go, and how many are left to look at.
+    // The places of the signs to be removed, and how many repetitions may still be looked at.
     let mut signs = Vec::new();
     let mut left = MAX_POSSESSIVE;
     for alternative in alternatives {
@@ -24,12 +26,13 @@ pub(super) fn greedy(text: &str) -> Result<String, String> {
             Ast::Concat(all) => &all.asts[..],
             only => std::slice::from_ref(only),
         };
-        // A flag would count for what is parsed by itself here too.
+        // A flag would also apply to parts that are parsed by themselves here.
         if parts.iter().any(|part| matches!(part, Ast::Flags(_))) {
             break;
         }
         let end = alternative.span().end.offset;
-        // From the last on, so that what is behind has none any more.
+        // From the last part to the first, so that the text behind a part has no possessive
+        // repetition any more.
         for part in parts.iter().rev() {
             let Ast::Repetition(outer) = part else {
                 continue;
@@ -48,7 +51,7 @@ pub(super) fn greedy(text: &str) -> Result<String, String> {
     Ok(without(text, 0..text.len(), &signs))
 }
 
-/// This part of a text, without the characters that begin there.
+/// `text[range]` without the characters that begin at the places in `gone`.
 fn without(text: &str, range: Range<usize>, gone: &[usize]) -> String {
     let start = range.start;
     let kept = text[range].char_indices();
@@ -56,7 +59,7 @@ fn without(text: &str, range: Range<usize>, gone: &[usize]) -> String {
     kept.map(|(_, c)| c).collect()
 }
 
-/// What is repeated, if that may be a single character.
+/// The span of `X`, if `outer` is `X?+`, `X*+` or `X++`. `X` may be a single character.
 fn repeated(outer: &ast::Repetition) -> Option<&Span> {
     let Ast::Repetition(inner) = &*outer.ast else {
         return None;
@@ -66,7 +69,8 @@ fn repeated(outer: &ast::Repetition) -> Option<&Span> {
     (is_sign && inner.greedy && plus && outer.greedy).then(|| inner.ast.span())
 }
 
-/// Whether `behind` matches nothing too, or begins with no character of `class`.
+/// Whether `class` is one character, and `behind` either matches an empty text as well or begins
+/// with no character of `class`.
 fn never_gives_back(class: &str, behind: &str) -> bool {
     let (Ok(class), Ok(behind)) = (parse(class), parse(behind)) else {
         return false;
@@ -91,7 +95,7 @@ fn never_gives_back(class: &str, behind: &str) -> bool {
     }
 }
 
-/// The characters that a match may begin with. `None` where that is not known.
+/// The characters that a match may begin with. `None` if they are not known.
 fn firsts(hir: &Hir) -> Option<ClassUnicode> {
     match hir.kind() {
         HirKind::Empty => Some(ClassUnicode::empty()),
@@ -107,7 +111,7 @@ fn firsts(hir: &Hir) -> Option<ClassUnicode> {
             let mut all = ClassUnicode::empty();
             for part in parts {
                 all.union(&firsts(part)?);
-                // Not known where a part of it never matches.
+                // The least length is not known if a part of the expression never matches.
                 if part
                     .properties()
                     .minimum_len()
@@ -163,7 +167,7 @@ mod tests {
             r"(?i)[a-c]?+x",
             r"a{1,2}+",
             r"a??+",
-            // More than are looked at.
+            // More repetitions than are looked at.
             &r"a?+b|".repeat(20),
         ] {
             let error = Expression::new(expression).map(|_| ()).unwrap_err();

@@ -1,5 +1,5 @@
-//! Merges of a vocabulary that has none, only an order: any two tokens whose bytes together are a
-//! token may be joined, and the rank of the joined one is the merge's (tiktoken).
+//! Merges for a vocabulary that only has an order (tiktoken). Any two tokens whose bytes together
+//! are a token may be joined. The rank of the joined token is the rank of the merge.
 
 use super::bpe::{self, Bpe, Merge, Merges, pair};
 use super::vocabulary::{Index, Vocabulary};
@@ -9,16 +9,16 @@ use std::ops::Range;
 use std::path::Path;
 
 const WHAT: &str = "a tokenizer's vocabulary";
-/// Most tokens with a rank; Llama 3 has 128,000.
+/// The most tokens with a rank. Llama 3 has 128,000.
 pub(super) const MAX_RANKS: usize = 1_000_000;
-/// Most merges: of tokens that are one letter over and over there would be half their number's
-/// square. A run of spaces is usual, up to some hundreds.
+/// The most merges. Tokens that repeat one letter over and over would have half as many merges as
+/// the square of their number. A run of spaces is usual, with up to some hundreds.
 const MERGES_OF_A_TOKEN: usize = 16;
 const MERGES_BESIDE: usize = 1 << 18;
 
-/// The tokens of these ids, the first of which has rank 0; `path` is for the messages.
+/// Builds the merges of the tokens `ids`. The first id has rank 0. `path` is for messages.
 ///
-/// [`Error::Format`] where two of them are the same, and where a byte is none.
+/// [`Error::Format`] if two of them are the same token, or if a byte is not a token.
 pub(super) fn bpe(path: &Path, vocabulary: &Vocabulary, ids: Range<u32>) -> Result<Bpe> {
     let format = |detail: String| Error::format(path, detail);
     let mut index = Index::new(ids.len())?;
@@ -40,10 +40,10 @@ pub(super) fn bpe(path: &Path, vocabulary: &Vocabulary, ids: Range<u32>) -> Resu
     Bpe::new(merges, byte_ids, index, true, vocabulary)
 }
 
-/// Every way to put a token together out of two others.
+/// Finds every way to put a token together from two others.
 ///
-/// What a token begins with and what it ends with is found by sorting all of them, which takes a
-/// fifth of the time of looking up both sides of every split.
+/// Sorting all tokens shows which tokens a token begins with and ends with. This takes a fifth of
+/// the time of looking up both sides of every split.
 fn merges(path: &Path, vocabulary: &Vocabulary, ids: Range<u32>) -> Result<Merges> {
     let Range { start: first, end } = ids;
     let n = (end - first) as usize;
@@ -56,7 +56,7 @@ fn merges(path: &Path, vocabulary: &Vocabulary, ids: Range<u32>) -> Result<Merge
     let most = MERGES_OF_A_TOKEN * n + MERGES_BESIDE;
     let mut merges = reserve::room(WHAT, n * 9 / 4)?; // 2.2 for each token of Llama 3
     let len = |rank: u32| texts.text(rank).len();
-    // The tokens that end the one at hand, by their length.
+    // The tokens that the current token ends with, by their length.
     let mut ending = reserve::room(WHAT, vocabulary.longest())?;
     ending.resize(vocabulary.longest(), NONE);
     for rank in 0..n as u32 {
@@ -86,7 +86,7 @@ fn merges(path: &Path, vocabulary: &Vocabulary, ids: Range<u32>) -> Result<Merge
 
 const NONE: u32 = u32::MAX;
 
-/// What follows `rank` in `within`, and so on.
+/// The entry of `rank` in `within`, the entry of that entry, and so on.
 fn chain(within: &[u32], rank: u32) -> impl Iterator<Item = u32> {
     let next = |&rank: &u32| Some(within[rank as usize]).filter(|&rank| rank != NONE);
     std::iter::successors(next(&rank), next)
@@ -99,7 +99,7 @@ enum Side {
     End,
 }
 
-/// The texts of `n` ids from `first` on, which are all different.
+/// The texts of `n` ids from `first` on. All texts are different.
 struct Texts<'a> {
     vocabulary: &'a Vocabulary,
     first: u32,
@@ -111,13 +111,13 @@ impl Texts<'_> {
         self.vocabulary.bytes(self.first + rank)
     }
 
-    /// For each rank the one with the longest text that its own begins with, or ends with, and is
-    /// longer than; [`NONE`] if there is none.
+    /// For each rank: the rank of the longest shorter text that its own text begins with (or ends
+    /// with); [`NONE`] if there is none.
     fn within(&self, side: Side) -> Result<Vec<u32>> {
         let text = |rank: u32| self.text(rank);
         let mut sorted = reserve::room(WHAT, self.n)?;
         sorted.extend((0..self.n as u32).map(|id| (side.first(text(id)), id)));
-        // A text comes directly before those that it is a part of.
+        // A text comes before those that begin (or end) with it.
         sorted.sort_unstable_by(|(a, x), (b, y)| {
             a.cmp(b).then_with(|| side.compare(text(*x), text(*y)))
         });
@@ -136,7 +136,8 @@ impl Texts<'_> {
 }
 
 impl Side {
-    /// A number for the eight bytes of a text at this side; texts of less are as if zeros followed.
+    /// The first eight bytes of a text from this side, as a number. Shorter texts are padded with
+    /// zeros.
     fn first(self, text: &[u8]) -> u64 {
         let mut bytes = [0; 8];
         let n = text.len().min(8);
@@ -152,7 +153,7 @@ impl Side {
         }
     }
 
-    /// The order of texts from this side on.
+    /// Compares two texts from this side on.
     fn compare(self, a: &[u8], b: &[u8]) -> Ordering {
         match self {
             Side::Start => a.cmp(b),
@@ -160,7 +161,7 @@ impl Side {
         }
     }
 
-    /// Whether `part` is at this side of `text`.
+    /// Whether `part` stands at this side of `text`.
     fn holds(self, text: &[u8], part: &[u8]) -> bool {
         match self {
             Side::Start => text.starts_with(part),
@@ -169,7 +170,7 @@ impl Side {
     }
 }
 
-/// Append the bytes that standard base64 with padding stands for; `false` where it is none.
+/// Decodes standard base64 with padding and appends the bytes. `false` if `text` is not base64.
 pub(super) fn base64(text: &[u8], bytes: &mut Vec<u8>) -> bool {
     let (groups, []) = text.as_chunks::<4>() else {
         return false;

@@ -1,11 +1,11 @@
-//! Byte-pair encoding of one word by the scores of pieces: what SentencePiece's `bpe::Model` gives,
-//! without its detours.
+//! Byte-pair encoding of one word by the scores of pieces. The result is that of SentencePiece's
+//! `bpe::Model`, without its detours.
 //!
-//! Characters (or user-defined symbols) are joined pair by pair; the pair whose union has the
-//! highest score comes first, the leftmost of equal ones. SentencePiece does that to a whole text
-//! with one queue, at a microsecond a byte. Here the caller has cut the text where no pair can be
-//! joined, so that the queue is as short as a word. What is joined is looked up by its text, as
-//! there: two characters that are no pieces may be one together.
+//! Characters (or user-defined symbols) are joined pair by pair. The pair whose union has the
+//! highest score comes first; of equal ones, the leftmost. SentencePiece does this to a whole text
+//! with one queue, which takes a microsecond a byte. Here the caller has cut the text where no pair
+//! can be joined, so the queue is only as long as a word. As in SentencePiece, a union is looked up
+//! by its text: two characters that are no pieces may be a piece together.
 
 use super::hash::Key;
 use super::model_proto::{ModelProto, Type, byte_of};
@@ -17,9 +17,9 @@ const WHAT: &str = "encoding a text";
 /// The vocabulary, as far as merging needs it.
 pub(super) struct ScoredBpe {
     pieces: HashMap<Box<[u8]>, Piece, Key>,
-    /// Bytes of the longest of them.
+    /// Length of the longest piece in bytes.
     longest: usize,
-    /// How many bytes user-defined pieces have, descending.
+    /// The lengths of the user-defined pieces in bytes, in descending order.
     symbol_lens: Vec<usize>,
     byte_ids: [Token; 256],
 }
@@ -27,39 +27,41 @@ pub(super) struct ScoredBpe {
 #[derive(Clone, Copy)]
 struct Piece {
     id: Token,
-    /// Its score's place among all scores, the highest last.
+    /// The place of its score among all scores. The highest score has the highest rank.
     rank: u32,
     user_defined: bool,
 }
 
-/// A piece of the word while it is merged: `[start, start + len)`, no bytes once it is part of the
-/// symbol before it.
+/// A part of the word while it is merged: the bytes `[start, start + len)`. `len` is 0 once it has
+/// become part of the symbol before it.
 struct Symbol {
     start: u32,
     len: u32,
-    /// Indices of its neighbours; [`NONE`] at the ends.
+    /// Indices of the neighbours; [`NONE`] at the ends.
     before: u32,
     after: u32,
-    /// User-defined: not to be joined with others.
+    /// Whether it is user-defined, so that it is not joined with others.
     frozen: bool,
-    /// Known once it has been joined.
+    /// Known only after it was joined.
     id: Option<Token>,
 }
 
 const NONE: u32 = u32::MAX;
 
-/// Two neighbours whose union is a piece. The greatest comes first.
+/// Two neighbours whose union is a piece. The greatest pair is joined first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Pair {
-    /// Rank of the union, and then what is larger the further left it lies.
+    /// High half: rank of the union. Low half: a number that is larger the further left the pair
+    /// lies.
     order: u64,
     right: u32,
-    /// Bytes of both. They have become others, or none, where this is no longer so.
+    /// Length of both symbols in bytes. If their lengths no longer add up to it, one of them has
+    /// changed or is gone, and the pair is out of date.
     len: u32,
     id: Token,
 }
 
-/// Memory that is used again for the next word.
+/// Memory that is reused for the next word.
 #[derive(Default)]
 pub(super) struct Scratch {
     symbols: Vec<Symbol>,
@@ -67,12 +69,12 @@ pub(super) struct Scratch {
 }
 
 impl ScoredBpe {
-    /// `None` where there is a piece of a type that SentencePiece takes apart again after merging.
-    /// All bytes have pieces.
+    /// `None` if there is a piece of a type that SentencePiece takes apart again after merging. The
+    /// vocabulary must have a piece for every byte.
     pub fn new(proto: &ModelProto) -> Option<ScoredBpe> {
         let mut scores: Vec<f32> = proto.pieces.iter().map(|p| p.score()).collect();
         scores.sort_unstable_by(f32::total_cmp);
-        // -0.0 and 0.0 are one score.
+        // -0.0 and 0.0 are the same score.
         scores.dedup_by(|a, b| a == b);
         let rank = |score: f32| scores.partition_point(|s| *s < score) as u32;
         let mut bpe = ScoredBpe {
@@ -107,7 +109,7 @@ impl ScoredBpe {
         Some(bpe)
     }
 
-    /// Append the ids of `word`, which is as SentencePiece's normalizer leaves it.
+    /// Appends the ids of `word`, which must be as SentencePiece's normalizer leaves it.
     pub fn encode(&self, word: &str, scratch: &mut Scratch, ids: &mut Vec<Token>) -> Result<()> {
         let Scratch { symbols, queue } = scratch;
         self.split(word, symbols)?;
@@ -139,7 +141,7 @@ impl ScoredBpe {
                 self.consider(word, symbols, queue, left, after);
             }
         }
-        // At most a token for each byte.
+        // At most one token for each byte.
         reserve::vec("the tokens of a text", ids, word.len())?;
         for symbol in symbols.iter().filter(|s| s.len > 0) {
             let text = text(word, symbol.start, symbol.len);
@@ -151,7 +153,8 @@ impl ScoredBpe {
         Ok(())
     }
 
-    /// The longest user-defined symbol at each place, or one character.
+    /// Splits `word` into symbols: at each place the longest user-defined symbol, else one
+    /// character.
     fn split(&self, word: &str, symbols: &mut Vec<Symbol>) -> Result<()> {
         symbols.clear();
         reserve::vec(WHAT, symbols, word.len())?;
@@ -181,7 +184,7 @@ impl ScoredBpe {
         Ok(())
     }
 
-    /// Queue two neighbours if together they are a piece.
+    /// Queues two neighbours if their union is a piece.
     fn consider(
         &self,
         word: &str,

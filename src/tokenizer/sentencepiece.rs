@@ -1,10 +1,11 @@
 //! SentencePiece `.model` files, checked before the library sees them.
 //!
-//! Pieces are joined by [`super::detokenizer`], and texts are encoded by `ScoredBpe` where it can
-//! do that, as with all of Llama's tokenizers; both are tested against the library. Where it
-//! cannot, the library encodes. It gets the message that [`super::model_proto::Checked`] vouches
-//! for, encoded again, rather than the file: so it is no matter if its parser reads a crafted file
-//! differently than ours does. `build` makes a tokenizer of a checked file.
+//! [`super::detokenizer`] joins the pieces. `ScoredBpe` encodes texts where it can, as with all of
+//! Llama's tokenizers. Both are tested against the library. Where `ScoredBpe` cannot, the library
+//! encodes. The library does not get the file. It gets the message that
+//! [`super::model_proto::Checked`] vouches for, encoded again. So it does not matter if the
+//! library's parser reads a crafted file differently than ours does. `build` makes a tokenizer from
+//! a checked file.
 
 mod build;
 
@@ -15,28 +16,30 @@ use super::{Bound, Encoded, Piece, Run, Tokenizer};
 use crate::{Cancel, Error, Result, Token, reserve};
 use sentencepiece::SentencePieceProcessor;
 
-/// Long texts are encoded in parts of about this many bytes: the cancel flag is looked at between
-/// two, and little memory is needed at a time. (The library takes some hundred bytes for each byte
-/// of text.)
+/// Long texts are encoded in parts of about this many bytes. So the cancel flag can be checked
+/// between two parts, and little memory is needed at a time. (The library takes some hundred bytes
+/// for each byte of text.)
 const PART_BYTES: usize = 8 << 10;
-/// Most bytes of a part. A text has this many bytes without a place to cut it only if it was made
-/// to.
+/// The most bytes of a part. Only a text that was made for it has this many bytes without a place
+/// to cut.
 pub const MAX_PART_BYTES: usize = 1 << 20;
-/// Most bytes of a text where characters without a piece become `<unk>`: the library's time grows
-/// with the square of a run of them. Llama's tokenizers make bytes of them instead.
+/// The most bytes of a text whose characters without a piece become `<unk>`. The library's time
+/// grows with the square of the length of a run of them. Llama's tokenizers make bytes of such
+/// characters instead.
 pub const MAX_UNK_PART_BYTES: usize = 64 << 10;
 
-/// Bytes that the library takes to encode a part, and some to spare: so much for each byte of it,
-/// and so much anyway. Its own way to say that there is no memory is an exception, which would end
-/// the process, so it is only asked when there is.
+/// Memory that the library takes to encode a part, with some to spare: a number of bytes for each
+/// byte of the part, and a fixed number. If the library gets no memory, it throws an exception,
+/// which would end the process. So it is called only if there is memory.
 const WORK_PER_BYTE: usize = 1024;
 const WORK_BYTES: usize = 1 << 20;
 
 /// A SentencePiece BPE tokenizer.
 pub struct SentencePiece {
-    /// `None` where the text is cut into words for [`ScoredBpe`].
+    /// `None` if texts are cut into words for [`ScoredBpe`].
     processor: Option<SentencePieceProcessor>,
-    /// The same without a space in front of a text, where what follows an added token gets none.
+    /// The same processor without a space in front of a text. It exists if what follows an added
+    /// token gets no space.
     bare_processor: Option<SentencePieceProcessor>,
     /// Control pieces, and what the files beside the model add.
     added: Added,
@@ -45,7 +48,7 @@ pub struct SentencePiece {
     entries: Vec<Entry>,
     /// The text of every piece, each followed by a NUL.
     texts: String,
-    /// Bytes of the longest of them.
+    /// Length of the longest text in bytes.
     longest: usize,
     bos_id: Token,
     eos_id: Token,
@@ -60,12 +63,12 @@ pub struct SentencePiece {
 
 #[derive(Clone, Copy)]
 enum Entry {
-    /// In `texts`, without the NUL.
+    /// A range of `texts`, without the NUL.
     Text {
         start: u32,
         len: u32,
     },
-    /// The same, as [`Piece::Literal`].
+    /// A range of `texts`, shown as [`Piece::Literal`].
     Literal {
         start: u32,
         len: u32,
@@ -80,19 +83,19 @@ enum Entry {
     Absent,
 }
 
-/// How a text is handed to the library.
+/// How a text is divided before it is encoded.
 enum Parts {
-    /// As a whole, of at most this many bytes.
+    /// Not at all. A text has at most this many bytes.
     Whole(usize),
-    /// Cut where no piece can reach across; the space that stands for the start (or, in some
-    /// models, the end) of the text is added here, once.
+    /// Into parts that no piece spans. The space that stands for the start (in some models, the
+    /// end) of the text is added here, once.
     Cut {
         joined: Pairs,
         prefix: bool,
         suffix: bool,
-        /// `None`: by the library.
+        /// `None`: the library encodes.
         bpe: Option<Box<ScoredBpe>>,
-        /// What a space is to the pieces.
+        /// The character that pieces have in place of a space.
         space: char,
     },
 }
@@ -121,7 +124,7 @@ impl SentencePiece {
         Ok(())
     }
 
-    /// Encode `work.part`, with the library's space in front of it or without.
+    /// Encodes `work.part`. `prefix`: whether the library may put its space in front.
     fn encode_part(&self, prefix: bool, work: &mut Work, ids: &mut Vec<Token>) -> Result<()> {
         let bare = self.bare_processor.as_ref().filter(|_| !prefix);
         let Some(processor) = bare.or(self.processor.as_ref()) else {
@@ -137,7 +140,7 @@ impl SentencePiece {
         Ok(())
     }
 
-    /// The same without the library, word by word.
+    /// Encodes `work.part` word by word, without the library.
     fn encode_words(&self, work: &mut Work, ids: &mut Vec<Token>) -> Result<()> {
         let Parts::Cut {
             joined,
@@ -166,23 +169,24 @@ impl SentencePiece {
         Ok(())
     }
 
-    /// Fewest tokens that a stretch of `rest` bytes and a text of `behind` bytes after it can have.
+    /// The fewest tokens that `rest` bytes of a stretch, and `behind` bytes of text after it, can
+    /// have.
     fn least_tokens(&self, rest: usize, behind: usize) -> usize {
         match (&self.parts, self.added.longest()) {
             (Parts::Cut { .. }, Some(longest)) => {
                 rest.div_ceil(self.longest) + behind.div_ceil(self.longest.max(longest))
             }
             (Parts::Cut { .. }, None) => rest.div_ceil(self.longest),
-            // Spaces may be squeezed, unknown characters may share one token.
+            // Spaces may be squeezed, and unknown characters may share one token.
             (Parts::Whole(_), _) => 0,
         }
     }
 
-    /// What lies between two added tokens.
+    /// Encodes what lies between two added tokens.
     ///
-    /// A text may have any length as long as it can be cut into parts of at most [`MAX_PART_BYTES`]
-    /// between characters that stand side by side in no piece, which is so in every natural text.
-    /// Models that squeeze spaces, or have no byte pieces, take one part.
+    /// A text may have any length if it can be cut into parts of at most [`MAX_PART_BYTES`]. It can
+    /// be cut between two characters that stand side by side in no piece. That is so in every
+    /// natural text. Models that squeeze spaces, or have no byte pieces, encode a text as one part.
     fn encode_stretch(
         &self,
         stretch: Stretch<'_>,
@@ -191,7 +195,8 @@ impl SentencePiece {
         bound: Bound<'_>,
     ) -> Result<Encoded> {
         let text = stretch.text;
-        // What lies behind `rest` counts as it is, what it will become as the least it can.
+        // The tokens so far count as they are. The rest of the text counts with the fewest tokens
+        // that it can become.
         let too_long = |tokens: &[Token], rest: &str| {
             let least = tokens.len() + self.least_tokens(rest.len(), stretch.behind);
             bound
@@ -236,17 +241,17 @@ impl SentencePiece {
 /// A part of a text without added tokens.
 struct Stretch<'a> {
     text: &'a str,
-    /// Whether a space goes in front, where the model wants one.
+    /// Whether a space goes in front, if the model wants one.
     prefix: bool,
-    /// Bytes of the text that lie behind it.
+    /// Bytes of the text behind this stretch.
     behind: usize,
 }
 
-/// Memory that one part after another is encoded in.
+/// Memory in which one part after another is encoded.
 #[derive(Default)]
 struct Work {
     part: String,
-    /// As the library's normalizer makes it of the part.
+    /// The part as the library's normalizer would make it.
     normalized: String,
     scratch: Scratch,
 }

@@ -1,4 +1,4 @@
-//! Which file is a checkpoint's tokenizer, and what the files beside it say of it.
+//! Finds which file is a checkpoint's tokenizer, and reads the files beside it.
 
 use super::beside;
 use super::extras::Extras;
@@ -9,21 +9,22 @@ use crate::{Error, Result, reserve};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Largest tokenizer file that is read; the largest in use have some thirty megabytes.
+/// Size of the largest tokenizer file that is read. The largest in use have some thirty megabytes.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
-/// Bytes that SentencePiece takes to read a file: Llama 2's half megabyte takes some ten megabytes.
+/// Memory that SentencePiece takes to read a file, in bytes. Llama 2's file of half a megabyte
+/// takes some ten megabytes.
 const PROTO_WORK_PER_BYTE: usize = 32;
 const PROTO_WORK: usize = 2 << 20;
-/// The tokenizer of a checkpoint's directory: `tokenizer.model`, else `tokenizer.json`, else
-/// `tekken.json`. Where the first is Llama 3's and the second is there too, the second: it alone
-/// knows what a fine-tune renamed.
+/// Opens the tokenizer of a checkpoint's directory: `tokenizer.model`, else `tokenizer.json`, else
+/// `tekken.json`. But if the first is Llama 3's and the second exists as well, it opens the second:
+/// only that file knows what a fine-tune renamed.
 ///
-/// [`Error::Io`] where neither is there; otherwise as [`open`].
+/// [`Error::Io`] if none of them exists; otherwise as [`open`].
 pub fn open_in(dir: &Path) -> Result<Arc<dyn Tokenizer>> {
     in_directory(dir, None)
 }
 
-/// What the files of a directory's tokenizer are called: the first three are tokenizers.
+/// The names of the files of a directory's tokenizer. The first three are tokenizers.
 pub const FILES: [&str; 6] = [
     "tokenizer.model",
     "tokenizer.json",
@@ -33,16 +34,17 @@ pub const FILES: [&str; 6] = [
     "added_tokens.json",
 ];
 
-/// Whether [`open_in`] finds something to open there.
+/// Whether [`open_in`] finds something to open in `dir`.
 pub fn is_in(dir: &Path) -> bool {
     let mut names = FILES[..3].iter();
     names.any(|name| dir.join(name).symlink_metadata().is_ok())
 }
 
-/// The files that [`open`] reads at this path and beside it, each with what it has to be called for
-/// [`open_in`] to make the same tokenizer of a directory that has these and no others of [`FILES`].
+/// The files that [`open`] reads for this path: the file itself and files beside it. Each comes
+/// with a name from [`FILES`]. If a directory has these files under these names, and no others of
+/// [`FILES`], then [`open_in`] makes the same tokenizer of it.
 ///
-/// [`Error::Io`] and [`Error::Format`] where `path` is no file that can be read.
+/// [`Error::Io`] and [`Error::Format`] if `path` is not a file that can be read.
 pub fn files(path: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
     let bytes = read_small(path, "a tokenizer", MAX_FILE_BYTES)?;
     let [model, json, tekken, config, map, added] = FILES;
@@ -60,7 +62,7 @@ pub fn files(path: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
         .collect())
 }
 
-/// The tokenizer that [`open_in`] or [`open`] finds at a path, without the added tokens whose id is
+/// The tokenizer that [`open_in`] or [`open`] finds at `path`, without the added tokens whose id is
 /// `end` or more. Other tokens stay, whatever their ids are.
 pub fn open_below(path: &Path, end: u32) -> Result<Arc<dyn Tokenizer>> {
     match path.is_dir() {
@@ -84,7 +86,7 @@ fn in_directory(dir: &Path, end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
         }
         (false, false) if is_there(&tekken) => in_file(&tekken, end),
         (false, false) => {
-            // What else looks like a tokenizer.
+            // Something else looks like a tokenizer.
             let hint = match is_there(&dir.join("vocab.json")) {
                 true => "; vocab.json and merges.txt are not supported",
                 false => "",
@@ -97,10 +99,10 @@ fn in_directory(dir: &Path, end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
     }
 }
 
-/// Open a tokenizer file of any kind we know, and the files beside it that say more of it.
+/// Opens a tokenizer file of any kind that we know, and the files beside it that say more about it.
 ///
-/// [`Error::Io`] where there is no file that can be read, [`Error::Unsupported`] for a tokenizer of
-/// a kind that is known and not supported, [`Error::Format`] for anything else that is no
+/// [`Error::Io`] if there is no file that can be read, [`Error::Unsupported`] for a tokenizer of a
+/// kind that is known but not supported, [`Error::Format`] for anything else that is not a
 /// tokenizer.
 pub fn open(path: &Path) -> Result<Arc<dyn Tokenizer>> {
     in_file(path, None)
@@ -111,7 +113,7 @@ fn in_file(path: &Path, end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
     with_extras(path, &bytes, end)
 }
 
-/// The tokenizer that a file with these contents is, by itself; `path` is for the messages.
+/// The tokenizer in a file with these contents, without files beside it. `path` is for messages.
 pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Arc<dyn Tokenizer>> {
     of(path, bytes, |_| Ok(Extras::default()))
 }
@@ -128,7 +130,7 @@ fn with_extras(path: &Path, bytes: &[u8], end: Option<u32>) -> Result<Arc<dyn To
     })
 }
 
-/// Which kind of file a tokenizer is.
+/// The kind of a tokenizer file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     SentencePiece,
@@ -140,7 +142,8 @@ fn of(
     bytes: &[u8],
     extras: impl Fn(Kind) -> Result<Extras>,
 ) -> Result<Arc<dyn Tokenizer>> {
-    // Other kinds are looked for only in what is not a ModelProto: that may begin with a brace too.
+    // A ModelProto may begin with a brace, too. So other kinds are looked for only if this is no
+    // ModelProto.
     if count_pieces(bytes).is_ok_and(|n| n > 0) {
         let work = bytes.len().saturating_mul(PROTO_WORK_PER_BYTE);
         reserve::headroom("reading a tokenizer", work.saturating_add(PROTO_WORK))?;
@@ -154,7 +157,8 @@ fn of(
         Err(error) => error,
     };
     if hf_json::is_json(bytes) {
-        // The common kind first: a whole file is read to know the other one.
+        // The common kind is tried first, because the other one is recognised only by reading the
+        // whole file.
         let read = hf_json::from_bytes(path, bytes, &extras(Kind::Json)?);
         return match read {
             Err(_) if tekken::is_tekken(bytes) => Ok(Arc::new(tekken::from_bytes(path, bytes)?)),

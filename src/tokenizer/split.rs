@@ -1,13 +1,14 @@
-//! Cutting a text into the pieces that are merged each by itself: the pre-tokenizers' expressions.
+//! Cuts a text into pieces, with the expressions of pre-tokenizers. Each piece is merged by itself.
 //!
-//! The expressions of the field use one look-ahead, in an ending `\s+(?!\S)|\s+`. Without it they
-//! are regular, and a lazy DFA finds a match in time linear in what it reads for it. So the ending
-//! becomes a second expression, `\s+`, and a rule about the length of its matches ([`Expression`]).
+//! The expressions in use have one look-ahead, in an ending `\s+(?!\S)|\s+`. Without this ending
+//! they are regular, and a lazy DFA finds a match in time linear in what it reads for the match. So
+//! the ending becomes a second expression, `\s+`, and a rule about the length of its matches
+//! ([`Expression`]).
 //!
-//! The field's expressions know a match at the character behind it, so a text takes time linear in
-//! its length, whatever it is. A tokenizer.json may have an expression that reads on: of
-//! `a*b|a|[^a]`, each match in a text of `a`s is known at the text's end only, and the time grows
-//! with the square of its length.
+//! With the expressions in use, a match is known at the character behind it. So any text takes time
+//! linear in its length. A tokenizer.json may have an expression that must read on. With
+//! `a*b|a|[^a]`, each match in a text of `a`s is known only at the end of the text, and the time
+//! grows with the square of its length.
 
 use super::scan::{self, Scanner};
 use super::{oniguruma, possessive};
@@ -16,10 +17,10 @@ use regex_automata::meta::{BuildError, Config, Regex};
 use regex_automata::{Anchored, Input};
 use regex_syntax::hir::Hir;
 
-/// GPT-2's, which `ByteLevel` uses.
+/// GPT-2's expression, which `ByteLevel` uses.
 pub(super) const GPT2: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// Llama 3's.
+/// Llama 3's expression.
 pub(super) const LLAMA3: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
     r"[^\r\n\p{L}\p{N}]?\p{L}+|",
@@ -30,7 +31,7 @@ pub(super) const LLAMA3: &str = concat!(
     r"\s+",
 );
 
-/// Qwen2's: Llama 3's with single digits.
+/// Qwen2's expression: Llama 3's with single digits.
 pub(super) const QWEN2: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
     r"[^\r\n\p{L}\p{N}]?\p{L}+|",
@@ -41,7 +42,7 @@ pub(super) const QWEN2: &str = concat!(
     r"\s+",
 );
 
-/// Seed's: Qwen2's, but punctuation does not take the line feeds behind it.
+/// Seed's expression: Qwen2's, but punctuation does not take the line feeds behind it.
 pub(super) const SEED: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
     r"[^\r\n\p{L}\p{N}]?\p{L}+|",
@@ -52,7 +53,7 @@ pub(super) const SEED: &str = concat!(
     r"\s+",
 );
 
-/// Qwen3.5's: marks are letters.
+/// Qwen3.5's expression: marks are letters.
 pub(super) const QWEN35: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|",
     r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|",
@@ -63,7 +64,7 @@ pub(super) const QWEN35: &str = concat!(
     r"\s+",
 );
 
-/// GPT-4o's.
+/// GPT-4o's expression.
 pub(super) const GPT4O: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
@@ -74,7 +75,7 @@ pub(super) const GPT4O: &str = concat!(
     r"\s+",
 );
 
-/// Mistral's Tekken: GPT-4o's without contractions, with single digits.
+/// The expression of Mistral's Tekken: GPT-4o's without contractions, with single digits.
 pub(super) const TEKKEN: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|",
@@ -85,7 +86,7 @@ pub(super) const TEKKEN: &str = concat!(
     r"\s+",
 );
 
-/// DeepSeek-Coder's, one after the other.
+/// DeepSeek-Coder's expressions, one after the other.
 pub(super) const DEEPSEEK_CODER: [&str; 5] = [
     r"[\r\n]",
     r"\s?\p{L}+",
@@ -93,7 +94,7 @@ pub(super) const DEEPSEEK_CODER: [&str; 5] = [
     "[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+",
     r"\p{N}",
 ];
-/// DeepSeek V3's, one after the other. Hunyuan's dense models have the same.
+/// DeepSeek V3's expressions, one after the other. Hunyuan's dense models have the same.
 pub(super) const DEEPSEEK_V3: [&str; 3] = [
     r"\p{N}{1,3}",
     "[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+",
@@ -106,7 +107,8 @@ pub(super) const DEEPSEEK_V3: [&str; 3] = [
         r"\s+",
     ),
 ];
-/// DeepSeek-LLM's, whose letters are those of scripts with upper and lower case.
+/// DeepSeek-LLM's expressions, one after the other. Their letters are those of scripts with upper
+/// and lower case.
 pub(super) const DEEPSEEK_LLM: [&str; 6] = [
     r"[\r\n]",
     "\\s?[A-Za-z\
@@ -132,26 +134,28 @@ pub(super) const DEEPSEEK_LLM: [&str; 6] = [
     DEEPSEEK_CODER[3],
     r"\p{N}",
 ];
-/// The one other look-around that is known: white space up to the end of a line.
+/// The only other look-around that is supported: white space up to the end of a line.
 const LINE_ENDING_SPACE: &str = r"\s+$";
 
-/// The ending with a look-ahead that is known.
+/// The only ending with a look-ahead that is supported.
 const ENDING: &str = r"|\s+(?!\S)|\s+";
-/// Most bytes of an expression's NFA, and of the lazy DFA that a thread's searches make of it. With
-/// 2 MiB GPT-4o's expression fills it over and over in Chinese text, at a tenth of the speed.
+/// The most bytes of an expression's NFA, and of the lazy DFA that a thread's searches build from
+/// it. If the DFA had 2 MiB, GPT-4o's expression would fill it over and over in Chinese text, at a
+/// tenth of the speed.
 const NFA_BYTES: usize = 2 << 20;
 const DFA_BYTES: usize = 16 << 20;
-/// Most bytes of an expression. The longest in use have a few thousand; of user-defined pieces (as
-/// transformers writes them) there may be a thousand.
+/// The most bytes of an expression. The longest in use have a few thousand. An expression that
+/// transformers writes for user-defined pieces may have a thousand of them.
 pub(super) const MAX_BYTES: usize = 64 << 10;
 
-/// A pre-tokenizer: every match is a piece, and so is what lies between two, or only one of these.
+/// An expression of a pre-tokenizer. Every match is a piece, and so is the text between two
+/// matches. [`Keep`] may leave out one of the two kinds.
 pub(super) struct Expression {
     search: Search,
     keep: Keep,
 }
 
-/// What of a text stays.
+/// Which pieces of a text stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     All,
@@ -163,8 +167,8 @@ enum Search {
     Scanner(Scanner),
     Regex {
         regex: Box<Regex>,
-        /// The second pattern is `\s+`. Where its match has two characters or more and does not
-        /// reach the end of the text, its last character is left to what follows.
+        /// The second pattern is `\s+`. If its match has two characters or more and does not reach
+        /// the end of the text, the last character of the match is left to what follows.
         ending: bool,
     },
 }
@@ -187,7 +191,7 @@ impl Expression {
         }
     }
 
-    /// Without a hand-made scanner.
+    /// As [`Self::new`], but without a hand-made scanner.
     pub fn regex(text: &str) -> std::result::Result<Expression, String> {
         if text.len() > MAX_BYTES {
             return Err(format!(
@@ -209,12 +213,12 @@ impl Expression {
         Expression::of(&patterns, ending)
     }
 
-    /// Of a text that stands for itself and is not empty.
+    /// An expression for a text that stands for itself. The text is not empty.
     pub fn literal(text: &str) -> std::result::Result<Expression, String> {
         Expression::of(&[Hir::literal(text.as_bytes())], false)
     }
 
-    /// Of a short text that was written for Rust's regex.
+    /// An expression for a short text that is written for Rust's regex.
     pub fn of_rust(text: &str) -> std::result::Result<Expression, String> {
         Expression::of(&[oniguruma::parse_as_it_is(text)?], false)
     }
@@ -229,9 +233,9 @@ impl Expression {
             .configure(config)
             .build_many_from_hir(patterns)
             .map_err(|e| explain(&e))?;
-        // No expression looks around but those of ours, so one that matches no empty text matches
-        // nothing empty within another one. (The least length that an expression says it has is
-        // not known where a part of it never matches.)
+        // Only our own expressions look around. So an expression that does not match an empty text
+        // matches nothing empty inside another text, either. (The least length that an expression
+        // reports is not known if a part of it never matches.)
         if regex.is_match("") {
             return Err("it matches an empty text".into());
         }
@@ -242,9 +246,9 @@ impl Expression {
         })
     }
 
-    /// The same, of which only this stays.
+    /// The same expression, of whose pieces only `keep` stay.
     pub fn keeping(self, keep: Keep) -> Expression {
-        // A scanner has nothing between its matches.
+        // A scanner leaves nothing between its matches.
         match (&self.search, keep) {
             (Search::Scanner(_), Keep::Matches) => self,
             _ => Expression { keep, ..self },
@@ -256,8 +260,8 @@ impl Expression {
         self.keep == Keep::All
     }
 
-    /// Whether every text is matched from its first to its last character: so where each character
-    /// by itself is a match.
+    /// Whether every text is matched from its first to its last character. That is so if each
+    /// character by itself is a match.
     pub fn covers_all(&self) -> bool {
         let Search::Regex { regex, .. } = &self.search else {
             return true;
@@ -269,7 +273,7 @@ impl Expression {
         })
     }
 
-    /// Call `each` with every piece of `text`, first to last, none of them empty.
+    /// Calls `each` with every piece of `text`, in order. No piece is empty.
     fn split(&self, text: &str, each: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
         let (regex, ending) = match &self.search {
             Search::Scanner(_) if self.keep == Keep::Between => return Ok(()),
@@ -292,7 +296,7 @@ impl Expression {
             if ending && found.pattern().as_usize() == 1 && end < text.len() {
                 let white = &text[found.start()..end];
                 let last = white.char_indices().next_back().map_or(0, |(at, _)| at);
-                // A single character stays.
+                // A single white-space character stays in the match.
                 end = if last > 0 { found.start() + last } else { end };
             }
             between(&text[start..found.start()], each)?;
@@ -305,7 +309,7 @@ impl Expression {
     }
 }
 
-/// Cut `text` by one expression after the other.
+/// Cuts `text` by one expression after the other.
 pub(super) fn split(
     expressions: &[Expression],
     text: &str,
@@ -391,7 +395,7 @@ pub(super) mod tests {
         ] {
             assert_eq!(pieces(&ending, text), expected, "{text:?}");
         }
-        // Without that ending white space stays together.
+        // Without that ending, white space stays together.
         let plain = [Expression::regex(r"\p{L}+|\s+").unwrap()];
         assert_eq!(pieces(&plain, "a   b"), ["a", "   ", "b"]);
     }

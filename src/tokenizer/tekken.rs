@@ -1,5 +1,6 @@
-//! Mistral's `tekken.json`: tokens in base64 by rank, behind special tokens, and the expression
-//! that cuts texts. Written from mistral-common 1.13 (`tokens/tokenizers/tekken.py`).
+//! Reads Mistral's `tekken.json`: tokens in base64 by rank, which come behind special tokens, and
+//! the expression that cuts texts. Written from mistral-common 1.13
+//! (`tokens/tokenizers/tekken.py`).
 
 use super::Joining;
 use super::added::{Added, AddedToken};
@@ -14,15 +15,15 @@ use serde::de::IgnoredAny;
 use std::path::Path;
 
 const WHAT: &str = "a tokenizer's vocabulary";
-/// Most bytes of memory that a byte of such a file turns into.
+/// The most bytes of memory that one byte of such a file turns into.
 const WORK_PER_BYTE: usize = 16;
-/// Most special tokens; all files have 1,000.
+/// The most special tokens. All files have 1,000.
 const MAX_SPECIAL: usize = 4 << 10;
-/// Versions that are known, in their order.
+/// The known versions, in order.
 const VERSIONS: [&str; 7] = ["v1", "v2", "v3", "v7", "v11", "v13", "v15"];
-/// Up to which of them a file may leave its special tokens out.
+/// Index of the last version whose files may leave out their special tokens.
 const LAST_WITHOUT_SPECIAL: usize = 3;
-/// What they are then.
+/// The special tokens of a file that leaves them out.
 const SPECIAL: [&str; 20] = [
     "<unk>",
     "<s>",
@@ -45,10 +46,11 @@ const SPECIAL: [&str; 20] = [
     "[/SYSTEM_PROMPT]",
     "[TOOL_CONTENT]",
 ];
-/// What means something else to Oniguruma than to tiktoken, whose expression it is.
+/// Parts of an expression that mean something else to Oniguruma than to tiktoken, for which the
+/// expression is written.
 const AMBIGUOUS: [&str; 4] = [r"\w", r"\W", "[:", r"\s+$"];
 
-/// The file, without what it says of images, sounds and settings.
+/// The file, without what it says about images, sounds and settings.
 #[derive(serde::Deserialize)]
 struct File<'a> {
     config: Config,
@@ -61,7 +63,7 @@ struct File<'a> {
 #[derive(serde::Deserialize)]
 struct Config {
     pattern: String,
-    /// Of special tokens and others together.
+    /// Number of all tokens, special ones included.
     default_vocab_size: usize,
     default_num_special_tokens: usize,
     version: String,
@@ -93,7 +95,7 @@ pub(super) fn is_tekken(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Outline>(bytes).is_ok()
 }
 
-/// The tokenizer that a file with these contents is; `path` is for the messages.
+/// The tokenizer in a file with these contents. `path` is for messages.
 pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Pipeline> {
     let format = |detail: String| Error::format(path, detail);
     reserve::headroom("reading a tokenizer", bytes.len() * WORK_PER_BYTE)?;
@@ -213,7 +215,7 @@ impl File<'_> {
         Ok(texts)
     }
 
-    /// How many tokens there are beside the special ones. The list may have more.
+    /// How many tokens there are besides the special ones. The list may have more entries.
     fn tokens(&self, path: &Path) -> Result<usize> {
         let (all, special) = (
             self.config.default_vocab_size,
@@ -245,7 +247,7 @@ impl Config {
         };
         match AMBIGUOUS.iter().find(|part| text.contains(*part)) {
             Some(part) => Err(refused(format!("it has {part}"))),
-            // What lies between matches is dropped.
+            // Text between matches is dropped.
             None => Ok(Expression::new(text)
                 .map_err(refused)?
                 .keeping(Keep::Matches)),

@@ -1,6 +1,7 @@
-//! Llama 3's `tokenizer.model`: lines of a token in base64 and its rank, as tiktoken writes them.
+//! Reads Llama 3's `tokenizer.model`. Each line has a token in base64 and its rank, as tiktoken
+//! writes them.
 //!
-//! Special tokens are not in the file; they are Meta's (llama-models,
+//! The special tokens are not in the file. They are taken from Meta's code (llama-models,
 //! `models/llama3/tokenizer.py`).
 
 use super::Joining;
@@ -14,11 +15,12 @@ use crate::{Error, Result, Token, reserve};
 use std::path::Path;
 
 const WHAT: &str = "a tokenizer's vocabulary";
-/// Lines of Llama 4's file, which has other special tokens and splits otherwise.
+/// Number of lines of Llama 4's file. Llama 4 has other special tokens and splits texts in another
+/// way.
 const LLAMA4_RANKS: usize = 200_000;
-/// Special tokens, behind the ranks.
+/// Number of special tokens. Their ids come behind the ranks.
 const N_SPECIAL: usize = 256;
-/// The first of them, in order; then reserved ones.
+/// The first special tokens, in order. The others are reserved ones.
 const SPECIAL: [&str; 12] = [
     "<|begin_of_text|>",
     "<|end_of_text|>",
@@ -48,7 +50,7 @@ pub(super) fn is_tiktoken(bytes: &[u8]) -> bool {
         && rank.iter().all(u8::is_ascii_digit)
 }
 
-/// The tokenizer that a file with these contents is; `path` is for the messages.
+/// The tokenizer in a file with these contents. `path` is for messages.
 pub(super) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Pipeline> {
     let format = |detail: String| Error::format(path, detail);
     let ranks = Ranks::parse(bytes, path)?;

@@ -7,14 +7,14 @@ use std::hash::BuildHasher;
 
 const WHAT: &str = "a tokenizer's vocabulary";
 
-/// Ids are below this.
+/// All ids are below this.
 pub(super) const MAX_ID: u32 = 1 << 24;
-/// Most bytes of a token.
+/// The most bytes of a token.
 pub(super) const MAX_TOKEN_BYTES: usize = 64 << 10;
-/// Most bytes of all tokens.
+/// The most bytes of all tokens together.
 pub(super) const MAX_BYTES: usize = 64 << 20;
 
-/// What an id is.
+/// What kind of token an id is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Absent,
     /// Bytes that need not be whole characters.
     Bytes,
-    /// Text that a merge may produce. A leading space may go at the start of a text.
+    /// Text that a merge may produce. At the start of a text its leading space may be dropped.
     Text,
     /// Text that no merge produces.
     Literal,
@@ -34,16 +34,17 @@ pub(super) enum Kind {
 
 /// The texts of all ids.
 pub(super) struct Vocabulary {
-    /// One behind the other by id, each followed by a NUL.
+    /// The texts by id, one behind the other, each followed by a NUL.
     texts: Vec<u8>,
-    /// Where each id's text begins in `texts`, and the end of the last.
+    /// Where the text of each id begins in `texts`. The last entry is the end of the last text.
     starts: Vec<u32>,
     kinds: Vec<Kind>,
     longest: usize,
 }
 
 impl Vocabulary {
-    /// Of entries that the reader has checked against the limits above; entry `i` is id `i`.
+    /// A vocabulary of entries that the reader has checked against the limits above. Entry `i` is
+    /// id `i`.
     pub fn new<'a>(
         entries: impl ExactSizeIterator<Item = (&'a [u8], Kind)> + Clone,
     ) -> Result<Vocabulary> {
@@ -68,12 +69,12 @@ impl Vocabulary {
         })
     }
 
-    /// Make room for ids below `n` that have no text.
+    /// Adds ids without a text, so that there are at least `n` ids.
     pub fn grow(&mut self, n: usize) -> Result<()> {
         let more = n.saturating_sub(self.len());
         reserve::vec(WHAT, &mut self.starts, more)?;
         reserve::vec(WHAT, &mut self.kinds, more)?;
-        // Absent ids share the bytes of nothing: two equal starts.
+        // Absent ids have no bytes: they begin where the next one begins.
         let end = self.texts.len() as u32;
         self.starts.resize(self.starts.len() + more, end);
         self.kinds.resize(self.kinds.len() + more, Kind::Absent);
@@ -100,7 +101,7 @@ impl Vocabulary {
         &self.texts[self.starts[id] as usize..self.starts[id + 1] as usize]
     }
 
-    /// What an id is; no such id is [`Kind::Absent`].
+    /// The kind of an id. [`Kind::Absent`] if the id does not exist.
     pub fn kind(&self, token: Token) -> Kind {
         let index = usize::try_from(token).ok();
         let kind = index.and_then(|i| self.kinds.get(i));
@@ -136,10 +137,10 @@ impl Vocabulary {
     }
 }
 
-/// Finds the id of a text. An open-addressing table of ids: the texts themselves stay where they
-/// are.
+/// Finds the id of a text. This is an open-addressing table of ids; the texts themselves stay where
+/// they are.
 pub(super) struct Index {
-    /// The high bits of a text's hash beside its id, which is [`FREE`] where there is none.
+    /// The high bits of a text's hash, and the text's id. The id is [`FREE`] if the slot is empty.
     slots: Vec<(u32, u32)>,
     key: Key,
 }
@@ -156,7 +157,7 @@ impl Index {
         Ok(Index { slots, key })
     }
 
-    /// Enter a text. Gives the id that has the same text already, if any.
+    /// Adds a text. If an id has the same text already, returns that id.
     pub fn insert<'a>(
         &mut self,
         text: &[u8],
@@ -181,8 +182,8 @@ impl Index {
         self.get_from(self.place(text), text, text_of)
     }
 
-    /// The ids of several texts. A table of a hundred thousand texts is larger than a core's cache;
-    /// the reads for one text do not wait here for those of another.
+    /// The ids of several texts. A table of a hundred thousand texts is larger than a core's cache.
+    /// Here the reads for one text do not wait for those for another.
     pub fn get_each<'a, const N: usize>(
         &self,
         texts: [&[u8]; N],

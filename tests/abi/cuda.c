@@ -1,6 +1,6 @@
 /* One handle on the given device, as a host sees it: `cuda MODEL_DIR DEVICE [option=value]...`. It
-   prints a line for each thing that happens; tests/abi/cuda.rs reads these lines. If a stand-in driver
-   is in the library path, it says whether it was opened, and reports misuses. */
+   prints a line for each thing that happens; tests/abi/cuda.rs reads these lines. If a stand-in
+   driver is in the library path, it says whether it was opened, and reports misuses. */
 #include "abi.h"
 
 #include <dlfcn.h>

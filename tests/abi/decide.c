@@ -350,8 +350,8 @@ static void meddling(void) {
         llama_stream_t *s = NULL;
         llama_status status;
         if (act == 3 && !streams) continue;
-        /* More than a stream's queue holds. Fewer tokens may all be there before the third of them is
-         * asked about, and then there is nothing left to cancel. */
+        /* More than a stream's queue holds. Fewer tokens may all be there before the third of them
+         * is asked about, and then there is nothing left to cancel. */
         if (act != 1) o.max_gen_len = LLAMABI_MAX_GEN_LEN_DEFAULT;
         if (act == 4) {
           llama_free(l);

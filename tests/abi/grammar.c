@@ -1,5 +1,5 @@
-/* llama_grammar_*: wrong arguments, lifetimes, and masks from any thread. (tests/models/grammar_masks
-   asks what the masks are.) */
+/* llama_grammar_*: wrong arguments, lifetimes, and masks from any thread.
+   (tests/models/grammar_masks asks what the masks are.) */
 #include "abi.h"
 
 #define INVALID LLAMA_E_INVALID_ARGUMENT

@@ -104,8 +104,8 @@ static const char *adapter_dir(const char *dir, const char *name) {
   return path;
 }
 
-/* Adapters that calls choose: the same bits as of as many ranks in one process, with a stream beside
- * them; what one rank refuses, and what has been dropped. */
+/* Adapters that calls choose: the same bits as of as many ranks in one process, with a stream
+ * beside them; what one rank refuses, and what has been dropped. */
 static void check_adapters(llama_t *l, const char *dir) {
   enum { N = 2 * PROMPTS * NEW };
   static const char *const names[2] = {"plain", "rslora-patterns"};

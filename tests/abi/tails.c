@@ -1,4 +1,5 @@
-/* Callers with older (shorter) and newer (longer) structs; nothing beyond struct_size is touched. */
+/* Callers with older (shorter) and newer (longer) structs; nothing beyond struct_size is touched.
+ */
 #include "abi.h"
 
 static union {

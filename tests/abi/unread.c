@@ -163,8 +163,8 @@ static void join(pthread_t *threads) {
 int main(int argc, char **argv) {
   pthread_t threads[THREADS], other;
   size_t i;
-  /* Valgrind takes minutes for what takes a second. It sees memory that nothing has been written to,
-   * so it gets what copies pages out and back. */
+  /* Valgrind takes minutes for what takes a second. It sees memory that nothing has been written
+   * to, so it gets what copies pages out and back. */
   const int valgrind = getenv("LLAMABI_TEST_THREADS") != NULL;
   if (argc < 2) return 2;
   if (valgrind) n_streams = 2 * SLOTS + 1;

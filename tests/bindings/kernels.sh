@@ -35,7 +35,8 @@ END
 rustc --edition 2024 -C debuginfo=0 build.rs -o "$work/build-script"
 mkdir -p "$work/tree/kernels" "$work/out" "$work/empty"
 touch "$work/tree/kernels/"{one.cu,params.h,nvcc.flags}
-chose() { # chose EXPECTED [VARIABLE=VALUE...]: what build.rs says it did; its complaint where it fails
+# chose EXPECTED [VARIABLE=VALUE...]: what build.rs says it did; its complaint where it fails
+chose() {
   local expected=$1 said
   shift
   rm -f "$work/out/"*

@@ -11,13 +11,15 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
 . tests/bindings/lib.sh
-(($# > 0)) || set -- services cpp packaging node playground mpi go examples # those first that take long
+# Those that take long come first.
+(($# > 0)) || set -- services cpp packaging node playground mpi go examples
 scripts=()
 work=$(mktemp -d)
 trap 'kill $(jobs -pr) 2>/dev/null || true; rm -rf "$work"' EXIT
 scripts/install --prefix "$work/prefix" >/dev/null
 
-section() { # section NAME SCRIPT PREFIX: its output, its closing line, and a file where it went well
+# section NAME SCRIPT PREFIX: its output, its closing line, and a file where it went well
+section() {
   local begin=$SECONDS status=0
   "$2" "$3" >"$work/$1.log" 2>&1 || status=$?
   exec 9>>"$work/lock"

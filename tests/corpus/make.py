@@ -123,7 +123,8 @@ def json_then_safetensors(config, tensors):
 
 
 def adapter(**options):
-    """An adapter_config.json in a line, then its tensors: two modules of tests/data/adapters/base."""
+    """An adapter_config.json in a line, then its tensors: two modules of
+    tests/data/adapters/base."""
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 4, "bias": "none",
               "target_modules": ["q_proj", "down_proj"], "lora_dropout": 0.0, **options}
     tensors, ranks = {}, options.get("rank_pattern", {})
@@ -281,7 +282,8 @@ def gguf_models():
 
 
 def gguf_file(version, keys, tensors, number=None):
-    """`tensors`: name, sizes innermost first, type, bytes. They are full of `number`, or of bytes that differ."""
+    """`tensors`: name, sizes innermost first, type, bytes. They are full of `number`, or of bytes
+    that differ."""
     out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
     out += b"".join(text(key) + value for key, value in keys.items())
     offset = 0

@@ -1,7 +1,8 @@
-"""Random tokenizer.json files with what tokenizers makes of texts and ids, a line of JSON each: tokenizer_parts_peer.py SEED COUNT
+"""Random tokenizer.json files with what tokenizers makes of texts and ids, a line of JSON each:
+tokenizer_parts_peer.py SEED COUNT
 
-`{"seed", "file": JSON text, "texts": [[text, ids]], "ids": [[ids, text, text with special tokens]]}`, or "error" for
-the last two. tests/formats/tokenizer_random.rs compares.
+`{"seed", "file": JSON text, "texts": [[text, ids]], "ids": [[ids, text, text with special
+tokens]]}`, or "error" for the last two. tests/formats/tokenizer_random.rs compares.
 """
 import json, random, sys
 

@@ -1,6 +1,8 @@
-"""tokenizer_peer.py SEED N TOKENIZER: N random texts, each with the ids that the library gives it, as JSON lines.
+"""tokenizer_peer.py SEED N TOKENIZER: N random texts, each with the ids that the library gives it,
+as JSON lines.
 
-TOKENIZER is a tokenizer.json (PyPI's tokenizers) or a tokenizer.model of ranks (tiktoken). Added tokens are not parsed.
+TOKENIZER is a tokenizer.json (PyPI's tokenizers) or a tokenizer.model of ranks (tiktoken). Added
+tokens are not parsed.
 """
 import sys, json, random, base64
 seed,n,path=int(sys.argv[1]),int(sys.argv[2]),sys.argv[3]

@@ -22,10 +22,12 @@ Exception 3.1, which permits it in works under any licence. The library that `ma
 LLVM's libc++ in its place (Apache License 2.0 with LLVM Exceptions).
 
 In the repository, and in no library: `tests/data/llama2` and `tests/data/tokenizers/real.json` hold the
-numbers that tokenizers of others give to our texts, `tests/data/reference` and `tests/data/smollm2` what
-models and programs of others compute, and `kernels/emu/cuda/types.h` the names and numbers of NVIDIA's
-driver interface that the stand-in driver has to have. No tokenizer, template, weight or header of others
-is among them; tests fetch what they need of these (`tests/*/requirements.txt`, `package-lock.json`, `go.sum`).
+numbers that tokenizers of others give to our texts; `adapters`, `chat`, `decoding`, `families`, `gguf`,
+`quant`, `quantised`, `reference` and `smollm2` in `tests/data` what programs of others compute, in all but the
+last from models and texts of ours; `tests/data/decoding/schema-suite.txt` the names of cases of the JSON Schema test suite;
+and `kernels/emu/cuda` the names and numbers of NVIDIA's interfaces (driver, cuBLASLt, NCCL) that the
+stand-ins have to have. No tokenizer, template, weight or header of others is among them; tests fetch what
+they need of these (`tests/*/requirements.txt`, `package-lock.json`, `go.sum`).
 
 ";
 

@@ -1,5 +1,5 @@
-/* tests/abi/ranks.h over MPI: `mpirun -n N ranks SCENARIO RANK AT MODEL_DIR`. Each rank's outcome is
- * a line on standard output, so that run.sh knows it whatever the launcher says. */
+/* tests/abi/ranks.h over MPI: `mpirun -n N ranks SCENARIO RANK AT MODEL_DIR`. Each rank's outcome
+ * is a line on standard output, so that run.sh knows it whatever the launcher says. */
 #include <llamabi_mpi.h>
 
 #include "../abi/ranks.h"

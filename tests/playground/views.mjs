@@ -42,7 +42,8 @@ async function layout(page, size) {
   const width = await page.evaluate(() => document.documentElement.scrollWidth);
   assert(width <= SIZES[size].width, `the page is ${width} px wide`);
   if (size === 'desk') {
-    await page.setViewportSize({ width: 1280, height: 640 }); // a window of 1280 x 800 has a frame, too
+    // A window of 1280 x 800 has a frame, too.
+    await page.setViewportSize({ width: 1280, height: 640 });
     await page.evaluate(() => scrollTo(0, 0));
     const ends = await page.$$eval('#status, .figures', (all) => all.map((one) => one.getBoundingClientRect().bottom));
     await page.setViewportSize(SIZES.desk);

@@ -94,8 +94,8 @@ static _Atomic(void *) handles[SLOTS], streams[SLOTS], results[SLOTS], flags[SLO
 static _Atomic uint32_t adapters[SLOTS];
 /* Never freed before the end: what it gives may be read. */
 static llama_t *lasting;
-/* Streams below this are used by one thread at a time, which reads what their events point to; those
- * above by any number at once, which does not. */
+/* Streams below this are used by one thread at a time, which reads what their events point to;
+ * those above by any number at once, which does not. */
 enum { READ_STREAMS = SLOTS / 2 };
 static pthread_mutex_t reading[READ_STREAMS];
 

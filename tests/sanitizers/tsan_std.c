@@ -1,7 +1,7 @@
-/* The standard library comes compiled without ThreadSanitizer, which therefore sees a lock that is taken
- * at once (inlined into our code) and not one that is waited for. `ld --wrap` puts these around the
- * four functions that wait: they say what order each makes. The names are mangled, run.sh gives
- * them. */
+/* The standard library comes compiled without ThreadSanitizer, which therefore sees a lock that is
+ * taken at once (inlined into our code) and not one that is waited for. `ld --wrap` puts these
+ * around the four functions that wait: they say what order each makes. The names are mangled,
+ * run.sh gives them. */
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -54,7 +54,8 @@ def chosen(client, service):
 
     jobs = [(name, case) for name, key in MODELS.items() for case in CASES[key]["cases"]]
     alone = [ask(job) for job in jobs]
-    with ThreadPoolExecutor(8) as pool:  # different adapters in one step, and each other's prefixes in the cache
+    # Different adapters in one step, and each other's prefixes in the cache.
+    with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
             assert list(pool.map(ask, jobs)) == alone
     # All that is an answer says which model it is of, and a chat can choose one.

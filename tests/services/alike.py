@@ -47,7 +47,8 @@ def pairs(body, wrong):
 
 
 def numbers():
-    """Every field of examples/requests.txt: both ends of its range, what is beyond them, and a text."""
+    """Every field of examples/requests.txt: both ends of its range, what is beyond them, and a
+    text."""
     for line in (pathlib.Path(__file__).parents[2] / "examples/requests.txt").read_text().splitlines():
         if not line.startswith("#"):
             names, _, given = line.partition(": ")

@@ -1,4 +1,5 @@
-"""Answers in a language, and the best of several, with the official openai client of PyPI and with LangChain.
+"""Answers in a language, and the best of several, with the official openai client of PyPI and with
+LangChain.
 
 constrained.py URL      the service has the demo model
 """
@@ -41,7 +42,8 @@ def complete(**more):
 
 
 def answers(**more):
-    """Texts and ends of a chat and of a completion, whole and as streams, which must be the same."""
+    """Texts and ends of a chat and of a completion, whole and as streams, which must be the
+    same."""
     found = []
     for n in (1, 3):
         whole = [[(c.message.content, c.finish_reason) for c in chat(n=n, **more).choices], [(c.text, c.finish_reason) for c in complete(n=n, **more).choices]]
@@ -93,13 +95,15 @@ def languages():
     listed = complete(guided_choice=["fox", "cow"], logprobs=2).choices[0]
     assert "".join(listed.logprobs.tokens) == listed.text in ("fox", "cow"), listed
     echo = complete(guided_choice=["fox", "cow"], echo=True).choices[0]
-    assert re.fullmatch("Once upon a time ?(fox|cow)", echo.text), echo  # behind the prompt the space is part of it again
+    # Behind the prompt the space is part of it again.
+    assert re.fullmatch("Once upon a time ?(fox|cow)", echo.text), echo
     cut = chat(guided_regex="[0-9]{50}", max_tokens=3).choices[0]
     assert cut.finish_reason == "length" and re.fullmatch("[0-9]{1,49}", cut.message.content), cut
 
 
 def predicted():
-    """A prediction in a language: of the same answer its tokens are right, of another one the answer is still the same."""
+    """A prediction in a language: of the same answer its tokens are right, of another one the
+    answer is still the same."""
     for form in (schema_format(ANIMAL), {"type": "json_object"}):
         for options in (dict(temperature=0), dict(temperature=1, seed=4, n=2)):
             options = {"response_format": form, "max_tokens": 60, **options}

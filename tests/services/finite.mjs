@@ -15,10 +15,10 @@ function write(from, to) {
   const header = JSON.parse(file.subarray(8, start).toString());
   const set = (name, index, bf16) => file.writeUInt16LE(bf16, start + header[name].data_offsets[0] + 2 * index);
   const [rows, width] = header['model.embed_tokens.weight'].shape;
-  // Column 0 outweighs the others, with the other sign for one token; where it is positive, gate
-  // times up is infinite.
-  for (let row = 0; row < rows; row++) set('model.embed_tokens.weight', row * width, row === BAD ? 0x447a : 0xc47a); // 1000
-  for (const part of ['gate', 'up']) set(`model.layers.0.mlp.${part}_proj.weight`, 0, 0x7149); // 1e30
+  // Column 0 (1000) outweighs the others, with the other sign for one token; where it is positive,
+  // gate times up is infinite (their weights are 1e30).
+  for (let row = 0; row < rows; row++) set('model.embed_tokens.weight', row * width, row === BAD ? 0x447a : 0xc47a);
+  for (const part of ['gate', 'up']) set(`model.layers.0.mlp.${part}_proj.weight`, 0, 0x7149);
   for (let i = 0; i < width; i++) set('lm_head.weight', RARE * width + i, 0x7f7f); // the greatest
   writeFileSync(path, file);
 }

@@ -1,7 +1,8 @@
-"""What clients do that mean no good, or know no better: the others are served, and the service ends when it is told to.
+"""What clients do that mean no good, or know no better: the others are served, and the service ends
+when it is told to.
 
-hostile.py DEMO ENDLESS COMMAND...   two checkpoints, the second of a model that never stops by itself;
-                                     COMMAND starts the service
+hostile.py DEMO ENDLESS COMMAND...   two checkpoints, the second of a model that never stops by
+                                     itself; COMMAND starts the service
 """
 
 import json
@@ -37,7 +38,8 @@ def logged(service, **expected):
 
 
 def many_prompts():
-    """A request of as many prompts as there can be keeps nobody out, and takes no more memory than others."""
+    """A request of as many prompts as there can be keeps nobody out, and takes no more memory than
+    others."""
     body = {"model": "m", "prompt": [[5]] * 65536, "max_tokens": 50, "logprobs": 20, "stream": True}
     with Service(COMMAND, ENDLESS, "--max_batch_size", "4", "--queue", "8") as service:
         assert service.story()[0] == 200
@@ -55,7 +57,8 @@ def many_prompts():
             grown = metric(service, "process_resident_memory_bytes") - before
             connection.shutdown(socket.SHUT_RDWR)
             reading.join()
-        assert max(waits) < 100, waits  # on a busy machine; all of the large request takes minutes on an idle one
+        # So much on a busy machine; all of the large request takes minutes on an idle one.
+        assert max(waits) < 100, waits
         assert grown < 400e6, f"{grown / 1e6:.0f} MB more"
         wait(lambda: metric(service, "llamabi_sequences_running") == 0, "nothing runs")
         # Sent as a whole it would have to be kept until then.
@@ -101,9 +104,10 @@ def bodies():
             assert status == 415 and "Content-Encoding" in json.loads(text)["error"]["message"] and headers["accept-encoding"] == "identity", text
         assert service.send("/v1/completions", {"model": "m", "prompt": "a", "max_tokens": 1}, content_encoding="identity")[0] == 200
     with Service(COMMAND, DEMO, "--grace", "100") as service:
-        idle = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(3)]  # one says nothing,
-        idle[1].sendall(b"GET / HT")  # one less than a line,
-        idle[2].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")  # and one less than a head
+        # One says nothing, one less than a line, and one less than a head.
+        idle = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(3)]
+        idle[1].sendall(b"GET / HT")
+        idle[2].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")
         assert service.send("/healthz")[0] == 200
         assert service.stop() < 90
         for connection in idle:
@@ -123,7 +127,8 @@ def bodies():
 
 
 def leaving():
-    """Whoever leaves before the end of an answer is 499 in the log and the metrics, and nothing goes on for it."""
+    """Whoever leaves before the end of an answer is 499 in the log and the metrics, and nothing
+    goes on for it."""
     with Service(COMMAND, ENDLESS, "--max_seq_len", "100000", "--max_body", "32M") as service:
         for n, stream in enumerate((False, True), 1):
             with opened(service, "/v1/completions", {**ENDLESS_STORY, "stream": stream}, None, f"X-Request-Id: left-{n}") as connection:
@@ -137,7 +142,8 @@ def leaving():
         # A text that takes long is not encoded to its end.
         text = "Once upon a time, there was a fox. " * 120_000
         ratios = []
-        while min(ratios, default=1) >= 0.5:  # of these two times a busy machine can lengthen either
+        # A busy machine can lengthen either of these two times.
+        while min(ratios, default=1) >= 0.5:
             assert len(ratios) < 8, f"after it left it takes {ratios} of the time of the whole"
             begin = time.monotonic()
             assert service.send("/tokenize", {"content": text})[0] == 200
@@ -152,7 +158,8 @@ def leaving():
 
 
 def halves():
-    """Whoever closes its own half of a connection has left: it gets no answer, rather than an empty one."""
+    """Whoever closes its own half of a connection has left: it gets no answer, rather than an empty
+    one."""
     with Service(COMMAND, ENDLESS, "--max_seq_len", "100000") as service:
         for n, stream in enumerate((False, True)):
             with opened(service, "/v1/completions", {**ENDLESS_STORY, "stream": stream}, None, f"X-Request-Id: half-{n}") as connection:
@@ -217,7 +224,8 @@ def bombs():
 
 
 def constraints():
-    """What a stranger may ask to be kept to costs a status: in bounded time and memory, and others are served meanwhile."""
+    """What a stranger may ask to be kept to costs a status: in bounded time and memory, and others
+    are served meanwhile."""
     with Service(COMMAND, DEMO, "--max_body", "3M") as service:
         assert service.story()[0] == 200
         slowest, begin = 0.0, time.monotonic()

@@ -1,4 +1,5 @@
-"""The manifests of examples/scale-out/k8s say what the service understands: manifests.py DIR GO_SERVER"""
+"""The manifests of examples/scale-out/k8s say what the service understands: manifests.py DIR
+GO_SERVER"""
 
 import glob
 import subprocess

@@ -1,7 +1,7 @@
 """What an operator needs of a service: keys, names, origins, limits of time, and an end.
 
-operations.py DEMO ENDLESS COMMAND...   two checkpoints, the second of a model that never stops by itself;
-                                        COMMAND starts the service
+operations.py DEMO ENDLESS COMMAND...   two checkpoints, the second of a model that never stops by
+                                        itself; COMMAND starts the service
 """
 
 import http.client
@@ -38,7 +38,8 @@ def drain():
         for _ in range(2):
             client.completions.create(model="m", prompt="Once", max_tokens=3)
         assert service.stop() < 90
-    for tokens in (1000, 4000, 16000, 64000):  # on a fast machine the first may end before the last has begun
+    # On a fast machine the first may end before the last has begun.
+    for tokens in (1000, 4000, 16000, 64000):
         if drain_running(tokens):
             break
     else:
@@ -129,9 +130,11 @@ def can_connect(port):
 
 
 def drain_running(tokens):
-    """Answers that run when it is told to end are given to their end. Whether all three ran then."""
+    """Answers that run when it is told to end are given to their end. Whether all three ran
+    then."""
     with Service(COMMAND, ENDLESS, "--grace", "600", "--max_seq_len", str(tokens + 100)) as service:
-        client = client_of(service)  # one for both: it keeps the two connections for its next requests
+        # One client for both requests: it keeps the two connections for its next requests.
+        client = client_of(service)
         long = {**LONG, "max_tokens": tokens}
         answers = []
         asking = [threading.Thread(target=lambda: answers.append(client.completions.create(**long))) for _ in range(2)]
@@ -320,7 +323,8 @@ def timeouts():
         whole = threading.Thread(target=lambda: outcomes.append(failure(lambda: client.completions.create(**endless))))
         outcomes = []
         whole.start()
-        stream = failure(lambda: list(client.completions.create(**endless, stream=True)))  # runs, or waits
+        # This request runs, or waits.
+        stream = failure(lambda: list(client.completions.create(**endless, stream=True)))
         whole.join()
         for e in (*outcomes, stream):
             assert "longer than 1 s" in str(e) and e.code == "timeout", e
@@ -388,7 +392,8 @@ def loop():
         assert any(during(service, "/tokenize", pieces, 200)["longest"] < 0.5 for _ in range(5))
         status, _, text = service.send("/v1/completions", b"[" * 500_000 + b"]" * 500_000)
         assert status == 400 and "nested more than 64 deep" in text, text[:200]
-        assert service.send("/v1/completions", b'{"prompt":"%s\\"[[[","model":1}' % (b"[" * 100))[0] == 400  # not nested at all
+        # These brackets stand in a string, so nothing is nested.
+        assert service.send("/v1/completions", b'{"prompt":"%s\\"[[[","model":1}' % (b"[" * 100))[0] == 400
         assert service.send("/v1/completions", b'{"model":"m","max_tokens":1,"prompt":"%s"}' % (b"[{" * 40))[0] == 200
         if service.send("/playground/next", {})[0] == 404:
             return
@@ -401,7 +406,8 @@ def loop():
 
 
 def during(service, path, body, expected):
-    """What a request's answer is, how many of /healthz there are meanwhile, and for how much of the time there is none."""
+    """What a request's answer is, how many of /healthz there are meanwhile, and for how much of the
+    time there is none."""
     done, answers = threading.Event(), []
 
     def ask():

@@ -1,7 +1,9 @@
-"""What the services make of OpenAI's protocol, field by field: docs/services.md says it, this looks.
+"""What the services make of OpenAI's protocol, field by field: docs/services.md says it, this
+looks.
 
 protocol.py URL      the service has the demo model, max_batch_size 8 and queue 4
-protocol.py URL PID  the service has mha-f32, whose tokens are often bytes of no code point; it is ended
+protocol.py URL PID  the service has mha-f32, whose tokens are often bytes of no code point; it is
+                     ended
 """
 
 import json
@@ -79,7 +81,8 @@ def messages_refused():
         refused(lambda: chat(begun, n=n), "messages", "512 tokens that the model has room for")
     begun = [SKY, {"role": "assistant", "content": "x " * 300}]
     refused(lambda: chat(begun), "messages", "tokens; the model has room for 512")
-    chat([{**SKY, "name": None, "tool_calls": [], "refusal": None}], max_tokens=1)  # what an answer looks like when it is sent back
+    # What an answer looks like when it is sent back.
+    chat([{**SKY, "name": None, "tool_calls": [], "refusal": None}], max_tokens=1)
 
 
 def messages_joined():
@@ -105,7 +108,8 @@ def messages_joined():
 
 
 def prefill():
-    """An assistant's message at the end is the answer's beginning; what comes back goes on from it."""
+    """An assistant's message at the end is the answer's beginning; what comes back goes on from
+    it."""
     whole = chat().choices[0].message.content
     assert whole == "The sky is blue. ", whole
     begun = [SKY, {"role": "assistant", "content": "The sky"}]
@@ -334,7 +338,8 @@ def spells():
 
 
 def more_than_slots():
-    """A request of more sequences than run at a time, and than wait, is answered; so are LangChain's batches."""
+    """A request of more sequences than run at a time, and than wait, is answered; so are
+    LangChain's batches."""
     whole = complete(max_tokens=8).choices[0].text
     for n in (9, 40):
         answer = complete(n=n, max_tokens=8)
@@ -354,7 +359,8 @@ def more_than_slots():
 
 
 def queue():
-    """Requests of many sequences count as what they can have running; when the queue is full, others are told to come back."""
+    """Requests of many sequences count as what they can have running; when the queue is full,
+    others are told to come back."""
     options = dict(model=MODEL, prompt="12345678901234567890", max_tokens=400)
     streams = []
     for _ in range(2):  # 8 of 40 sequences run, so a second request comes in

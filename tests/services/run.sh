@@ -139,7 +139,9 @@ stopped() {
   ended
 }
 
-client() { # client py|js NAME COMMAND...: on the demo model, then on one that never stops by itself, which it ends
+# client py|js NAME COMMAND...: on the demo model, then on one that never stops by itself, which it
+# ends
+client() {
   start "${@:3}" --ckpt_dir "$demo" --cached-tokens --queue 4
   $1 "$2" "$url"
   stopped

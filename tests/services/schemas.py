@@ -1,9 +1,10 @@
-"""Whether answers that must follow a JSON Schema do, as PyPI's jsonschema sees it, at temperature 1.
+"""Whether answers that must follow a JSON Schema do, as PyPI's jsonschema sees it, at temperature
+1.
 
 schemas.py URL [N [M]]      half of the answers whole, half streamed
 
-N answers (100) for schemas whose strings and arrays are bounded must end by themselves. Of M others (N / 2)
-those that do must follow the schema, and how many do is said.
+N answers (100) for schemas whose strings and arrays are bounded must end by themselves. Of M others
+(N / 2) those that do must follow the schema, and how many do is said.
 """
 
 import itertools
@@ -53,7 +54,8 @@ OPEN = {
     "a tree": {"$ref": "#/$defs/node", "$defs": {"node": whole({"name": WORD, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}})}},
     "anything": {},
 }
-SPACED = ({}, {"x-guidance": {"whitespace_flexible": False}})  # each schema with one space at most, and with none
+# Each schema with one space at most, and with none.
+SPACED = ({}, {"x-guidance": {"whitespace_flexible": False}})
 
 
 def checker(schema):
@@ -75,8 +77,8 @@ def answer(name, schema, seed):
 
 
 def follows(name, text):
-    """Whether a text follows its schema, and has no key of the schema's own twice. (Of keys that a model
-    makes up, nothing says that they differ.)"""
+    """Whether a text follows its schema, and has no key of the schema's own twice. (Of keys that a
+    model makes up, nothing says that they differ.)"""
     def once(pairs):
         assert name in OPEN or len({key for key, _ in pairs}) == len(pairs), f"{name}: a key comes twice: {text}"
         return dict(pairs)

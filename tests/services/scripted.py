@@ -1,9 +1,9 @@
 """Writes a checkpoint that answers with scripts: scripted.py FORM DIR.
 
 No model at hand calls tools, so this one is made for it. Its only layer adds nothing, its embedding
-and its last matrix send each token to the one that follows it in a script. The chat template ends with
-the token that begins a script: the one that `chat_template_kwargs` names, or `result` behind a tool's
-result. Tokens are single bytes, and the pieces of the scripts.
+and its last matrix send each token to the one that follows it in a script. The chat template ends
+with the token that begins a script: the one that `chat_template_kwargs` names, or `result` behind a
+tool's result. Tokens are single bytes, and the pieces of the scripts.
 """
 
 import json

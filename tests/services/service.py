@@ -14,7 +14,8 @@ PATIENCE = 300
 
 
 class Service:
-    """`with Service(command, ckpt, "--flag", ...) as s:` ends it with SIGTERM, and checks that it ended well."""
+    """`with Service(command, ckpt, "--flag", ...) as s:` ends it with SIGTERM, and checks that it
+    ended well."""
 
     def __init__(self, command, ckpt, *flags):
         self.process = subprocess.Popen([*command, "--ckpt_dir", ckpt, "--model_name", "m", "--port", "0", *flags],

@@ -1,4 +1,5 @@
-"""A real model, with the official openai client of PyPI: a chat by its own template, and tool calls by one that shows tools.
+"""A real model, with the official openai client of PyPI: a chat by its own template, and tool calls
+by one that shows tools.
 
 smollm2.py GGUF COMMAND...    GGUF is what scripts/smollm2 fetches; COMMAND starts the service
 """
@@ -62,7 +63,8 @@ def a_template_with_tools(path):
         named = {"type": "function", "function": {"name": "get_weather"}}
         for choice in ("required", named):
             first = chat(service, [ASK], tools=[TOOL], tool_choice=choice).choices[0]
-            call, *_ = first.message.tool_calls  # `required` allows any number, and this model does not stop
+            # `required` allows any number of calls, and this model does not stop.
+            call, *_ = first.message.tool_calls
             assert call.function.name == "get_weather", first
             assert json.loads(call.function.arguments)["city"] in CITY["properties"]["city"]["enum"], first
         assert first.finish_reason == "tool_calls" and len(first.message.tool_calls) == 1, first

@@ -1,7 +1,8 @@
 """The tokens that a service lists spell its texts, byte for byte, whatever bytes the tokens have.
 
-spelling.py URL each|part   what U+FFFD stands for: each byte that is no part of a code point, as in SentencePiece's texts,
-                            or each part that could have become one, as in those of byte-level tokenizers
+spelling.py URL each|part   what U+FFFD stands for: each byte that is no part of a code point, as in
+                            SentencePiece's texts, or each part that could have become one, as in
+                            those of byte-level tokenizers
 """
 
 import codecs
@@ -42,7 +43,8 @@ def joined(tokens):
 
 def check(text, tokens, offsets):
     assert joined(tokens) == text.encode(), (text, tokens)
-    for i, offset in enumerate(offsets):  # of a token that goes on with a code point, where that begins
+    # If a token continues a code point, its offset is where that code point begins.
+    for i, offset in enumerate(offsets):
         assert offset == len(joined(tokens[:i]).decode(errors="ignore")), (text, tokens, offsets)
 
 
@@ -76,7 +78,8 @@ def texts():
 
 
 def expected(tokens):
-    """What the tokenizer decodes tokens to. A control token, which has no bytes, ends a code point of SentencePiece's."""
+    """What the tokenizer decodes tokens to. A control token, which has no bytes, ends a code point
+    of SentencePiece's."""
     runs = [b""]
     for _, own in tokens:
         runs[-1] += own
@@ -87,7 +90,8 @@ def expected(tokens):
 
 
 def any_tokens():
-    """Tokens in any order: parts of code points that nothing completes, before, between and behind whole ones and control tokens."""
+    """Tokens in any order: parts of code points that nothing completes, before, between and behind
+    whole ones and control tokens."""
     begin = tokens_of("", add_special=True)
     assert [own for _, own in begin] == [b""], begin
     points = "😀😁世界日本é€üż\u0800\ud7ff\ue000\U00010000\U000e0001\U0010fffd"

@@ -1,4 +1,5 @@
-"""Tools with the official openai client of PyPI and with LangChain, against a checkpoint of scripted.py.
+"""Tools with the official openai client of PyPI and with LangChain, against a checkpoint of
+scripted.py.
 
 tools.py URL FORM [URL FORM...]
 """
@@ -63,7 +64,8 @@ def round_trip():
 
 
 def sent_back():
-    """What OpenAI's client makes of an answer is a message: with the values of its JSON, and put together from a stream."""
+    """What OpenAI's client makes of an answer is a message: with the values of its JSON, and put
+    together from a stream."""
     strict = [{**one, "function": {**one["function"], "strict": True, "parameters": {**CITY, "additionalProperties": False}}} for one in TOOLS]
     options = dict(model=MODEL, messages=[ASK], tools=strict, extra_body={"chat_template_kwargs": {"script": "call"}})
     with client.chat.completions.stream(**options) as stream:
@@ -156,7 +158,8 @@ def tool(name, **function):
 
 
 def forced():
-    """tool_choice `required` and a tool's name: whatever the model would say, the answer is calls whose arguments are of the schema."""
+    """tool_choice `required` and a tool's name: whatever the model would say, the answer is calls
+    whose arguments are of the schema."""
     both = [tool("get_weather", parameters=CITIES), tool('"now" €')]
 
     def is_call(name, arguments):
@@ -233,7 +236,8 @@ def logprobs():
 
 
 def template():
-    """chat_template_kwargs go to the template as they are, and messages as the template can have them."""
+    """chat_template_kwargs go to the template as they are, and messages as the template can have
+    them."""
     base = chat(kwargs={"extra": 1}).usage.prompt_tokens
     chars = '{"model": "%s", "messages": [%s], "chat_template_kwargs": {"script": "plain", "extra": %s}}'
     for extra in ("12345678901234567890", '{"2": 1.0, "1": 1e2}', '"\u00e9"'):
@@ -268,7 +272,8 @@ def messages_refused():
         return sent({"role": "assistant", "tool_calls": [{**made, **change}]}, result)
 
     assert chat(**called()).choices[0].message.content == ANSWER
-    assert chat(**called(function={"name": "now", "arguments": ""})).usage == chat(**called()).usage  # no arguments
+    # Empty text means no arguments.
+    assert chat(**called(function={"name": "now", "arguments": ""})).usage == chat(**called()).usage
     at = "messages[1].tool_calls[0]"
     refused(at + ".id", "must be a string, not null", **called(id=None))
     refused(at + ".type", "must be 'function'", **called(type="custom"))
@@ -291,7 +296,8 @@ def messages_refused():
     if FORM == "mistral":  # the template's own sentence
         refused("messages", "an id of 3", **called(id="abc"))
     if FORM == "hermes":
-        refused("bad_words", "'bad_words[1]' has no tokens", body={"bad_words": ["a", " \u00ad\u00ad"]})  # the tokenizer drops it
+        # The tokenizer drops soft hyphens.
+        refused("bad_words", "'bad_words[1]' has no tokens", body={"bad_words": ["a", " \u00ad\u00ad"]})
     function = TOOLS[0]["function"]
     for tools, param in (("x", "tools"), ([5], "tools[0]"), ([{"type": "web_search"}], "tools[0].type"), ([{"type": "function"}], "tools[0].function"),
                          ([TOOLS[0], {"type": "function", "function": {**function, "name": ""}}], "tools[1].function.name")):

@@ -1,6 +1,7 @@
 """A client that does not read its answer holds nobody up, nor do many.
 
-unread.py ENDLESS COMMAND...   a checkpoint of a model that never stops by itself; COMMAND starts the service
+unread.py ENDLESS COMMAND...   a checkpoint of a model that never stops by itself; COMMAND starts
+                               the service
 
 CLIENTS is how many do not read at the same time (10; a minute for each 64 on two busy cores).
 """
@@ -79,7 +80,8 @@ with Service(COMMAND, ENDLESS, *flags[2:], "--max_batch_size", "8", "--max-unrea
 
 # Whole answers that nobody reads have left the queue, and after half a minute the service.
 whole = json.dumps({**json.loads(BODY), "max_tokens": 3000, "stream": False}).encode()
-tokens = json.dumps({"content": "x" * 1_000_000, "with_pieces": True}).encode()  # more than any socket takes
+# More than any socket takes.
+tokens = json.dumps({"content": "x" * 1_000_000, "with_pieces": True}).encode()
 with Service(COMMAND, ENDLESS, *flags, "--queue", "1") as service:
     crowd = [unread(service, whole) for _ in range(2)]
     wait(lambda: figure(service, "llamabi_generated_tokens_total") >= 2 * 3000 and running(service) == 0, "both are made")

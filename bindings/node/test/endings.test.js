@@ -21,7 +21,8 @@ behaviour('cancel_mid_prefill', async () => {
   assert.equal(cancelled.finishReason, 'cancelled');
   assert.equal(cancelled.tokens.length, 0);
   const after = model.timings().steps - aborted;
-  assert(after <= 2, `${after} steps after the abort; the whole prefill takes ${whole}`); // with the one under way
+  // At most two: the step that was under way counts too.
+  assert(after <= 2, `${after} steps after the abort; the whole prefill takes ${whole}`);
   await model.close();
 });
 
@@ -58,7 +59,8 @@ behaviour('cancel_mid_decode', async () => {
 });
 
 behaviour('abandon_stream', async () => {
-  const model = await demo({ ...room, maxBatchSize: 1, maxStallMs: 600_000 }); // who reads nothing keeps its slot
+  // A stream that nobody reads keeps its slot.
+  const model = await demo({ ...room, maxBatchSize: 1, maxStallMs: 600_000 });
   for await (const event of model.stream('Once', long)) {
     assert.equal(event.type, 'token');
     break;
@@ -285,7 +287,8 @@ test('a grammar that takes long to compile keeps calls with others from nothing'
   const quick = { maxGenLen: 1, grammar: { regex: 'b+' } };
   const known = await model.grammar({ choice: ['a', 'b'] });
   await model.textCompletion('a', quick);
-  const properties = Object.fromEntries(Array.from({ length: 4000 }, (_, i) => [`p${i}`, { type: 'integer' }])); // seconds
+  // This takes seconds to compile.
+  const properties = Object.fromEntries(Array.from({ length: 4000 }, (_, i) => [`p${i}`, { type: 'integer' }]));
   let compiled = 0;
   const slow = [0, 1].map(() => model.grammar({ jsonSchema: { type: 'object', properties } }).then(() => compiled++));
   await sleep(50);

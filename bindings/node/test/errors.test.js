@@ -224,7 +224,8 @@ test('a wrong signal is refused before a call begins', async () => {
       assert(error instanceof TypeError && /signal must be an AbortSignal/.test(error.message), `${wrong}: ${error}`);
     }
   }
-  await sleep(200); // what had begun would run by now, or have failed unheard, which fails this test
+  // What had begun would run by now, or have failed unheard, which fails this test.
+  await sleep(200);
   const { running, waiting } = model.timings();
   assert.deepEqual([running, waiting], [0, 0]);
   await model.close();

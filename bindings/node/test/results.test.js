@@ -11,7 +11,8 @@ behaviour('stop_strings', async () => {
   assert.equal(stopped.finishReason, 'stop_string');
   assert.equal(stopped.text, whole.text.slice(0, whole.text.indexOf(stop)));
   assert(stopped.tokens.length < whole.tokens.length);
-  const events = await collect(model.stream('Once upon a time', { ...options, stop })); // one text without its array
+  // One stop string may be given without an array.
+  const events = await collect(model.stream('Once upon a time', { ...options, stop }));
   assert.equal(events.map((event) => event.text).join(''), stopped.text);
   assert.equal(events.at(-1).finishReason, 'stop_string');
   await model.close();

@@ -15,7 +15,8 @@ function complaint(input) {
 function check(input) {
   const text = complaint(input);
   const place = document.getElementById(`${input.id}-problem`);
-  if (place.textContent !== text) place.textContent = text; // the same again would be announced again
+  // Setting the same text again would announce it again.
+  if (place.textContent !== text) place.textContent = text;
   if (text === '') input.removeAttribute('aria-invalid');
   else input.setAttribute('aria-invalid', 'true');
   return text === '';

@@ -39,7 +39,8 @@ export function grammarIsGood() {
 }
 
 function say(text, isBad) {
-  if ($('verdict').textContent !== text) $('verdict').textContent = text; // the same again would be announced again
+  // Setting the same text again would announce it again.
+  if ($('verdict').textContent !== text) $('verdict').textContent = text;
   $('verdict').classList.toggle('bad', isBad);
   if (isBad) $('source').setAttribute('aria-invalid', 'true');
   else $('source').removeAttribute('aria-invalid');

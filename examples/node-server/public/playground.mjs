@@ -37,7 +37,8 @@ const written = () => $('message').value.trim(); // the message as it is sent
 const textOf = (tokens) => tokens.map((token) => token.text).join('');
 
 function say(text, trouble = null) {
-  if ($('status').textContent !== text) $('status').textContent = text; // the same again would be announced again
+  // Setting the same text again would announce it again.
+  if ($('status').textContent !== text) $('status').textContent = text;
   $('status').classList.toggle('bad', trouble !== null);
   $('remedy').hidden = !trouble?.tooLong;
   $('remedy').textContent = remedy().label;

@@ -17,7 +17,8 @@ export class Tree {
   #place;
   #about;
   #onTake;
-  #columns = []; // of each step its nodes: those that run on, best first, then those that have ended
+  // Each step's nodes: those that run on, best first, then those that have ended.
+  #columns = [];
   #ended = []; // nodes that no step can continue
   #shown = []; // nodes of the path that is marked
   #waiting = []; // nodes that are not drawn yet
@@ -83,7 +84,8 @@ export class Tree {
   draw() {
     if (this.#waiting.length === 0) return;
     const { scrollLeft, clientWidth, scrollWidth } = this.#place;
-    const atEnd = scrollLeft + clientWidth > scrollWidth - COLUMN; // unless somebody looks further back
+    // False if somebody looks further back.
+    const atEnd = scrollLeft + clientWidth > scrollWidth - COLUMN;
     const fresh = this.#waiting.splice(0).filter((node) => node.step <= DRAWN);
     for (const node of fresh) this.#make(node);
     this.#nodes.append(...fresh.map((node) => node.element));
@@ -100,7 +102,8 @@ export class Tree {
     this.draw();
     this.#fade(this.#columns.at(-2));
     const has = (node) => node.score === score;
-    const winner = this.#ended.find(has) ?? this.#columns.at(-1)?.find(has); // a search that is cut gives what runs, too
+    // A search that is cut short gives sequences that still run, too.
+    const winner = this.#ended.find(has) ?? this.#columns.at(-1)?.find(has);
     if (winner) {
       for (const node of this.#columns.at(-1)) if (node.reason === null && node !== winner) this.#die(node);
       this.#mark(winner);

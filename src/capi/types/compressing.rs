@@ -11,13 +11,13 @@ use std::ffi::c_char;
 pub const LLAMA_SEGMENT_KEEP: i32 = 0;
 /// The segment is shortened.
 pub const LLAMA_SEGMENT_COMPRESS: i32 = 1;
-/// The segment stays as it is. Segments that are shortened are ranked by how much they help the
-/// model to expect it.
+/// The segment stays as it is. Segments that are shortened are ranked by how much each of them
+/// helps the model to expect this one.
 pub const LLAMA_SEGMENT_QUESTION: i32 = 2;
 
-/// `llama_compress_options.flags`: tokens with a newline stay, before others.
+/// `llama_compress_options.flags`: keep tokens that contain a newline first, then the others.
 pub const LLAMA_COMPRESS_KEEP_NEWLINES: u32 = 1;
-/// Tokens with a digit (0 to 9) stay, before others.
+/// Keep tokens that contain a digit (0 to 9) first, then the others.
 pub const LLAMA_COMPRESS_KEEP_DIGITS: u32 = 2;
 
 /// A part of a prompt, for `llama_compress`.
@@ -42,17 +42,17 @@ pub struct llama_compress_options {
     pub struct_size: u32,
     /// `LLAMA_COMPRESS_*`.
     pub flags: u32,
-    /// How many tokens all segments have together afterwards, those that stay included. 0: `rate`
-    /// says it.
+    /// How many tokens all segments have together afterwards, including those that stay. 0: `rate`
+    /// decides.
     pub target_tokens: u32,
-    /// The share of all tokens that is left where `target_tokens` is 0, above 0 and at most 1. The
+    /// The share of all tokens that is left if `target_tokens` is 0, above 0 and at most 1. The
     /// number of tokens is rounded up. Default: 0.5.
     pub rate: f32,
-    /// How many tokens of a segment are looked at together, at least 1: of each window the least
-    /// likely tokens stay, and what stays is in front of the next window. Default: 100.
+    /// How many tokens of a segment form a window, at least 1. Each window is scored after the
+    /// tokens kept so far; its least expected tokens are kept. Default: 100.
     pub window: u32,
-    /// Where several segments are shortened, a first pass chooses among them until this many times
-    /// the tokens that may be left are chosen. Finite, at least 1. Default: 2.
+    /// With several segments to shorten, a first pass selects segments until they hold `coarse`
+    /// times the tokens that may be left. Finite, at least 1. Default: 2.
     pub coarse: f32,
     /// Stops the call. NULL: nothing does.
     pub cancel: *mut llama_cancel_t,

@@ -6,7 +6,7 @@ use super::repr;
 use super::text::Text;
 use super::value::{Number, Value};
 
-/// What a call was given.
+/// The arguments that a call was given.
 #[derive(Debug, Default)]
 pub struct Arguments {
     /// By position.
@@ -16,8 +16,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The values of the parameters `names`, in their order; none where one is not given. `what`
-    /// names the function in a sentence.
+    /// The values of the parameters `names`, in their order; `None` if a parameter is not given.
+    /// `what` is the function's name for error messages.
     pub fn bind<const N: usize>(self, what: &str, names: [&str; N]) -> Result<[Option<Value>; N]> {
         let given = self.positional.len();
         if given > N {
@@ -38,13 +38,13 @@ impl Arguments {
         Ok(values)
     }
 
-    /// No arguments.
+    /// Fails if there are any arguments.
     pub fn none(self, what: &str) -> Result<()> {
         self.bind::<0>(what, []).map(drop)
     }
 }
 
-/// A required argument.
+/// The value of a required argument.
 pub fn required(value: Option<Value>, what: &str, name: &str) -> Result<Value> {
     match value {
         Some(value) => Ok(value),
@@ -61,7 +61,7 @@ pub fn text(value: &Value, what: &str) -> Result<Text> {
     }
 }
 
-/// A text, or Python's `str` of another value, as jinja2's `soft_str`.
+/// A text, or Python's `str` of another value, as in jinja2's `soft_str`.
 pub fn soft_text(meter: &mut Meter<'_>, value: &Value) -> Result<Text> {
     repr::string(meter, value)
 }
@@ -87,7 +87,7 @@ pub fn flag(value: Option<Value>) -> bool {
     value.is_some_and(|value| value.truth())
 }
 
-/// None and a missing argument are the same.
+/// Treats None like a missing argument.
 pub fn given(value: Option<Value>) -> Option<Value> {
     value.filter(|value| !matches!(value, Value::None))
 }
@@ -100,7 +100,7 @@ pub fn number(value: &Value, what: &str) -> Result<Number> {
     }
 }
 
-/// A count: nothing below zero, nothing above what memory has.
+/// A count: not below zero, and not above what memory can hold.
 pub fn count(n: i128) -> usize {
     usize::try_from(n.max(0)).unwrap_or(usize::MAX)
 }

@@ -1,5 +1,5 @@
-//! A template as a tree. What jinja2 nests to the left (`a + b + c`, `a.b.c`, `a | f | g`) is a
-//! list here, so the depth of the tree is the nesting that the parser counts.
+//! A template as a tree. Expressions that jinja2 nests to the left are lists here (`a + b + c`,
+//! `a.b.c`, `a | f | g`). So the depth of the tree is the nesting that the parser counts.
 
 /// An index into [`Tree::names`].
 pub type Name = u32;
@@ -41,7 +41,7 @@ pub enum StmtKind {
     For(usize),
     /// `set` with `=`
     Set(Target, Expr),
-    /// `set` with a body, through filters.
+    /// `set` with a body, which goes through filters.
     SetBlock(Target, Vec<Suffix>, Vec<Stmt>),
     /// `with`
     With(Vec<(Target, Expr)>, Vec<Stmt>),
@@ -64,15 +64,15 @@ pub enum StmtKind {
 pub struct For {
     /// What an element is assigned to.
     pub target: Target,
-    /// What is gone through.
+    /// The expression whose elements the loop goes through.
     pub iter: Expr,
-    /// Behind `if`: elements for which it is false are left out.
+    /// The condition after `if`: elements for which it is false are left out.
     pub test: Option<Expr>,
     /// `recursive`: the body may call `loop`.
     pub recursive: bool,
     /// For each element.
     pub body: Vec<Stmt>,
-    /// Where there is no element.
+    /// The body that is rendered if there is no element.
     pub otherwise: Vec<Stmt>,
 }
 
@@ -85,11 +85,11 @@ pub struct Macro {
     pub params: Vec<(Name, Option<Expr>)>,
     /// What it renders.
     pub body: Vec<Stmt>,
-    /// The body names `varargs`, `kwargs`, `caller`, and no parameter is called so.
+    /// Which of `varargs`, `kwargs` and `caller` the body uses without a parameter of that name.
     pub takes: Takes,
 }
 
-/// Names that a macro has without declaring them, where its body uses them.
+/// Names that a macro has without declaring them, if its body uses them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Takes {
     /// Further arguments, a tuple.
@@ -166,11 +166,11 @@ pub enum ExprKind {
 /// A conditional expression.
 #[derive(Debug)]
 pub struct Cond {
-    /// What decides.
+    /// The condition.
     pub condition: Expr,
-    /// Where that is true.
+    /// The value if the condition is true.
     pub then: Expr,
-    /// Else; undefined where it is missing.
+    /// The value otherwise; undefined if it is missing.
     pub otherwise: Option<Expr>,
 }
 

@@ -30,13 +30,13 @@ struct Braces {
     escapes: bool,
     /// The next argument that `{}` takes.
     next: usize,
-    /// Whether fields say which argument they take; not known before the first.
+    /// Whether fields are numbered. `None` before the first field.
     numbered: Option<bool>,
     args: Arguments,
 }
 
 impl Braces {
-    /// `level` 1 is the inside of a format specification.
+    /// Writes `text`. `level` 1 is the inside of a format specification.
     fn write(&mut self, e: &mut Evaluator<'_, '_>, text: &str, level: u32) -> Result<()> {
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {
@@ -112,7 +112,7 @@ impl Braces {
         e.meter.write(&mut self.text, shown.as_str())
     }
 
-    /// The argument that `name`, with attributes and items, is.
+    /// The argument that `name` refers to, with its attributes and items.
     fn value(&mut self, e: &mut Evaluator<'_, '_>, name: &str) -> Result<Value> {
         let end = name.find(['.', '[']).unwrap_or(name.len());
         let (first, mut rest) = name.split_at(end);

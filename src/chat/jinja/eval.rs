@@ -10,7 +10,7 @@ use super::loops::LoopState;
 use super::text::{Builder, Text};
 use super::value::Value;
 
-/// What a statement leads to.
+/// How execution goes on after a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Next,
@@ -185,7 +185,7 @@ impl<'t> Evaluator<'t, '_> {
         self.meter.push(&mut self.loops, state)?;
         let id = self.loops.len() - 1;
         let before = self.scope;
-        // As in jinja2, an element at which `break` or `continue` is reached does not count.
+        // As in jinja2, an element does not count if `break` or `continue` is reached in it.
         let mut any = false;
         while let Some(item) = self.advance(id)? {
             self.open(parent)?;
@@ -208,7 +208,7 @@ impl<'t> Evaluator<'t, '_> {
         Ok(())
     }
 
-    /// A loop whose body may call `loop`, as a text.
+    /// The text of a loop whose body may call `loop`.
     fn recursive_loop(
         &mut self,
         node: usize,
@@ -322,7 +322,7 @@ impl<'t> Evaluator<'t, '_> {
                 self.set(name, value)?;
             }
         }
-        // All that were given come first: a default sees those behind it, too.
+        // The arguments that were given are set first: a default also sees those after it.
         for ((param, _), value) in params.iter().zip(&values) {
             if let Some(value) = value {
                 self.set(*param, value.clone())?;

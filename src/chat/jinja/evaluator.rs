@@ -1,5 +1,5 @@
-//! The state of a rendering: scopes, variables and output. What templates can do is in the files
-//! that implement more of [`Evaluator`].
+//! The state of a rendering: scopes, variables and output. Other files implement more of
+//! [`Evaluator`]: what templates can do.
 
 use super::ast::{Name, Tree};
 use super::clock::Moment;
@@ -11,32 +11,32 @@ use super::value::{Missing, Value};
 use super::{names, repr};
 use std::rc::Rc;
 
-/// One rendering. `'t` is the template's tree, `'c` the cancel flag.
+/// One rendering. `'t` is the lifetime of the template's tree, `'c` that of the cancel flag.
 pub struct Evaluator<'t, 'c> {
     pub(super) tree: &'t Tree,
     pub(super) meter: Meter<'c>,
     /// The line that is being evaluated.
     pub(super) line: u32,
-    /// What `strftime_now` sees.
+    /// The time that `strftime_now` sees.
     pub(super) now: Moment,
-    /// Literals that were used so far, as values.
+    /// The literals that were used so far, as values.
     texts: Vec<Option<Text>>,
     /// Functions of the environment by name.
     functions: Vec<Option<&'static str>>,
     /// Open scopes, and closed ones that a macro can still see.
     scopes: Vec<Scope>,
-    /// The innermost of them.
+    /// The innermost open scope.
     pub(super) scope: usize,
-    /// What is written to: the rendered text, then captures inside of captures.
+    /// Where output goes: the rendered text, then captures within captures.
     pub(super) outs: Vec<Builder>,
     depth: usize,
-    /// Macros and recursive loops that run.
+    /// How many macros and recursive loops are running.
     pub(super) calls: usize,
-    /// The name `loop`, where the template has it.
+    /// The name `loop`, if the template uses it.
     pub(super) loop_name: Option<Name>,
-    /// `caller`, `kwargs` and `varargs`, where the template names them.
+    /// `caller`, `kwargs` and `varargs`, if the template uses them.
     pub(super) special_names: [Option<Name>; 3],
-    // What can change, so that values hold no cycles.
+    // Everything that can change is in these tables, so that values have no cycles.
     pub(super) namespaces: Vec<Vec<(Text, Value)>>,
     pub(super) generators: Vec<Source>,
     pub(super) macros: Vec<Closure>,
@@ -55,7 +55,7 @@ pub(super) struct Closure {
 struct Scope {
     parent: Option<usize>,
     vars: Vec<(Name, Value)>,
-    /// A macro or a recursive loop was defined here or further in.
+    /// Whether a macro or a recursive loop was defined in this scope or in an inner one.
     kept: bool,
 }
 
@@ -106,7 +106,7 @@ impl<'t, 'c> Evaluator<'t, 'c> {
         })
     }
 
-    /// One level deeper, for what `inside` does.
+    /// Runs `inside` one level deeper.
     pub(super) fn deeper<T>(&mut self, inside: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth == MAX_DEPTH {
             let message = format!("evaluated more than {MAX_DEPTH} levels deep");
@@ -128,7 +128,7 @@ impl<'t, 'c> Evaluator<'t, 'c> {
         Ok(text)
     }
 
-    /// A variable, a function of the environment, or undefined.
+    /// The value of a name: a variable, a function of the environment, or undefined.
     pub(super) fn variable(&mut self, name: Name) -> Result<Value> {
         let mut scope = Some(self.scope);
         let mut passed = 0;
@@ -174,7 +174,7 @@ impl<'t, 'c> Evaluator<'t, 'c> {
         Ok(std::mem::replace(&mut self.scope, self.scopes.len() - 1))
     }
 
-    /// Closes the innermost scope; `outer` becomes it.
+    /// Closes the innermost scope. `outer` becomes the innermost one.
     pub(super) fn close(&mut self, outer: usize) {
         if self.scope == self.scopes.len() - 1 && !self.scopes[self.scope].kept {
             self.scopes.pop();
@@ -182,7 +182,8 @@ impl<'t, 'c> Evaluator<'t, 'c> {
         self.scope = outer;
     }
 
-    /// Keeps the innermost scope and those around it, for what can be called later.
+    /// Keeps the innermost scope, and those around it, for macros and loops that can be called
+    /// later.
     pub(super) fn keep(&mut self) {
         let mut scope = Some(self.scope);
         while let Some(at) = scope
@@ -202,7 +203,7 @@ impl<'t, 'c> Evaluator<'t, 'c> {
         self.check_output()
     }
 
-    /// Writes what must be a text already, as `call` and `filter` do.
+    /// Writes a value that must be a text already, as `call` and `filter` do.
     pub(super) fn print_text(&mut self, value: &Value) -> Result<()> {
         match value {
             Value::Text(_) => self.print(value),
@@ -220,7 +221,7 @@ impl<'t, 'c> Evaluator<'t, 'c> {
         }
     }
 
-    /// What `inside` writes, as a text.
+    /// The text that `inside` writes.
     pub(super) fn capture(&mut self, inside: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
         self.outs.push(Builder::default());
         inside(self)?;

@@ -78,7 +78,7 @@ impl<'t> Evaluator<'t, '_> {
         Ok(values)
     }
 
-    /// The first operand whose truth is `wanted`, else the last one.
+    /// The first operand whose truth is `wanted`; otherwise the last operand.
     fn until(&mut self, operands: &'t [Expr], wanted: bool) -> Result<Value> {
         let mut value = Value::None;
         for operand in operands {
@@ -90,7 +90,8 @@ impl<'t> Evaluator<'t, '_> {
         Ok(value)
     }
 
-    /// Operators from the left. Texts that are added one after the other are copied once.
+    /// Applies operators from the left. Texts that are added one after another are copied only
+    /// once.
     fn chain(&mut self, first: &'t Expr, rest: &'t [(Op, Expr)]) -> Result<Value> {
         let mut value = self.eval(first)?;
         let mut sum: Option<Builder> = None;
@@ -180,7 +181,8 @@ impl<'t> Evaluator<'t, '_> {
             (Value::Range(range), _) if item.index().is_some() => {
                 let from = item.index().and_then(|i| i.checked_sub(range.start));
                 let place = from.filter(|i| i.checked_rem(range.step) == Some(0));
-                // What is farther from the start than an integer can say lies outside.
+                // A number that is farther from the start than an integer can say is outside of the
+                // range.
                 Ok(place.is_some_and(|i| (0..range.len).contains(&(i / range.step))))
             }
             _ => {
@@ -195,7 +197,7 @@ impl<'t> Evaluator<'t, '_> {
         }
     }
 
-    /// A value and what follows it. The last call is given `caller` too.
+    /// The value of `value` with its suffixes. If the last suffix is a call, it also gets `caller`.
     pub(super) fn suffixes(
         &mut self,
         mut value: Value,

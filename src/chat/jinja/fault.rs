@@ -1,17 +1,17 @@
-//! What ends the reading or the rendering of a template.
+//! Errors that end the reading or the rendering of a template.
 
-/// Why there is no text.
+/// The kind of reason why there is no text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The template is not one.
+    /// The text is not a template.
     Syntax,
     /// The template asks for something that this evaluator does not have.
     Unsupported,
     /// The template called `raise_exception`.
     Raised,
-    /// An expression has no value for these messages, as in adding a list to a text.
+    /// An expression has no value for these messages, for example if it adds a list to a text.
     Evaluation,
-    /// One of the [limits](super::limits) is passed.
+    /// One of the [limits](super::limits) is exceeded.
     Limit,
     /// The system has no memory.
     Memory,
@@ -22,13 +22,13 @@ pub enum Kind {
 /// Why there is no text, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind of reason.
+    /// The kind of reason.
     pub kind: Kind,
     /// The line of the template, from 1.
     pub line: u32,
-    /// A sentence without the line; it may hold words of the template and of messages.
+    /// A sentence without the line. It may contain words of the template and of messages.
     pub message: String,
-    /// [`Kind::Memory`]: how many bytes there were not.
+    /// For [`Kind::Memory`]: how many bytes were not available.
     pub bytes: u64,
 }
 

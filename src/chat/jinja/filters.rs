@@ -1,4 +1,4 @@
-//! Filters of one value: texts, numbers, JSON. Those of sequences are in `sequences`.
+//! Filters of one value: texts, numbers, JSON. Filters of sequences are in `sequences`.
 
 use super::arguments::{
     Arguments, count, flag, given, integer_or, number, required, soft_text, text,
@@ -39,7 +39,7 @@ impl Evaluator<'_, '_> {
                 let [attr] = args.bind(name, ["name"])?;
                 let attr = text(&required(attr, name, "name")?, "the attribute")?;
                 match value {
-                    // Only attributes, no elements.
+                    // This looks for attributes only, not for elements.
                     Value::Dict(_) if names::method(&value, attr.as_str()).is_none() => {
                         Ok(Value::undefined("a dict has no such attribute"))
                     }
@@ -133,7 +133,7 @@ fn textual(e: &mut Evaluator<'_, '_>, name: &str, value: Value, args: Arguments)
     }))
 }
 
-/// Words begin behind white space and `-({[<`.
+/// Capitalises words. A word begins after white space and after any of `-({[<`.
 fn title(e: &mut Evaluator<'_, '_>, of: &Text) -> Result<Text> {
     let s = of.as_str();
     e.meter.make(s.len().saturating_mul(3))?;
@@ -146,7 +146,7 @@ fn title(e: &mut Evaluator<'_, '_>, of: &Text) -> Result<Text> {
                 extend(&mut out, c.to_uppercase())?;
                 rest = at + c.len_utf8();
             }
-            // jinja2 cuts the first letter off before it asks Python for small ones.
+            // jinja2 splits off a word's first letter and calls `str.lower()` on the rest alone.
             false => extend(&mut out, python::lower(&s[rest..], at - rest, c))?,
         }
         begins = between;
@@ -201,7 +201,7 @@ fn truncate(e: &mut Evaluator<'_, '_>, value: &Value, args: Arguments) -> Result
     if length < ending as i128 || leeway < 0 {
         return evaluation("`truncate` to less than its end");
     }
-    // jinja2 asks for the length first, and what is short enough need not be a text.
+    // jinja2 calls len() first: a short enough non-string is returned as it is.
     let Value::Text(of) = value else {
         let source = e.iterate(value)?;
         return match e.known_length(&source) {
@@ -322,7 +322,7 @@ fn whole(f: Option<f64>) -> Result<Option<i128>> {
     }
 }
 
-/// Python's `int(text, base)`; none where it raises an error.
+/// Python's `int(text, base)`; `None` if that raises an error.
 fn parse_int(text: &str, base: i128) -> Result<Option<i128>> {
     let text = text.trim_matches(python::is_whitespace);
     let (negative, digits) = match text.strip_prefix('-') {
@@ -342,7 +342,7 @@ fn parse_int(text: &str, base: i128) -> Result<Option<i128>> {
             (Some(digits), ..) => (16, digits),
             (_, Some(digits), _) => (8, digits),
             (.., Some(digits)) => (2, digits),
-            // As in Python's source code, where 010 is an error.
+            // As in Python's source code, in which 010 is an error.
             _ if digits.starts_with('0') && digits.contains(|c| !matches!(c, '0' | '_')) => {
                 return Ok(None);
             }
@@ -372,7 +372,7 @@ fn parse_int(text: &str, base: i128) -> Result<Option<i128>> {
     Ok(Some(value))
 }
 
-/// Python's `float(text)`; none where it raises an error.
+/// Python's `float(text)`; `None` if that raises an error.
 fn parse_float(text: &str) -> Result<Option<f64>> {
     let text = text.trim_matches(python::is_whitespace);
     let bytes = text.as_bytes();
@@ -393,7 +393,7 @@ fn parse_float(text: &str) -> Result<Option<f64>> {
 
 fn round(value: &Value, args: Arguments) -> Result<Value> {
     let [precision, method] = args.bind("round", ["precision", "method"])?;
-    // No float has digits that far from its point, and no integer so many.
+    // 1,100 digits are enough for any float, and for any i128.
     let digits = integer_or(precision, "precision", 0)?.clamp(-1100, 1100);
     let method = match method {
         Some(method) => text(&method, "method")?,

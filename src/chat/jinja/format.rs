@@ -1,4 +1,4 @@
-//! How Python writes texts and numbers as a format asks for them: what `%` and `str.format` share.
+//! Texts and numbers as Python writes them for a format: the parts that `%` and `str.format` share.
 
 use super::fault::{Result, evaluation};
 use super::limits::Meter;
@@ -21,7 +21,7 @@ pub struct Spec {
     pub kind: Option<char>,
 }
 
-/// Digits behind a point that a number may be asked for: an f64 has at most 1,074.
+/// The largest number of digits after the point that may be asked for: an f64 has at most 1,074.
 const MAX_PRECISION: usize = 1100;
 
 /// A text, cut to the precision and filled up to the width.
@@ -104,8 +104,8 @@ pub fn integer(
     number(meter, out, &prefix, &all, spec)
 }
 
-/// Digits with `spec.group` between every three, or four of other bases, from the point to the
-/// left. Zeros that fill `width` are grouped too.
+/// Digits with `spec.group` between every three digits (every four in other bases), counted from
+/// the point to the left. Zeros that fill `width` are grouped too.
 fn grouped(meter: &mut Meter<'_>, digits: &str, width: usize, spec: &Spec) -> Result<String> {
     let mut out = String::new();
     let (size, is_digit): (usize, fn(&char) -> bool) = match spec.kind {
@@ -119,7 +119,8 @@ fn grouped(meter: &mut Meter<'_>, digits: &str, width: usize, spec: &Spec) -> Re
     };
     let mut n = whole;
     if spec.align == Some('=') && spec.fill == Some('0') {
-        // As few digits as fill the width with their separators, of which none is in front.
+        // As few digits as are needed to fill the width together with their separators. No
+        // separator comes first.
         let width = width.saturating_sub(digits.len() - whole);
         let least = width - width / (size + 1);
         n = n.max(least + usize::from(least > 0 && least + (least - 1) / size < width));
@@ -163,7 +164,7 @@ pub fn float(meter: &mut Meter<'_>, out: &mut String, value: f64, spec: &Spec) -
     number(meter, out, &prefix, &digits, spec)
 }
 
-/// Rust's exponent as Python's: a sign and at least two digits.
+/// Turns Rust's exponent into Python's, which has a sign and at least two digits.
 fn exponent(text: &str) -> String {
     match text.split_once('e') {
         Some((digits, exponent)) => {

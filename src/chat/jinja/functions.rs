@@ -124,7 +124,7 @@ fn range(args: Arguments) -> Result<Value> {
     }
 }
 
-/// What `dict(...)` is called with, as pairs.
+/// The arguments of `dict(...)`, as pairs.
 fn entries(e: &mut Evaluator<'_, '_>, name: &str, args: Arguments) -> Result<Vec<(Value, Value)>> {
     let mut entries = Vec::new();
     if args.positional.len() > 1 {

@@ -1,4 +1,4 @@
-//! JSON that a caller gives, as values: keys in their order, a repeated key's last value.
+//! JSON of a caller as values. Keys keep their order; of a repeated key, the last value counts.
 
 use super::fault::{Fault, Kind, Result};
 use super::limits::{Meter, room};
@@ -11,10 +11,10 @@ use std::fmt;
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-/// The value that `json` is; all texts in it are data. [`Kind::Syntax`] with the line and column of
-/// the JSON where it is none; [`Kind::Limit`] where an integer has more than 128 bits.
+/// The value of `json`. All texts in it are data. Errors: [`Kind::Syntax`] with the line and column
+/// if it is not JSON; [`Kind::Limit`] if an integer has more than 128 bits.
 pub fn read_json(meter: &mut Meter<'_>, json: &str) -> Result<Value> {
-    // serde_json puts a text with escapes together in a buffer of its own.
+    // serde_json builds a text with escapes in a buffer of its own.
     room(2 * json.len())?;
     let large = large_integers(meter, json)?;
     let state = State {
@@ -34,8 +34,8 @@ pub fn read_json(meter: &mut Meter<'_>, json: &str) -> Result<Value> {
     }
 }
 
-/// The integers that serde_json would make floats of: those of more than 64 bits, and -0. With each
-/// how many numbers stand before it.
+/// The integers that serde_json would turn into floats: integers of more than 64 bits, and -0. Each
+/// is returned with the count of numbers before it.
 fn large_integers(meter: &mut Meter<'_>, json: &str) -> Result<Vec<(usize, i128)>> {
     let (mut found, mut numbers, mut rest) = (Vec::new(), 0, json);
     while let Some(at) = rest.find(|c: char| matches!(c, '"' | '-' | '0'..='9')) {
@@ -47,7 +47,7 @@ fn large_integers(meter: &mut Meter<'_>, json: &str) -> Result<Vec<(usize, i128)
                 if is_end {
                     break;
                 }
-                text = text.get(1..).unwrap_or(""); // what is behind a backslash has one byte
+                text = text.get(1..).unwrap_or(""); // the character after a backslash has one byte
             }
             rest = text;
             continue;
@@ -71,16 +71,16 @@ fn large_integers(meter: &mut Meter<'_>, json: &str) -> Result<Vec<(usize, i128)
 
 struct State<'m, 'c> {
     meter: RefCell<&'m mut Meter<'c>>,
-    /// What serde is not to put into its own words.
+    /// A fault that serde must not put into its own words.
     fault: RefCell<Option<Box<Fault>>>,
     /// How many numbers were read.
     numbers: Cell<usize>,
-    /// What is left of [`large_integers`].
+    /// The part of [`large_integers`] that is left.
     large: RefCell<Peekable<IntoIter<(usize, i128)>>>,
 }
 
 impl State<'_, '_> {
-    /// The number that is read next, which serde_json takes for `usual`.
+    /// The number that is read next. serde_json reads it as `usual`.
     fn number(&self, usual: Value) -> Value {
         let before = self.numbers.replace(self.numbers.get() + 1);
         let mut large = self.large.borrow_mut();

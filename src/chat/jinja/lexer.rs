@@ -19,7 +19,7 @@ pub enum Tok<'s> {
     BlockEnd,
     /// An identifier or a keyword.
     Name(&'s str),
-    /// A string literal, its escapes resolved.
+    /// A string literal with its escapes resolved.
     Str(String),
     /// An integer literal.
     Int(i128),
@@ -27,7 +27,7 @@ pub enum Tok<'s> {
     Float(f64),
     /// An operator or a bracket, as it is written.
     Op(&'static str),
-    /// Behind the last token.
+    /// The end, after the last token.
     End,
 }
 
@@ -58,7 +58,7 @@ pub struct Token<'s> {
     pub tok: Tok<'s>,
 }
 
-/// Line ends as `\n`, and without one line end at the end.
+/// The text with `\n` as line ends, and with one line end removed from its end.
 pub fn normalised(source: &str) -> String {
     let mut text = source.replace("\r\n", "\n").replace('\r', "\n");
     if text.ends_with('\n') {
@@ -67,7 +67,7 @@ pub fn normalised(source: &str) -> String {
     text
 }
 
-/// The tokens of a text that [`normalised`] has returned, [`Tok::End`] last.
+/// The tokens of a text that [`normalised`] has returned. [`Tok::End`] is the last.
 pub fn tokens(source: &str) -> Result<Vec<Token<'_>>> {
     let mut lexer = Lexer {
         source,
@@ -88,12 +88,12 @@ struct Lexer<'s> {
     /// The line of byte `counted`.
     line: u32,
     counted: usize,
-    /// What was read last ended with a line end.
+    /// Whether the text that was read last ended with a line end.
     line_starts: bool,
     tokens: Vec<Token<'s>>,
 }
 
-/// The longest come first.
+/// The longest operators come first.
 const OPERATORS: [&str; 26] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",", ";",
@@ -121,8 +121,8 @@ impl<'s> Lexer<'s> {
         self.tokens.push(Token { line, tok });
     }
 
-    /// Text before a tag that begins at `tag`, which is no comment's, block's or raw's where
-    /// `print`.
+    /// Adds the text before a tag that begins at `tag`. `print`: the tag is not that of a comment,
+    /// a block or a `raw`.
     fn data(&mut self, tag: usize, sign: Option<u8>, print: bool) {
         let text = &self.source[self.at..tag];
         let kept = match sign {
@@ -143,7 +143,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// Goes to `end`, which is behind everything that was matched.
+    /// Goes to `end`, which comes after everything that was matched.
     fn go(&mut self, end: usize) {
         self.line_starts = self.source[..end].ends_with('\n');
         self.at = end;
@@ -154,7 +154,7 @@ impl<'s> Lexer<'s> {
         self.source.len() - rest.trim_start_matches(is_whitespace).len()
     }
 
-    /// The end of a tag's closing `close` at `at`, with its sign and what is trimmed behind it.
+    /// The end of a tag's closing `close` at `at`, including its sign and what is trimmed after it.
     fn closing(&self, at: usize, close: &str, plus: bool) -> Option<usize> {
         let rest = &self.source[at..];
         if let Some(behind) = rest.strip_prefix('-')
@@ -227,7 +227,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// The end of `raw %}`. A line end behind it stays, unlike behind other blocks.
+    /// The end of `raw %}`. A line end after it stays, unlike after other blocks.
     fn raw_begin(&self, inside: usize) -> Option<usize> {
         let at = self.skip_whitespace(inside);
         self.source[at..].strip_prefix("raw")?;
@@ -320,7 +320,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// The end of digits that single underscores may separate, or `from` where there are none.
+    /// The end of digits, which single underscores may separate; `from` if there are no digits.
     fn digits(&self, from: usize, is_digit: impl Fn(u8) -> bool) -> usize {
         let bytes = self.source.as_bytes();
         let digit = |at: usize| bytes.get(at).is_some_and(|&b| is_digit(b));

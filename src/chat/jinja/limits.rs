@@ -1,61 +1,61 @@
-//! What a template may use, and the meter that counts it.
+//! The limits of what a template may use, and the meter that counts it.
 //!
-//! A template is a program that came with a download. It ends within [`MAX_STEPS`] steps and has
-//! made at most [`MADE`] bytes, plus [`MADE_PER_INPUT`] for each byte of its input. What is made
-//! counts when it is made and is never given back, so a loop that makes and drops texts ends too.
+//! A template is a program that came with a download. It ends within [`MAX_STEPS`] steps, and makes
+//! at most [`MADE`] bytes, plus [`MADE_PER_INPUT`] for each byte of its input. Bytes count when
+//! they are made, and are never given back. So a loop that makes and drops texts ends too.
 
 use super::fault::{Fault, Kind, Result};
 use crate::Cancel;
 
-/// Most bytes of a template.
+/// The most bytes of a template.
 pub const MAX_TEMPLATE: usize = 1 << 20;
-/// Most levels of brackets and statements in a template, and of macros that call each other.
+/// The most levels of brackets and statements in a template, and of macros that call each other.
 pub const MAX_NESTING: usize = 200;
-/// Most levels of expressions and statements that are being evaluated at once. A level takes less
-/// than a kilobyte of stack; one of [`MAX_NESTING`] takes the parser five.
+/// The most levels of expressions and statements that are being evaluated at once. A level takes
+/// less than a kilobyte of stack. A level of [`MAX_NESTING`] takes five in the parser.
 pub const MAX_DEPTH: usize = 600;
-/// Most levels of lists in lists. Data have at most 128, which is serde_json's limit.
+/// The most levels of lists within lists. Data have at most 128, which is serde_json's limit.
 pub const MAX_VALUE_DEPTH: u32 = 400;
-/// Most steps: one for each expression, statement and element, one for each [`STEP_BYTES`] that a
-/// text operation looks at.
+/// The most steps. Each expression, statement and element is one step, and so are each
+/// [`STEP_BYTES`] that a text operation looks at.
 pub const MAX_STEPS: u64 = 5_000_000;
-/// Bytes that a text operation looks at for one step.
+/// How many bytes a text operation looks at for one step.
 pub const STEP_BYTES: usize = 256;
-/// Bytes that are made for nothing.
+/// How many bytes may be made even without input.
 pub const MADE: u64 = 64 << 20;
-/// Bytes that are made for each byte of messages, tools and variables.
+/// How many more bytes may be made for each byte of messages, tools and variables.
 pub const MADE_PER_INPUT: u64 = 16;
-/// Most bytes of what is rendered.
+/// The most bytes of the rendered text.
 pub const MAX_OUTPUT: usize = 64 << 20;
-/// Most elements of a `range`, as in jinja2's sandbox.
+/// The most elements of a `range`, as in jinja2's sandbox.
 pub const MAX_RANGE: i128 = 100_000;
 
-/// Most arguments of a call that are given by name. They are compared with each other.
+/// The most arguments of a call that are given by name. They are compared with each other.
 pub const MAX_NAMED: usize = 1000;
 
-/// Steps between two looks at the cancel flag.
+/// How many steps lie between two looks at the cancel flag.
 const LOOK: u64 = 1000;
-/// Names that are passed on the way to one of them without a step of their own.
+/// How many names a search may pass without a step of its own.
 const NAMES_FREE: usize = 16;
-/// What a name on the way counts as, in bytes that are looked at.
+/// How many bytes a name that a search passes counts as.
 const NAME_BYTES: usize = 16;
 
 // Values are reference-counted, and stable Rust cannot allocate such an object fallibly. So memory
-// is asked for and given back before objects have taken so much.
+// is asked for and given back each time before objects have taken this much.
 const UNASKED: usize = 1 << 20;
-/// At least what a call of `make` comes with: a text or a list and what counts its references.
+/// The least that is counted for a call of `make`: a text or a list, and its reference counts.
 const OBJECT_BYTES: usize = 256;
-/// More than objects take until memory is asked for again.
+/// How much is asked for. This is more than objects take until the next time.
 const HEADROOM: usize = 2 * UNASKED;
 
-/// Counts steps and bytes down.
+/// Counts the steps and bytes that are left.
 pub struct Meter<'c> {
     steps: u64,
-    /// Look at the flag when `steps` has come down to this.
+    /// Look at the flag when `steps` has fallen to this.
     look: u64,
     bytes: u64,
     all_bytes: u64,
-    /// What may be made until memory is asked for.
+    /// How many bytes may be made until memory is asked for again.
     unasked: usize,
     cancel: Option<&'c Cancel>,
 }
@@ -79,19 +79,19 @@ impl<'c> Meter<'c> {
         (MAX_STEPS - self.steps, self.all_bytes - self.bytes)
     }
 
-    /// One step.
+    /// Counts one step.
     #[inline]
     pub fn step(&mut self) -> Result<()> {
         self.steps(1)
     }
 
-    /// The steps of looking at `bytes` of text, or at as many bytes of a list.
+    /// Counts the steps of looking at `bytes` of text, or at as many bytes of a list.
     #[inline]
     pub fn look_at(&mut self, bytes: usize) -> Result<()> {
         self.steps(1 + (bytes / STEP_BYTES) as u64)
     }
 
-    /// The steps of looking through `n` names.
+    /// Counts the steps of searching through `n` names.
     #[inline]
     pub fn look_through(&mut self, n: usize) -> Result<()> {
         match n > NAMES_FREE {
@@ -169,7 +169,7 @@ impl<'c> Meter<'c> {
         }
     }
 
-    /// One more element, charged.
+    /// Appends an element, and charges it.
     #[inline]
     pub fn push<T>(&mut self, list: &mut Vec<T>, element: T) -> Result<()> {
         self.make(size_of::<T>())?;
@@ -182,7 +182,7 @@ impl<'c> Meter<'c> {
         Ok(())
     }
 
-    /// More text, charged.
+    /// Appends text, and charges it.
     #[inline]
     pub fn write(&mut self, text: &mut String, more: &str) -> Result<()> {
         self.make(more.len())?;
@@ -195,14 +195,14 @@ impl<'c> Meter<'c> {
         Ok(())
     }
 
-    /// Elements that a buffer of `len` gets room for beyond what is needed: as many again, so that
-    /// growing takes linear time, but no more than could still be made.
+    /// How many elements a buffer of `len` gets room for beyond what is needed: as many again, so
+    /// that growing takes linear time, but no more than could still be made.
     fn spare(&self, len: usize, element: usize) -> usize {
         let left = self.bytes / element.max(1) as u64;
         len.min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
-    /// `n` times `c`, charged before there is any.
+    /// Appends `n` times `c`, which are charged beforehand.
     pub fn fill(&mut self, text: &mut String, c: char, n: usize) -> Result<()> {
         let bytes = n.saturating_mul(c.len_utf8());
         self.make(bytes)?;
@@ -212,7 +212,7 @@ impl<'c> Meter<'c> {
     }
 }
 
-/// Asks for `bytes` and gives them back, for what cannot be told that memory is short.
+/// Asks for `bytes` and gives them back, for code that cannot be told that memory is short.
 pub fn room(bytes: usize) -> Result<()> {
     Vec::<u8>::new()
         .try_reserve_exact(bytes)

@@ -32,7 +32,7 @@ pub fn set_attr(
     }
 }
 
-/// What only a value's type knows: methods and attributes.
+/// What a value has because of its type: methods and attributes.
 fn own_attr(e: &mut Evaluator<'_, '_>, value: &Value, name: &str) -> Result<Option<Value>> {
     match value {
         Value::Undefined(missing) => return evaluation(missing.sentence()),
@@ -152,13 +152,13 @@ pub fn item(e: &mut Evaluator<'_, '_>, value: &Value, key: &Value) -> Result<Val
     ))))
 }
 
-/// Where index `i` is in `len` elements; negative ones count from the end.
+/// The place of index `i` in `len` elements; negative indices count from the end.
 fn place(i: i128, len: usize) -> Option<usize> {
     let i = if i < 0 { i + len as i128 } else { i };
     usize::try_from(i).ok().filter(|&i| i < len)
 }
 
-/// First, number, step and stop of a slice, as Python's `slice.indices`.
+/// The first index, the count, the step and the stop of a slice, as in Python's `slice.indices`.
 pub fn slice_of(bounds: &[Value; 3], len: usize) -> Result<(i128, usize, i128, i128)> {
     let bound = |value: &Value| match (value, value.index()) {
         (Value::None, _) => Ok(None),

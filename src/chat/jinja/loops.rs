@@ -1,4 +1,4 @@
-//! The state of loops and of what they go through.
+//! The state of loops, and of the elements that they go through.
 
 use super::text::Text;
 use super::value::{Dict, Range, Seq, Value, View};
@@ -7,17 +7,17 @@ use std::rc::Rc;
 /// Elements that are still to come.
 #[derive(Debug)]
 pub enum Source {
-    /// Of a list or a tuple, from an index on.
+    /// The elements of a list or a tuple, from an index on.
     Seq(Rc<Seq>, usize),
-    /// Of a dict, from an entry on.
+    /// The entries of a dict, from an entry on.
     Dict(Rc<Dict>, View, usize),
     /// Characters of a text, from a byte on.
     Chars(Text, usize),
-    /// Numbers of a range, from one on.
+    /// Numbers of a range, from a place on.
     Range(Rc<Range>, i128),
-    /// Those of a generator, which others may take too.
+    /// The elements of a generator, which others may take too.
     Generator(usize),
-    /// Values that are nobody else's.
+    /// Values that nobody else has.
     Items(std::vec::IntoIter<Value>),
 }
 
@@ -29,21 +29,22 @@ pub struct LoopState {
     pub(super) parent: usize,
     pub(super) source: Source,
     pub(super) length: Option<usize>,
-    /// What is still in `source` has passed the loop's test.
+    /// Whether the elements that are left in `source` have passed the loop's test already.
     pub(super) tested: bool,
     /// How many recursive loops are around it.
     pub(super) depth: usize,
-    /// Elements that were taken; the current one is the last.
+    /// The number of elements that were taken, including the current one.
     pub(super) taken: usize,
     pub(super) before: Option<Value>,
     pub(super) current: Option<Value>,
-    /// The next one, where somebody has asked for it.
+    /// The next element, if somebody has asked for it.
     pub(super) after: Option<Value>,
     pub(super) changed: Option<Value>,
 }
 
 impl LoopState {
-    /// A loop before its first element. `length` where it is known without going through.
+    /// A loop before its first element. `length` is given if it is known without going through the
+    /// elements.
     pub fn new(
         node: usize,
         parent: usize,

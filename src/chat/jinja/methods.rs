@@ -1,4 +1,4 @@
-//! Calls of methods of texts, lists and dicts. There are only methods that change nothing.
+//! Calls of methods of texts, lists and dicts. Only methods that change nothing exist.
 
 use super::arguments::{Arguments, count, flag, given, integer, integer_or, required, text};
 use super::braces;
@@ -409,7 +409,7 @@ fn split(
     Value::list(values)
 }
 
-/// The part of a text between two optional character indices; none where they cross.
+/// The part of a text between two optional character indices; `None` if they cross.
 fn bounded<'s>(
     e: &mut Evaluator<'_, '_>,
     of: &'s Text,

@@ -1,16 +1,19 @@
-//! Chat templates: Jinja as far as they use it, with jinja2's meaning in the environment of
+//! Chat templates: the part of Jinja that they use. It has jinja2's meaning in the environment of
 //! transformers' `apply_chat_template` (`trim_blocks`, `lstrip_blocks`, `loopcontrols`,
 //! `generation`, `raise_exception`, `strftime_now`, its `tojson`, jinja2's sandbox).
 //!
-//! A template comes with a download and is a program, so two things are unlike other evaluators:
-//! - [`limits`]: steps, bytes made, nesting and output are bounded, and all that a template can
-//!   make large is charged before there is memory for it;
-//! - [`Run`]s: what is rendered says which of its bytes the template wrote, so that a message
-//!   cannot spell a special token.
+//! A template comes with a download and is a program. So two things differ from other evaluators:
+//! - [`limits`]: steps, bytes made, nesting and output are bounded. Whatever a template can make
+//!   large is charged before memory is allocated for it.
+//! - [`Run`]s: rendered text says which of its bytes the template wrote, so that a message cannot
+//!   spell a special token.
 //!
-//! Unlike jinja2: `include`, `import`, `extends`, `block` and `autoescape` are not there; integers
-//! have 128 bits; `map`, `select` and their like go through their elements at once; a variable that
-//! is set behind its first use in an inner block has the caller's value before.
+//! Differences from jinja2:
+//! - `include`, `import`, `extends`, `block` and `autoescape` do not exist.
+//! - Integers have 128 bits.
+//! - `map`, `select` and similar filters go through their elements at once.
+//! - If an inner block uses a variable before it sets it, the variable has the caller's value until
+//!   then.
 
 mod arguments;
 mod ast;
@@ -65,22 +68,22 @@ pub struct Template {
 pub struct Rendered {
     /// The text.
     pub text: String,
-    /// Who wrote it; together as long as the text.
+    /// Who wrote which part. Together the runs are as long as the text.
     pub runs: Vec<Run>,
     /// Steps that were taken and bytes that were made.
     pub used: (u64, u64),
 }
 
 impl Template {
-    /// Reads a template. [`Kind::Limit`] where it is larger than [`limits::MAX_TEMPLATE`].
+    /// Reads a template. [`Kind::Limit`] if it is larger than [`limits::MAX_TEMPLATE`].
     pub fn read(source: &str) -> Result<Template> {
         if source.len() > limits::MAX_TEMPLATE {
             let (len, most) = (source.len(), limits::MAX_TEMPLATE);
             let message = format!("the template has {len} bytes, at most {most} are read");
             return Err(Fault::at(1, Kind::Limit, message));
         }
-        // A byte becomes at most a token and a node. Both lists cannot be told that memory is
-        // short, so it is asked for beforehand.
+        // A byte becomes at most one token and one node. Both lists cannot be told that memory is
+        // short, so the memory is asked for beforehand.
         limits::room(source.len().saturating_mul(256))?;
         let source = lexer::normalised(source);
         let tokens = lexer::tokens(&source)?;
@@ -93,7 +96,7 @@ impl Template {
         self.tree.names.iter().any(|name| name == variable)
     }
 
-    /// Whether a `for` goes through a variable or an attribute of this name, perhaps filtered.
+    /// Whether a `for` goes through a variable or an attribute of this name, which may be filtered.
     pub fn goes_through(&self, name: &str) -> bool {
         self.tree.loops.iter().any(|node| {
             let (first, suffixes) = match &node.iter.kind {
@@ -123,7 +126,7 @@ impl Template {
         })
     }
 
-    /// Renders it. `meter` has counted what the variables took.
+    /// Renders the template. `meter` has already counted what the variables took.
     pub fn render(
         &self,
         meter: Meter<'_>,

@@ -2,7 +2,7 @@
 
 use super::value::Value;
 
-/// The name that has this meaning unless something else is called so.
+/// The name that has this meaning unless the template gives it another one.
 pub const SELF: &str = "self";
 
 const FUNCTIONS: [&str; 9] = [
@@ -14,11 +14,11 @@ const FUNCTIONS: [&str; 9] = [
     "raise_exception",
     "strftime_now",
     "lipsum",
-    // What jinja2 knows the blocks of a template by; here there are none.
+    // jinja2 finds the blocks of a template under this name. Here there are no blocks.
     SELF,
 ];
 
-/// The function of the environment that has this name.
+/// The function of the environment with this name.
 pub fn function(name: &str) -> Option<&'static str> {
     FUNCTIONS.into_iter().find(|known| *known == name)
 }
@@ -175,7 +175,7 @@ const TEXT: [&str; 46] = [
     "expandtabs",
     "isprintable",
     "istitle",
-    // From here on they are known and not supported.
+    // The methods from here on are known, but not supported.
     "encode",
     "format_map",
     "isidentifier",
@@ -200,7 +200,7 @@ pub fn method(value: &Value, name: &str) -> Option<&'static str> {
     methods.iter().copied().find(|known| *known == name)
 }
 
-/// Whether Python has a method of that name which changes the value.
+/// Whether Python has a method of that name that changes the value.
 pub fn changes(value: &Value, name: &str) -> bool {
     match value {
         Value::Dict(_) => ["clear", "pop", "popitem", "setdefault", "update"].contains(&name),

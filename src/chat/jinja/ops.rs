@@ -84,7 +84,7 @@ pub fn repeat(e: &mut Evaluator<'_, '_>, text: &Text, n: i128) -> Result<Text> {
     if text.as_str().is_empty() {
         return Ok(text.clone());
     }
-    // Each round is charged, so this ends.
+    // Each round is charged, so the loop ends.
     let mut left = n;
     while left > 0 {
         e.meter.step()?;
@@ -136,7 +136,7 @@ fn integers(op: Op, a: i128, b: i128) -> Result<Value> {
     }
 }
 
-/// The fault for an integer that Python has and this evaluator has not.
+/// The fault for an integer that Python can represent, but this evaluator cannot.
 pub fn too_large<T>() -> Result<T> {
     let message = "an integer of more than 128 bits";
     Err(Fault::at(0, Kind::Limit, message))

@@ -7,7 +7,8 @@ use super::limits::MAX_NAMED;
 use super::parser::Parser;
 
 impl<'s> Parser<'s> {
-    /// An expression, or several with commas between: a tuple. `ends` are names that end it.
+    /// An expression, or several with commas between them: a tuple. `ends` are names that end the
+    /// tuple.
     pub(super) fn tuple(&mut self, conditional: bool, ends: &[&str]) -> Result<Expr> {
         let line = self.line();
         let mut items = Vec::new();
@@ -29,7 +30,7 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// One expression; without `x if y else z` unless `conditional`.
+    /// One expression. `x if y else z` is allowed only if `conditional`.
     pub(super) fn expression(&mut self, conditional: bool) -> Result<Expr> {
         self.nested(|p| match conditional {
             true => p.conditional(),
@@ -40,7 +41,7 @@ impl<'s> Parser<'s> {
     fn conditional(&mut self) -> Result<Expr> {
         let line = self.line();
         let mut first = self.or()?;
-        // Each round makes the tree deeper.
+        // Each round makes the tree one level deeper.
         let mut rounds = 0;
         while self.skip_name("if") {
             rounds += 1;
@@ -257,7 +258,7 @@ impl<'s> Parser<'s> {
         Ok(expr(line, kind))
     }
 
-    /// What stands before `close`, with commas between and perhaps one behind.
+    /// The items before `close`, with commas between them, and perhaps one after the last.
     fn items<T>(&mut self, close: &str, item: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let mut items = Vec::new();
         while !self.is_op(close) {
@@ -403,7 +404,7 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// `| name(...) | name`. Where `inline` the first has no `|` before it.
+    /// `| name(...) | name`. If `inline`, the first name has no `|` before it.
     pub(super) fn filter_chain(&mut self, out: &mut Vec<Suffix>, mut inline: bool) -> Result<()> {
         while inline || self.skip_op("|") {
             inline = false;

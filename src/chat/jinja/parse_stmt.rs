@@ -1,4 +1,4 @@
-//! Statements: what stands between `{%` and `%}`, with their bodies, and what they assign to.
+//! Statements: the contents of `{% %}` with their bodies, and the targets that they assign to.
 
 use super::ast::*;
 use super::fault::{Fault, Kind, Result};
@@ -6,8 +6,8 @@ use super::lexer::Tok;
 use super::parser::Parser;
 
 impl<'s> Parser<'s> {
-    /// Statements up to a block that begins with one of `ends`, which stays unread, or to the end
-    /// of the template where there are none.
+    /// Statements up to a block that begins with one of `ends`, which stays unread. If `ends` is
+    /// empty, statements up to the end of the template.
     pub(super) fn statements(&mut self, ends: &[&str]) -> Result<Vec<Stmt>> {
         let mut body = Vec::new();
         loop {
@@ -45,8 +45,8 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// A body behind the head of a block: statements up to one of `ends`. `lenient`: inside of
-    /// `if`.
+    /// A body after the head of a block: statements up to one of `ends`. `lenient`: the body is
+    /// inside of an `if`.
     fn body(&mut self, ends: &[&str], lenient: bool) -> Result<Vec<Stmt>> {
         self.skip_op(":");
         self.expect(Tok::BlockEnd)?;
@@ -190,7 +190,7 @@ impl<'s> Parser<'s> {
 
     fn macro_(&mut self, name: Option<Name>, end: &str) -> Result<usize> {
         let mut params: Vec<(Name, Option<Expr>)> = Vec::new();
-        // Parameters and defaults are not the body's uses of these names.
+        // Names in parameters and defaults do not count as uses in the body.
         let outer = self.takes;
         let mut declared = Takes::default();
         if name.is_some() || self.is_op("(") {
@@ -260,7 +260,7 @@ impl<'s> Parser<'s> {
 
     fn call_block(&mut self) -> Result<StmtKind> {
         let body = self.macro_(None, "endcall")?;
-        // `call_body` leaves the call itself here.
+        // `call_body` leaves the call itself as the last parameter.
         let call = self.tree.macros[body].params.pop();
         match call {
             Some((_, Some(call))) => Ok(StmtKind::Call(call, body)),
@@ -268,7 +268,7 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// What follows the parameters of a `call` block. The call is handed back as a last parameter.
+    /// What follows the parameters of a `call` block. The call is returned as a last parameter.
     fn call_body(
         &mut self,
         mut params: Vec<(Name, Option<Expr>)>,
@@ -303,7 +303,7 @@ impl<'s> Parser<'s> {
         Ok(self.push_macro(None, params, body, outer, declared))
     }
 
-    /// What is assigned to. `ends` are names that end a tuple.
+    /// The target of an assignment. `ends` are names that end a tuple.
     fn target(&mut self, ends: &[&str], namespaces: bool) -> Result<Target> {
         let mut targets = Vec::new();
         let mut tuple = false;

@@ -1,4 +1,4 @@
-//! Tokens to a tree: jinja2's grammar with the extensions `loopcontrols` and `generation`.
+//! Turns tokens into a tree: jinja2's grammar with the extensions `loopcontrols` and `generation`.
 //! Statements are in `parse_stmt`, expressions in `parse_expr`.
 
 use super::ast::*;
@@ -30,13 +30,15 @@ pub(super) struct Parser<'s> {
     tokens: &'s [Token<'s>],
     at: usize,
     depth: usize,
-    /// Inside of a condition, where an unknown filter counts only when it is reached.
+    /// Whether this is inside of a condition. An unknown filter there matters only when it is
+    /// reached.
     pub(super) lenient: bool,
-    /// Loops that a `break` could end.
+    /// The number of loops that a `break` could end.
     pub(super) loops: usize,
-    /// Loops around, macros or not: `loop` cannot be assigned to there.
+    /// The number of loops around this place, even those outside of a macro. `loop` cannot be
+    /// assigned to in them.
     pub(super) in_for: usize,
-    /// What the macro that is being read uses.
+    /// The special names that the macro that is being read uses.
     pub(super) takes: Takes,
     pub(super) tree: Tree,
     names: HashMap<&'s str, Name>,
@@ -115,7 +117,7 @@ impl<'s> Parser<'s> {
         self.fail(format!("expected {}, found {found}", tok.describe()))
     }
 
-    /// One level deeper, for what `inside` reads.
+    /// Runs `inside` one level deeper.
     pub(super) fn nested<T>(&mut self, inside: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth == MAX_NESTING {
             let message = format!("nested more than {MAX_NESTING} levels deep");

@@ -118,7 +118,7 @@ pub fn percent(e: &mut Evaluator<'_, '_>, text: &Text, args: &Value) -> Result<T
                 },
             },
             _ => {
-                // Unlike `format`, `%d` takes floats too, and `%x` only integers.
+                // Unlike in `format`, `%d` accepts floats too, and `%x` accepts only integers.
                 let value = match (kind, value.number()) {
                     ('d' | 'i' | 'u', Some(Number::Float(f))) => {
                         if !f.is_finite() {
@@ -152,7 +152,7 @@ pub fn percent(e: &mut Evaluator<'_, '_>, text: &Text, args: &Value) -> Result<T
         templates &= shown.is_templates();
         padded(&mut e.meter, &mut out, &shown, &spec)?;
     }
-    // What could be looked up by a key need not be used.
+    // Arguments that can be looked up by a key need not be used.
     let keys = matches!(
         args,
         Value::Dict(_) | Value::List(_) | Value::Range(_) | Value::Undefined(_)

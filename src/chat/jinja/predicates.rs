@@ -1,4 +1,4 @@
-//! Tests: what may stand behind `is`.
+//! Tests: the names that may follow `is`.
 
 use super::arguments::{Arguments, required};
 use super::ast::Cmp;
@@ -104,8 +104,8 @@ fn remainder(e: &mut Evaluator<'_, '_>, value: &Value, of: &Value, wanted: i128)
     equal(&rest, &Value::Int(wanted), &mut e.meter)
 }
 
-/// Python's `is`, which for texts and numbers depends on who made them: equal ones are the same
-/// here.
+/// Python's `is`. For texts and numbers, Python's result depends on how they were made; here, equal
+/// ones are the same.
 fn same(e: &mut Evaluator<'_, '_>, a: &Value, b: &Value) -> Result<bool> {
     Ok(match (a, b) {
         (Value::Undefined(_), _) | (_, Value::Undefined(_)) => false,

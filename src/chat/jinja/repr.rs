@@ -36,7 +36,7 @@ pub fn repr(meter: &mut Meter<'_>, value: &Value) -> Result<Text> {
     Ok(Text::of(writer.text, writer.templates))
 }
 
-/// What is written, and whether all texts in it are the template's.
+/// The text that is written, and whether all texts in it are the template's.
 struct Writer {
     text: String,
     templates: bool,
@@ -105,7 +105,7 @@ impl Writer {
                 self.put(meter, &text)
             }
             Value::Function(names::SELF) => self.put(meter, "<TemplateReference None>"),
-            // Python writes an address here.
+            // Python also writes an address here.
             other => self.put(meter, &format!("<{}>", other.type_name())),
         }
     }
@@ -140,7 +140,8 @@ impl Writer {
         self.put(meter, "}")
     }
 
-    /// Single quotes, unless there are single quotes and no double ones in it.
+    /// Writes `text` in single quotes. Uses double quotes if it contains single quotes and no
+    /// double quotes.
     fn quoted(&mut self, meter: &mut Meter<'_>, text: &str) -> Result<()> {
         meter.look_at(text.len())?;
         let double = text.contains('\'') && !text.contains('"');
@@ -169,7 +170,8 @@ impl Writer {
         self.put(meter, quote)
     }
 
-    /// Writes `text`; `escape` writes what stands for a character, or says that it stays.
+    /// Writes `text`. `escape` writes what stands for a character, or says that the character
+    /// stays.
     fn escaped(
         &mut self,
         meter: &mut Meter<'_>,
@@ -190,8 +192,8 @@ impl Writer {
     }
 }
 
-/// Python's `str.isprintable` of one character, which is what Rust's `Debug` leaves as it is behind
-/// another character. The two may know different versions of Unicode.
+/// Python's `str.isprintable` of one character. It is true for characters that Rust's `Debug`
+/// leaves as they are after another character. The two may know different versions of Unicode.
 pub fn is_printable(c: char) -> bool {
     match c {
         ' '..='~' => true,
@@ -208,7 +210,7 @@ pub fn is_printable(c: char) -> bool {
     }
 }
 
-/// Python's `repr` of a float: the fewest digits that give the same float.
+/// Python's `repr` of a float: the fewest digits from which the same float is read.
 pub fn float(f: f64) -> String {
     if f.is_nan() {
         return "nan".into();
@@ -230,18 +232,18 @@ pub fn float(f: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// What `json.dumps` is told.
+/// The options of `json.dumps`.
 #[derive(Debug)]
 pub struct Json {
-    /// What a level is indented by; one line where there is none.
+    /// The indent of a level. Without it, everything is on one line.
     pub indent: Option<Text>,
     /// Between elements.
     pub comma: Text,
     /// Between a key and its value.
     pub colon: Text,
-    /// Only ASCII.
+    /// Whether to write only ASCII.
     pub ascii: bool,
-    /// Keys in order.
+    /// Whether to sort keys.
     pub sort: bool,
 }
 
@@ -389,9 +391,9 @@ fn json_float(f: f64) -> String {
     }
 }
 
-/// The items in the order of their keys, equal ones in the order they had: Python's `sorted`. An
-/// order that contradicts itself (NaN) gives some order, where the standard library's sort may
-/// panic.
+/// The items in the order of their keys, as with Python's `sorted`: items with equal keys keep
+/// their order. If the order contradicts itself (NaN), the result has some order. The standard
+/// library's sort may panic then.
 pub fn sorted<T: Clone>(
     meter: &mut Meter<'_>,
     items: &[T],

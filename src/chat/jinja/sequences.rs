@@ -233,7 +233,7 @@ fn reverse(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments
     }
 }
 
-/// What is compared: texts without their case unless it counts.
+/// The value that is compared: a text in lower case, unless `case_sensitive`.
 fn folded(e: &mut Evaluator<'_, '_>, value: Value, case_sensitive: bool) -> Result<Value> {
     match value {
         Value::Text(text) if !case_sensitive => {
@@ -243,7 +243,7 @@ fn folded(e: &mut Evaluator<'_, '_>, value: Value, case_sensitive: bool) -> Resu
     }
 }
 
-/// Elements with what they are sorted by.
+/// Elements with their sort keys.
 fn keyed(
     e: &mut Evaluator<'_, '_>,
     value: &Value,
@@ -272,7 +272,7 @@ fn sort(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments) -
     let [reverse, case, attribute] = args.bind(name, names)?;
     let (reverse, case) = (flag(reverse), flag(case));
     let mut pairs = match given(attribute) {
-        // Several attributes, the first one counts most.
+        // The sort key consists of several attributes. The first one counts most.
         Some(Value::Text(several)) if several.as_str().contains(',') => {
             let mut pairs = Vec::new();
             let mut source = e.iterate(value)?;
@@ -292,7 +292,8 @@ fn sort(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments) -
         attribute => {
             let mut pairs = keyed(e, value, attribute, case)?;
             for (key, _) in &mut pairs {
-                // Elements of a tuple are compared only where they differ.
+                // A tuple of one element, because elements of a tuple are compared only where they
+                // differ.
                 let mut one = e.meter.list(1)?;
                 one.push(std::mem::replace(key, Value::None));
                 *key = Value::tuple(one)?;
@@ -337,7 +338,8 @@ fn dictsort(
 fn unique(e: &mut Evaluator<'_, '_>, name: &str, value: &Value, args: Arguments) -> Result<Value> {
     let [case, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
     let pairs = keyed(e, value, given(attribute), flag(case))?;
-    // A dict keeps the place of a key's first value; its places tell which elements stay.
+    // A dict with each key's first place tells which elements stay. The pairs are added in reverse
+    // order, because the last value of a key counts.
     let mut places = e.meter.list(pairs.len())?;
     for (i, (key, _)) in pairs.iter().enumerate().rev() {
         places.push((key.clone(), Value::Int(i as i128)));

@@ -1,4 +1,4 @@
-//! Going through elements: of values, of generators, of loops.
+//! Going through the elements of values, generators and loops.
 
 use super::evaluator::Evaluator;
 
@@ -23,8 +23,8 @@ impl Evaluator<'_, '_> {
         })
     }
 
-    /// Python's `len` of what is still to come, where it has one and nothing need be counted: each
-    /// beginning of a loop asks.
+    /// Python's `len` of the elements that are still to come, if it has one that is known without
+    /// counting: this is asked at each beginning of a loop.
     pub(super) fn known_length(&self, source: &Source) -> Option<usize> {
         Some(match source {
             Source::Seq(seq, at) => seq.items.len() - at,

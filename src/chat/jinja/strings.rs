@@ -1,4 +1,4 @@
-//! Python's methods of `str` that give a text or a truth value, as functions. Methods and filters
+//! Python's methods of `str` that return a text or a truth value, as functions. Methods and filters
 //! use them.
 
 use super::arguments::count;
@@ -37,7 +37,8 @@ pub fn is_title(s: &str) -> bool {
     any
 }
 
-/// Python's `str.strip` and its halves; `sides` are left and right.
+/// Python's `str.strip`, `lstrip` and `rstrip`. `sides` says whether to strip on the left and on
+/// the right.
 pub fn strip(
     meter: &mut Meter<'_>,
     of: &Text,
@@ -60,7 +61,7 @@ pub fn strip(
     of.part(meter, rest)
 }
 
-/// Lines as Python's `str.splitlines`, without and with their ends.
+/// Lines as in Python's `str.splitlines`: each without its end, and with it.
 pub fn lines_of(s: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = s;
     std::iter::from_fn(move || {
@@ -79,7 +80,7 @@ pub fn lines_of(s: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Python's `str.replace`, `n` times or, where it is negative, always.
+/// Python's `str.replace`, `n` times; if `n` is negative, everywhere.
 pub fn replace(meter: &mut Meter<'_>, of: &Text, old: &Text, new: &Text, n: i128) -> Result<Text> {
     let (s, old_text) = (of.as_str(), old.as_str());
     let mut out = String::new();
@@ -99,7 +100,7 @@ pub fn replace(meter: &mut Meter<'_>, of: &Text, old: &Text, new: &Text, n: i128
     Ok(of.derived(out, &[new]))
 }
 
-/// A text of HTML that means this text; what is `Markup` already stays.
+/// HTML that shows this text. A text that is `Markup` already stays as it is.
 pub fn escaped(meter: &mut Meter<'_>, of: &Text) -> Result<Text> {
     if of.is_markup() {
         return Ok(of.clone());
@@ -126,7 +127,7 @@ pub fn escaped(meter: &mut Meter<'_>, of: &Text) -> Result<Text> {
     Ok(of.derived(out, &[]).marked(true))
 }
 
-/// Python's methods that change the case, by their names.
+/// Python's methods that change the case of a text, by name.
 pub fn cased(meter: &mut Meter<'_>, of: &Text, how: &str) -> Result<Text> {
     #[derive(Clone, Copy)]
     enum To {
@@ -137,7 +138,7 @@ pub fn cased(meter: &mut Meter<'_>, of: &Text, how: &str) -> Result<Text> {
         Swapped,
     }
     let s = of.as_str();
-    // Three times as long is the most that a change of case makes.
+    // A change of case makes a text at most three times as long.
     meter.make(s.len().saturating_mul(3))?;
     let mut out = room(s.len())?;
     let (first, words, rest) = match how {
@@ -180,7 +181,7 @@ pub fn justified(
     let left = match how {
         "ljust" => 0,
         "rjust" => missing,
-        // CPython's rule for what cannot be halved.
+        // CPython's rule for a number that cannot be halved.
         _ => missing / 2 + (missing & width & 1),
     };
     let mut out = String::new();

@@ -5,7 +5,8 @@ use super::limits::{Meter, no_memory};
 use crate::tokenizer::Run;
 use std::rc::Rc;
 
-/// A text of the evaluator: shared, never changed, at most as long as the meter let it be.
+/// A text of the evaluator. It is shared, is never changed, and is at most as long as the meter
+/// allowed.
 #[derive(Clone, Debug)]
 pub struct Text {
     body: Rc<Body>,
@@ -16,7 +17,7 @@ pub struct Text {
 #[derive(Debug)]
 struct Body {
     text: String,
-    /// Together as long as the text; neighbours differ, none is empty.
+    /// The runs are together as long as the text. Neighbours differ, and none is empty.
     runs: Runs,
     ascii: bool,
 }
@@ -37,12 +38,12 @@ impl Text {
         Text { body, is_markup }
     }
 
-    /// The same text as Python's `Markup`, or not.
+    /// The same text, as Python's `Markup` or not.
     pub fn marked(self, is_markup: bool) -> Text {
         Text { is_markup, ..self }
     }
 
-    /// Whether it escapes what is added to it.
+    /// Whether this text escapes what is added to it.
     pub fn is_markup(&self) -> bool {
         self.is_markup
     }
@@ -59,7 +60,7 @@ impl Text {
         &self.body.text
     }
 
-    /// All of it is the template's. So is an empty text.
+    /// Whether all of the text is the template's. An empty text is, too.
     pub fn is_templates(&self) -> bool {
         match &self.body.runs {
             Runs::All(from_template) => *from_template || self.body.text.is_empty(),
@@ -67,7 +68,7 @@ impl Text {
         }
     }
 
-    /// Characters, as Python's `len`.
+    /// The number of characters, as Python's `len` counts them.
     pub fn chars(&self, meter: &mut Meter<'_>) -> Result<usize> {
         if self.body.ascii {
             return Ok(self.body.text.len());
@@ -86,7 +87,7 @@ impl Text {
         Ok(text.char_indices().nth(n).map_or(text.len(), |(at, _)| at))
     }
 
-    /// A part between two bytes, which are borders of characters; with the origins it has here.
+    /// The part between two bytes, which are at borders of characters. It keeps its origins.
     pub fn slice(&self, meter: &mut Meter<'_>, from: usize, to: usize) -> Result<Text> {
         if from == 0 && to == self.body.text.len() {
             return Ok(self.clone());
@@ -96,13 +97,13 @@ impl Text {
         Ok(part.finish().marked(self.is_markup))
     }
 
-    /// The part that is `part`, which is borrowed from this text.
+    /// `part`, which is borrowed from this text, as a text of its own with its origins.
     pub fn part(&self, meter: &mut Meter<'_>, part: &str) -> Result<Text> {
         let from = part.as_ptr() as usize - self.body.text.as_ptr() as usize;
         self.slice(meter, from, from + part.len())
     }
 
-    /// A text made of this one and others: the template's if all of them are.
+    /// A text that is made of this text and of `others`. It is the template's if all of these are.
     pub fn derived(&self, text: String, others: &[&Text]) -> Text {
         let templates = self.is_templates() && others.iter().all(|other| other.is_templates());
         Text::of(text, templates).marked(self.is_markup)
@@ -117,12 +118,12 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How many bytes there are.
+    /// How many bytes the text has.
     pub fn len(&self) -> usize {
         self.text.len()
     }
 
-    /// More bytes of one origin.
+    /// Appends bytes of one origin.
     pub fn push(&mut self, meter: &mut Meter<'_>, text: &str, from_template: bool) -> Result<()> {
         if text.is_empty() {
             return Ok(());
@@ -139,7 +140,7 @@ impl Builder {
         Ok(())
     }
 
-    /// More bytes with the origins they have in `text`.
+    /// Appends bytes with the origins that they have in `text`.
     pub fn push_text(&mut self, meter: &mut Meter<'_>, text: &Text) -> Result<()> {
         self.push_slice(meter, text, 0, text.as_str().len())
     }
@@ -190,7 +191,7 @@ impl Builder {
     }
 }
 
-/// A text of the template's that is given to nobody before it is charged: numbers, names.
+/// A text of the template's for numbers and names. Nobody gets it before it is charged.
 pub fn short(text: impl Into<String>) -> Text {
     Text::of(text.into(), true)
 }
@@ -202,7 +203,7 @@ pub fn room(n: usize) -> Result<String> {
     Ok(text)
 }
 
-/// More characters, which have been charged, whether or not there is room for them.
+/// Appends characters, which have been charged, whether or not `text` has room for them.
 pub fn extend(text: &mut String, more: impl IntoIterator<Item = char>) -> Result<()> {
     for c in more {
         if text.capacity() - text.len() < c.len_utf8() {

@@ -1,4 +1,4 @@
-//! Contrastive decoding: what is drawn from is the difference between two models.
+//! Contrastive decoding: tokens are drawn from the difference between two models.
 
 use super::Sampler;
 use super::filters::change;
@@ -6,10 +6,11 @@ use crate::backend::choice::{Changes, Strategy};
 use crate::engine::request::Contrast;
 
 impl Sampler {
-    /// Contrasts the loaded row with `amateur`, another model's raw logits of the same row: what is
-    /// drawn from is `(1 + beta) * logit - beta * amateur`, each operation in float32. What
-    /// overflows stays the largest number; a token is impossible where both products do, and where
-    /// one of the logits is not finite. What is reported stays that of the loaded row.
+    /// Contrasts the loaded row with `amateur`, another model's raw logits of the same row. Tokens
+    /// are drawn from `(1 + beta) * logit - beta * amateur`, with each operation in float32. A
+    /// result that overflows becomes the largest number. A token is impossible if both products
+    /// overflow, or if one of its logits is not finite. The reported numbers stay those of the
+    /// loaded row.
     pub fn contrast(&mut self, amateur: &[f32], contrast: &Contrast) {
         let Self {
             logits, contrasted, ..
@@ -25,10 +26,10 @@ impl Sampler {
         self.log_alpha = Some(contrast.log_alpha);
     }
 
-    /// Fills `changed`: what is drawn from after penalty, edits and mask. In contrastive decoding
-    /// those tokens alone are possible then whose logit is at least the largest plus `log_alpha`:
-    /// the largest of those that edits and mask have left, because all would be impossible where
-    /// these forbid the model's favourites.
+    /// Fills `changed` with the values to draw from, after penalty, edits and mask. In contrastive
+    /// decoding a token is then possible only if its logit is at least the largest logit plus
+    /// `log_alpha`. The largest logit is taken over the tokens that edits and mask have left.
+    /// Otherwise no token would be possible where edits or mask forbid the model's favourites.
     pub(super) fn change(&mut self, strategy: &Strategy, changes: Changes<'_>) {
         let Self {
             n_tokens,

@@ -5,9 +5,10 @@ use crate::backend::{Choice, Pick};
 use crate::engine::event::Alternative;
 use crate::{Result, Token, reserve};
 
-/// The `n` best continuations of a beam, appended to `out`, from the alternatives that a device
-/// gives for a row that nothing changes. There must be as many more of these than `n` as there are
-/// ids that are no tokens. Returns the row's normaliser, or `None` if no token is possible.
+/// Appends the `n` best continuations of a beam to `out`. They come from the alternatives that a
+/// device gives for a row whose logits nothing changes. There must be more alternatives than `n`:
+/// one more for each id that is not a token. Returns the row's normaliser, or `None` if no token is
+/// possible.
 pub fn continuations_of(
     choice: &Choice,
     pick: &Pick,

@@ -81,7 +81,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// The same once more.
+    /// A copy of the score. Fails if there is no memory for it.
     pub fn copy(&self) -> Result<Self> {
         Ok(Self {
             logprob: self.logprob,
@@ -98,12 +98,13 @@ const ALTERNATIVES: &str = "the alternatives of a token (top_logprobs)";
 pub struct Sampler {
     /// Ids from here on are never sampled.
     n_tokens: usize,
-    /// The loaded row, `[vocab_size]`: numbers that are not finite have become -inf, and negative
-    /// zeros zero.
+    /// The loaded row, `[vocab_size]`. Numbers that are not finite have become -inf, and negative
+    /// zeros have become zero.
     logits: Vec<f32>,
-    /// The same contrasted with another model's row, if [`Sampler::contrast`] has made it.
+    /// The loaded row contrasted with another model's row, if [`Sampler::contrast`] was called.
     contrasted: Vec<f32>,
-    /// How much less likely than the likeliest a token may be then, as a logarithm.
+    /// In contrastive decoding: how much less likely than the likeliest token a token may be, as a
+    /// logarithm.
     log_alpha: Option<f32>,
     /// The logits after penalty, edits and mask, `[n_tokens]`.
     changed: Vec<f32>,
@@ -134,14 +135,14 @@ pub struct Continuation {
     pub token: Token,
     /// Its log probability under the raw logits.
     pub logprob: f32,
-    /// The same after penalties, edits and mask: what is added to the beam's sum.
+    /// The log probability after penalties, edits and mask. It is added to the beam's sum.
     pub changed: f32,
 }
 
-/// The loaded row, as the end of a beam.
+/// The loaded row, as the row behind a beam.
 #[derive(Clone, Copy, Debug)]
 pub struct Beam {
-    /// Its normaliser.
+    /// Normaliser of the row.
     pub softmax: LogSoftmax,
     plain: bool,
 }
@@ -192,8 +193,8 @@ impl Sampler {
         }
     }
 
-    /// A token with what `choice` asks to be reported of it; `None` if the loaded row has no
-    /// possible one. Fails as [`Sampler::choose`].
+    /// Returns `token` with the numbers about it that `choice` asks to be reported. Returns `None`
+    /// if no token of the loaded row is possible. Fails as [`Sampler::choose`] does.
     pub fn scored(&mut self, choice: &Choice, token: Token) -> Result<Option<(Token, Score)>> {
         if !choice.scored() {
             return Ok(Some((token, Score::default())));
@@ -211,12 +212,12 @@ impl Sampler {
         Ok(Some((token, score)))
     }
 
-    /// The loaded row, `[vocab_size]`: -inf for what is not finite.
+    /// The loaded row, `[vocab_size]`; -inf stands for numbers that are not finite.
     pub fn loaded(&self) -> &[f32] {
         &self.logits
     }
 
-    /// What of the loaded row a token is drawn from, `[n_tokens]`.
+    /// The values from which a token of the loaded row is drawn, `[n_tokens]`.
     pub fn changed(&mut self, strategy: &Strategy, changes: Changes<'_>) -> &[f32] {
         self.change(strategy, changes);
         &self.changed
@@ -346,10 +347,11 @@ impl Sampler {
         softmax.logprob(self.logits[token as usize])
     }
 
-    /// The `n` best continuations of a beam under `choice`, one of `choices`, appended to `out`:
-    /// best first, ties lowest id first, none that is impossible. What changes logits elsewhere
-    /// changes log probabilities here, so that they stay those of the model where nothing does.
-    /// `None` if the loaded row has no possible token.
+    /// Appends the `n` best continuations of a beam under `choice`, one of `choices`, to `out`:
+    /// best first, ties by lowest id, without impossible ones. Penalty, edits and mask, which
+    /// elsewhere change logits, change log probabilities here. So the log probabilities stay those
+    /// of the model if nothing changes them. Returns `None` if the loaded row has no possible
+    /// token.
     pub fn continuations(
         &mut self,
         choice: &Choice,
@@ -387,8 +389,8 @@ impl Sampler {
         Some(beam)
     }
 
-    /// What it means to go on with this token, unless that is impossible. `beam` is of the loaded
-    /// row.
+    /// The numbers of a beam's continuation by `token`; `None` if it is impossible. `beam` must be
+    /// of the loaded row.
     pub fn continuation(&self, beam: &Beam, token: Token) -> Option<Continuation> {
         let at = token as usize;
         let logprob = beam.softmax.logprob(*self.logits.get(at)?);

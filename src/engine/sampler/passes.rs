@@ -64,8 +64,8 @@ pub(super) fn exponentials(out: &mut Vec<f32>, values: &[f32], max: f32, scale: 
     }
 }
 
-/// The places of the values that are `least` or more, ascending. There are few, so whole blocks are
-/// passed over: to look at each value took a third of the time of a draw.
+/// The indices of the values that are `least` or more, in ascending order. There are few such
+/// values, so whole blocks are skipped. Looking at each value took a third of the time of a draw.
 pub(super) fn at_least(values: &[f32], least: f32) -> impl Iterator<Item = usize> {
     let blocks = values.as_chunks::<LANES>().0;
     // The last block may be shorter.
@@ -99,7 +99,7 @@ pub(super) fn kth_largest(values: &[f32], k: usize, select: &mut Vec<f32>) -> f3
     *select.select_nth_unstable_by(k - 1, descending).1
 }
 
-/// The places of the `n` largest values and of those that are equal to the last of them, in order.
+/// The places of the `n` largest values, and of values equal to the last of these, in order.
 pub(super) fn best(values: &[f32], n: usize, select: &mut Vec<f32>, order: &mut Vec<(Place, u64)>) {
     order.clear();
     let n = n.min(values.len());
@@ -143,7 +143,7 @@ mod tests {
             let got = f64::from(share_from(&shares, &values, least));
             assert!((got - want).abs() <= 1e-4 * want, "{least}: {got} {want}");
         }
-        // As much as the sums of a part can be.
+        // The largest sum that a part can have.
         let equal = vec![1.0; 10_000];
         assert_eq!(total_mass(&equal), 10_000 * ONE);
     }

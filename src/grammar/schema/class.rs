@@ -1,32 +1,33 @@
-//! A class of characters, as ECMA 262 reads it and as the parser does.
+//! A class of characters, translated from ECMA 262 for the parser.
 
 use super::keys::SPELT_BY_CODE;
 use std::fmt::Write as _;
 
-/// Characters that are escaped in a JSON string. Of a class that has all control characters the
-/// parser takes them as well, whether they are of it or not. One without U+0000 it reads one by
-/// one, so that is never of a class that is without them.
+/// Characters that are escaped in a JSON string. If a class contains all control characters, the
+/// parser allows these two as well, whether the class contains them or not. If a class lacks
+/// U+0000, the parser reads it character by character. So U+0000 is removed from each class that
+/// lacks one of these two.
 const ESCAPED: [u32; 2] = [0x22, 0x5c];
 
-/// What is at one place of a pattern or of a class.
+/// The content of one place of a pattern or of a class.
 pub(super) enum Atom {
     Char(char),
     Set {
         ranges: &'static [(u32, u32)],
         is_negated: bool,
     },
-    /// A property of Unicode, as it is written.
+    /// A Unicode property, as it is written.
     Property(String),
 }
 
-/// What is between the brackets of a class.
+/// The content between the brackets of a class.
 #[derive(Default)]
 pub(super) struct Class {
     text: String,
-    /// Whether it has U+0000, and each of [`ESCAPED`].
+    /// Whether the class contains U+0000, and each of [`ESCAPED`].
     has: [bool; 3],
     has_property: bool,
-    /// Whether it has a character that JSON has a spelling for which is not its code.
+    /// Whether the class contains a character that JSON can write in another way than by its code.
     has_spelling: bool,
 }
 
@@ -71,13 +72,13 @@ impl Class {
         }
     }
 
-    /// Whether all of its characters are written by their code, of which there are few: what one
-    /// has not leaves others.
+    /// Whether JSON writes all characters of the class by their code. There are few such
+    /// characters. So a negated class always contains others.
     pub fn is_spelt_by_code(&self, is_negated: bool) -> bool {
         !is_negated && !self.has_spelling && !self.text.is_empty()
     }
 
-    /// The class as the parser reads it, without U+0000 where that is what keeps [`ESCAPED`] out.
+    /// The class as the parser reads it. U+0000 is removed if that keeps [`ESCAPED`] out.
     pub fn text(&self, is_negated: bool) -> String {
         const ALL: &str = "\\x{0}-\\x{10FFFF}";
         let text = &self.text;

@@ -1,4 +1,4 @@
-//! What holds only where something else does.
+//! Keywords that hold only under a condition.
 
 use super::conjunction::OBJECT;
 use super::{Made, Translation, bytes};
@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
 impl<'a> Translation<'a> {
-    /// `if`, `then` and `else`: the condition with the one, or what it is not with the other.
+    /// Translates `if`, `then` and `else` into two alternatives: the condition together with
+    /// `then`, or the negated condition together with `else`.
     pub(super) fn condition(
         &mut self,
         condition: &'a Value,
@@ -44,7 +45,8 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// What a property needs that is there: other ones, or a schema of the whole object.
+    /// Translates what must hold if a property is present: other properties must be present, or a
+    /// schema must hold for the whole object.
     pub(super) fn dependencies(
         &mut self,
         keyword: &str,
@@ -70,7 +72,7 @@ impl<'a> Translation<'a> {
                 schema => self.part(schema)?,
             };
             if required.contains(&name.as_str()) {
-                // Of what is no object it asks nothing.
+                // It asks nothing of a value that is not an object.
                 let others = json!({"type": ["null", "boolean", "number", "string", "array"]});
                 let is_object = self.types(&around) & !OBJECT == 0;
                 made.beside.push(match is_object {

@@ -1,5 +1,5 @@
-//! What parts say together that hold of the same value: by reference, by `allOf`, and what stands
-//! around them.
+//! What several parts that hold of the same value say together. Such parts come by reference, by
+//! `allOf`, and from the parts around.
 
 use super::document::Address;
 use super::{PART_STEPS, Translation, bytes};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// A set of types. A number that is whole is of a type of its own.
+/// A set of types. A number that is whole has a type of its own.
 pub(super) type Types = u8;
 
 pub(super) const NULL: Types = 1;
@@ -20,10 +20,12 @@ pub(super) const ARRAY: Types = 32;
 pub(super) const OBJECT: Types = 64;
 pub(super) const ALL: Types = 127;
 
-/// Most types that a part names: there are not so many. Each part is asked for its own often.
+/// The most types that a part may name; JSON Schema has fewer. The limit matters because each part
+/// is asked for its types often.
 pub(super) const MAX_TYPES: usize = 16;
 
-/// The types that a `type` names. What is no list of a few the parser refuses.
+/// The types that a `type` keyword names. A list that is too long counts as all types; it is
+/// refused elsewhere.
 pub(super) fn said_types(said: &Value) -> Types {
     match said {
         Value::Array(types) if types.len() <= MAX_TYPES => {
@@ -48,7 +50,8 @@ fn named(name: &Value) -> Types {
     }
 }
 
-/// The names of `types`, if they have any: all numbers but whole ones have none.
+/// The names of `types`. `None` if they have no name: JSON Schema has no type for exactly the
+/// numbers that are not whole.
 pub(super) fn names(types: Types) -> Option<Vec<&'static str>> {
     if types & (INTEGER | FRACTION) == FRACTION {
         return None;
@@ -84,7 +87,7 @@ pub(super) fn type_of(value: &Value) -> Types {
     }
 }
 
-/// A text that two values have in common if they are one to JSON Schema, to which 1 and 1.0 are.
+/// A text that two values share if JSON Schema takes them for equal. It takes 1 and 1.0 for equal.
 pub(super) fn key(value: &Value) -> String {
     let mut key = String::new();
     write_key(value, &mut key);
@@ -93,7 +96,7 @@ pub(super) fn key(value: &Value) -> String {
 
 fn write_key(value: &Value, key: &mut String) {
     match value {
-        // Zero has no sign.
+        // Adding 0.0 removes the sign of a zero.
         Value::Number(number) => _ = write!(key, "{:?}", number.as_f64().map(|n| n + 0.0)),
         Value::Array(values) => {
             key.push('[');
@@ -123,8 +126,8 @@ pub(super) fn keys<'b>(values: impl IntoIterator<Item = &'b Value>) -> HashSet<S
 }
 
 impl<'a> Translation<'a> {
-    /// `parts` and what they say by reference and in `allOf`, each once. `None` where there is too
-    /// much to look at.
+    /// `parts`, and all parts that they bring in by reference and by `allOf`, each once. `None` if
+    /// there is too much to look at.
     pub(super) fn all_of(&mut self, parts: &[&'a Value]) -> Result<Option<Vec<&'a Value>>> {
         let mut seen = HashSet::<Address>::new();
         let mut all = Vec::new();
@@ -148,7 +151,7 @@ impl<'a> Translation<'a> {
         Ok(Some(all))
     }
 
-    /// The types that all of `parts` leave.
+    /// The types that all of `parts` allow.
     pub(super) fn types(&self, parts: &[&Value]) -> Types {
         parts.iter().fold(ALL, |types, part| {
             let own = match part {
@@ -163,15 +166,15 @@ impl<'a> Translation<'a> {
         })
     }
 
-    /// Whether a part is one of OpenAPI 3.0's, which has no type `null` but this. Its schemas name
-    /// no draft.
+    /// Whether a part is nullable as in OpenAPI 3.0, which has no other way to allow `null`.
+    /// OpenAPI's schemas name no draft.
     pub(super) fn is_nullable(&self, part: &Value) -> bool {
         part.get("nullable") == Some(&Value::Bool(true)) && !self.document.says_draft
     }
 
-    /// The values that all of `parts` leave, where they list them and the lists are not long. A
-    /// value may be among them that something else than lists and types refuses, and one may be
-    /// there twice. `None` also where there is too much to look at.
+    /// The values that all of `parts` allow, if they list values and the lists are not long. Only
+    /// lists and types are considered, so another keyword may still refuse a value. A value may
+    /// appear twice. `None` also if there is too much to look at.
     pub(super) fn values(&mut self, parts: &[&'a Value]) -> Option<Vec<&'a Value>> {
         const MAX_LISTED: usize = 512;
         static BOOLEANS: [Value; 2] = [Value::Bool(true), Value::Bool(false)];
@@ -211,7 +214,7 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// Steps of comparing a value.
+/// The number of steps that comparing a value takes.
 pub(super) fn steps(value: &Value) -> usize {
     const STEP_BYTES: usize = 32;
     bytes(value) / STEP_BYTES

@@ -9,33 +9,35 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A part of the document, by its address, which it keeps as long as it is borrowed.
+/// Identifies a part of the document by its address. The address stays the same as long as the
+/// document is borrowed.
 pub(super) type Address = *const Value;
 
 pub(super) struct Document<'a> {
     pub root: &'a Value,
     pub draft: Draft,
-    /// Whether the document says that it is of that draft. One that does not may be OpenAPI's.
+    /// Whether the document names its draft. One that does not may be OpenAPI's.
     pub says_draft: bool,
-    /// What the references in a part are relative to.
+    /// The URI that the references in each part are relative to.
     bases: HashMap<Address, Rc<str>>,
     resources: HashMap<Rc<str>, &'a Value>,
-    /// Parts that have a name in a resource, by both, and whether the name is a dynamic one.
+    /// The parts that have a name in a resource, by resource and name. The `bool` says whether the
+    /// name is a dynamic anchor.
     anchors: HashMap<(Rc<str>, &'a str), (&'a Value, bool)>,
-    /// How many dynamic anchors of a name there are.
+    /// How many dynamic anchors with each name there are.
     dynamic: HashMap<&'a str, usize>,
-    /// Parts with a reference.
+    /// The parts that contain a reference.
     referring: Vec<&'a Value>,
 }
 
-/// What a part refers by.
+/// The keywords that refer to another part.
 const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
 
-/// What a keyword has as its value.
+/// What the value of a keyword contains.
 enum Kind {
     Schema,
     Schemas,
-    /// Schemas by names, which may be those of keywords.
+    /// Schemas by names. A name may be the same as a keyword.
     Named,
     Values,
     Unknown,
@@ -61,7 +63,8 @@ fn kind(keyword: &str) -> Kind {
     }
 }
 
-/// `schema` without what says nothing for standing beside a `$ref`, as drafts 4 to 7 have it.
+/// `schema` without the keywords that have no effect because they stand beside a `$ref`. That is
+/// the rule of drafts 4 to 7.
 pub(super) fn without_siblings(schema: &Value) -> Result<Cow<'_, Value>> {
     match Draft::said_by(schema)? {
         Some(draft) if draft <= Draft::Seven => {
@@ -77,7 +80,7 @@ fn drop_siblings(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(drop_siblings),
         Value::Object(members) => {
-            // Definitions stay: they are referred to.
+            // Definitions stay, because other parts refer to them.
             if members.get("$ref").is_some_and(Value::is_string) {
                 members.retain(|keyword, _| keyword == "$ref" || !asserts(keyword));
             }
@@ -108,8 +111,8 @@ impl<'a> Document<'a> {
             dynamic: HashMap::new(),
             referring: Vec::new(),
         };
-        // What keywords have is read first: an `$id` in a member that no draft knows is one only
-        // if there is no other.
+        // The values of known keywords are read first. So an `$id` inside a member that no draft
+        // knows counts only if no other part has that URI.
         let mut unknown = Vec::new();
         document.index(root, &"".into(), &mut unknown);
         let base = document.bases.get(&std::ptr::from_ref(root)).cloned();
@@ -151,7 +154,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Keeps what a part is called. Returns what references in it are relative to.
+    /// Records the names of a part. Returns the URI that references in it are relative to.
     fn named(
         &mut self,
         value: &'a Value,
@@ -183,7 +186,7 @@ impl<'a> Document<'a> {
         base
     }
 
-    /// What parts of the document refer to, and how one of them does.
+    /// The parts of the document that are referred to, each with one of the references to it.
     pub fn targets(&self) -> HashMap<Address, &'a str> {
         let mut targets = HashMap::new();
         for part in &self.referring {
@@ -204,7 +207,7 @@ impl<'a> Document<'a> {
         targets
     }
 
-    /// What `part` itself refers to, which holds for it as well.
+    /// The parts that `part` itself refers to. They hold of the same value as `part`.
     pub fn references(&self, part: &'a Value) -> Result<Vec<&'a Value>> {
         let mut all = Vec::new();
         let Value::Object(members) = part else {
@@ -222,7 +225,8 @@ impl<'a> Document<'a> {
             let (target, is_dynamic) = self
                 .resolve(part, reference)
                 .map_err(|why| refused(format!("{keyword} {reference:?} {why}")))?;
-            // Which of several it is hangs on where a text comes from.
+            // If there are several anchors, which one is meant depends on the parts through which a
+            // text came here (the dynamic scope).
             let several = |name: &str| self.dynamic.get(name).is_some_and(|&n| n > 1);
             let depends = match keyword {
                 "$ref" => false,
@@ -239,7 +243,8 @@ impl<'a> Document<'a> {
         Ok(all)
     }
 
-    /// What a reference in `part` refers to, and whether by a dynamic anchor; or why to nothing.
+    /// The part that a reference in `part` refers to, and whether by a dynamic anchor. The error
+    /// says why the reference refers to nothing.
     fn resolve(
         &self,
         part: &Value,
@@ -260,7 +265,8 @@ impl<'a> Document<'a> {
         anchor.copied().ok_or("refers to a name that no part has")
     }
 
-    /// Where a part is, as a JSON pointer in a fragment. It is for sentences, so it is not long.
+    /// Where a part is, as a JSON pointer in a URI fragment. A long one is cut, because it is used
+    /// in messages.
     pub fn pointer(&self, part: &Value) -> String {
         let mut pointer = String::from("#");
         if !point(self.root, part, &mut pointer) {

@@ -13,7 +13,7 @@ pub(super) enum Draft {
     Of2020,
 }
 
-/// What `$schema` may say, without its scheme. The first is read as the newest.
+/// What `$schema` may say, without the URI's scheme. The first entry is read as the newest draft.
 const DRAFTS: [(&str, Draft); 6] = [
     ("json-schema.org/schema", Draft::Of2020),
     ("json-schema.org/draft/2020-12/schema", Draft::Of2020),
@@ -24,7 +24,7 @@ const DRAFTS: [(&str, Draft); 6] = [
 ];
 
 impl Draft {
-    /// What a schema says that it is written in, if it does.
+    /// The draft that a schema says it is written in, if it says so.
     pub fn said_by(schema: &Value) -> Result<Option<Draft>> {
         let Some(value) = schema.get("$schema") else {
             return Ok(None);
@@ -42,10 +42,10 @@ impl Draft {
         })
     }
 
-    /// Whether `keyword`, which one of the drafts has, is also one of this draft. One that is not
-    /// says nothing.
+    /// Whether `keyword` exists in this draft; it exists in at least one draft. A keyword that the
+    /// draft does not have says nothing.
     ///
-    /// `dependencies` and lists of `items` are followed in all of them.
+    /// `dependencies`, and lists as `items`, are followed in all drafts.
     pub fn has(self, keyword: &str) -> bool {
         let first = match keyword {
             "const" | "contains" | "propertyNames" => Draft::Six,
@@ -63,7 +63,7 @@ impl Draft {
         self >= first
     }
 
-    /// The URI of a schema as it says it itself. Beside `$ref` it says nothing up to draft 7.
+    /// The URI that a schema gives itself. Up to draft 7 it has no effect beside a `$ref`.
     pub fn id(self, members: &Map<String, Value>) -> Option<&str> {
         let name = match self {
             Draft::Four => "id",
@@ -74,7 +74,7 @@ impl Draft {
     }
 }
 
-/// Whether a keyword of one of the drafts says something about values.
+/// Whether `keyword`, which may be of any draft, says something about values.
 pub(super) fn asserts(keyword: &str) -> bool {
     matches!(
         keyword,

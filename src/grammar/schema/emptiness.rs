@@ -1,9 +1,9 @@
-//! Parts that no value is of.
+//! Finds parts that no value satisfies. There are two kinds:
 //!
-//! Since each value of theirs would have another one inside: the parser would lead a text into
-//! them, and it could never come to its end. Or since what they say contradicts itself: the parser
-//! leaves those out where a value may do without them, but a definition that is one it refuses with
-//! all of the schema.
+//! - Each value of the part would contain another value of the part. The parser would lead a text
+//!   into the part, and the text could never end.
+//! - The part contradicts itself. The parser leaves such a part out if a value can do without it.
+//!   But if a definition is such a part, the parser refuses the whole schema.
 
 use super::conjunction::{
     ALL, ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, OBJECT, STRING, Types, key, keys, said_types,
@@ -12,12 +12,13 @@ use super::conjunction::{
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// Most looks at parts. A part that was not looked at counts as one that has values.
+/// The most looks at parts. A part that was not looked at counts as one that has values.
 const MAX_STEPS: usize = 1 << 20;
 
-/// Makes references to definitions without a value `false`, in what the parser is given.
+/// Replaces references to definitions without a value by `false`, in the parser's schema.
 pub(super) fn prune(root: &mut Value, definitions: &mut Map<String, Value>) {
-    // Of contradictions that leave no value at all the parser has a sentence, that says which.
+    // If contradictions leave no value at all, the schema is left to the parser, which has a
+    // message that names the contradiction.
     let told = filled(root, definitions, true).filter(|filled| filled.contains("#"));
     let Some(filled) = told.or_else(|| filled(root, definitions, false)) else {
         return;
@@ -39,7 +40,7 @@ fn reference_to(name: &str) -> String {
     format!("#/$defs/{name}")
 }
 
-/// References to the parts that have a value. `None` where it would take too long to tell.
+/// References to the parts that have a value. `None` if it would take too long to tell.
 fn filled(
     root: &Value,
     definitions: &Map<String, Value>,
@@ -52,8 +53,9 @@ fn filled(
         filled: HashSet::new(),
         steps: 0,
     };
-    // From no definition on, those that have a value by what is known so far. The last one first:
-    // a definition is behind those that refer to it.
+    // Starts without any definition, and adds those that have a value by what is known so far,
+    // until no more are added. The last definition comes first, because a definition stands behind
+    // those that refer to it.
     loop {
         let before = search.filled.len();
         let all = definitions.iter().rev();
@@ -81,22 +83,23 @@ struct Search<'a> {
     steps: usize,
 }
 
-/// A part that holds with others of one value.
+/// A part that, together with others, holds of one value.
 #[derive(Clone, Copy)]
 struct Held<'a> {
     members: &'a Map<String, Value>,
-    /// Whether it stands inside of the definition that is looked at. What others have inside was
-    /// looked at for them, and may lead back here.
+    /// Whether the part stands inside the definition that is looked at. The contents of other
+    /// definitions are looked at on their own, and may lead back here.
     is_own: bool,
 }
 
 impl<'a> Search<'a> {
-    /// `false` only if no value is of `part`, as long as those that are not in `filled` have none.
+    /// `false` only if no value satisfies `part`, provided that the parts that are not in `filled`
+    /// have no value.
     fn may_have_a_value(&mut self, part: &'a Value, is_own: bool) -> bool {
         self.may_hold(Vec::new(), part, is_own)
     }
 
-    /// Whether there may be a value of `part` and of all that is `held`.
+    /// Whether some value may satisfy `part` and all of `held`.
     fn may_hold(&mut self, mut held: Vec<Held<'a>>, part: &'a Value, is_own: bool) -> bool {
         let first_new = held.len();
         self.steps += 1 + first_new;
@@ -129,8 +132,8 @@ impl<'a> Search<'a> {
             })
     }
 
-    /// Adds `part` and what it says by `allOf` and by reference. `false` where one of that has no
-    /// value.
+    /// Adds `part`, and what it says by `allOf` and by reference. `false` if one of these parts has
+    /// no value.
     fn hold(&mut self, part: &'a Value, is_own: bool, held: &mut Vec<Held<'a>>) -> bool {
         let mut waiting = vec![(part, is_own)];
         let mut seen = HashSet::new();
@@ -156,7 +159,7 @@ impl<'a> Search<'a> {
                     Some(name) => self.definitions.get(name),
                     None => Some(self.root),
                 };
-                // A part that is a reference alone is known already.
+                // If the part is only a reference, it is known already.
                 let is_alone = held.len() == 1 && waiting.is_empty() && members.len() == 1;
                 if is_own && !is_alone && seen.insert(reference) {
                     waiting.extend(target.map(|target| (target, false)));
@@ -166,7 +169,7 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Whether one value is in all lists that there are.
+    /// Whether some value is in all lists of the parts.
     fn may_be_listed(&mut self, held: &[Held<'a>], types: Types) -> bool {
         let lists = held.iter().flat_map(|one| {
             let listed = one.members.get("enum").and_then(Value::as_array);
@@ -256,7 +259,7 @@ fn least_of(held: &[Held<'_>], keyword: &str) -> Option<u64> {
     counts(held, keyword).min()
 }
 
-/// Whether there may be a value of these `types`, that has no others inside.
+/// Whether a value of `types` may exist. These are types whose values contain no other values.
 fn may_be_simple(held: &[Held<'_>], types: Types) -> bool {
     let may_be_string = || {
         let least = most_of(held, "minLength").unwrap_or(0);
@@ -267,7 +270,7 @@ fn may_be_simple(held: &[Held<'_>], types: Types) -> bool {
         || (types & STRING > 0 && may_be_string())
 }
 
-/// The bounds of numbers, each with whether it is one of them itself.
+/// The bounds of numbers. The `bool` says whether the bound itself is included.
 struct Range {
     lower: (f64, bool),
     upper: (f64, bool),
@@ -309,7 +312,7 @@ impl Range {
     }
 }
 
-/// Makes what refers to a part without a value `false`.
+/// Replaces each part that refers to a part without a value by `false`.
 fn prune_references(filled: &HashSet<String>, part: &mut Value) {
     match part {
         Value::Array(parts) => parts

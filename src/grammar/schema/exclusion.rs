@@ -1,7 +1,7 @@
-//! `oneOf`, of which exactly one part holds.
+//! `oneOf`: exactly one of its parts holds.
 //!
-//! The parser has only parts of which one or more hold. They are the same where no two hold of one
-//! value, and can be made so where each part can be turned into what it is not.
+//! The parser has only `anyOf`, where one or more parts hold. Both mean the same if no two parts
+//! hold of one value. They can be made to mean the same if each part can be negated.
 
 use super::conjunction::{OBJECT, key, keys};
 use super::document::Address;
@@ -10,11 +10,10 @@ use crate::Result;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
-/// How deep into properties and alternatives it is looked for what makes two parts exclude each
-/// other.
+/// How deep into properties and alternatives we look for what makes two parts exclude each other.
 const MAX_DEPTH: usize = 12;
 
-/// Most parts that are each taken together with what all others are not.
+/// The most parts of a `oneOf` for which each part is combined with the negations of all others.
 const MAX_TURNED: usize = 8;
 
 impl<'a> Translation<'a> {
@@ -72,8 +71,9 @@ impl<'a> Translation<'a> {
         Ok(true)
     }
 
-    /// Whether the parts are of a listed value each, or have a property that has to be there and
-    /// is: what most unions have, told without comparing every two of them.
+    /// Whether each part lists its values, or all parts require a property whose values they list,
+    /// and no two lists have a value in common. Most unions are told apart like this. It takes no
+    /// comparison of every pair of parts.
     fn differ_by_a_value(&mut self, flat: &[Vec<&'a Value>]) -> Result<bool> {
         if are_distinct(flat.iter().map(|parts| self.values(parts))) {
             return Ok(true);
@@ -108,8 +108,8 @@ impl<'a> Translation<'a> {
         Ok(false)
     }
 
-    /// Whether no value is both `a` and `b`, each of which is all that holds together. `open`: the
-    /// alternatives that are looked into already.
+    /// Whether no value satisfies both `a` and `b`. Each of these is the complete list of parts
+    /// that hold together. `open`: the alternatives that are being looked into already.
     fn exclude(
         &mut self,
         a: &[&'a Value],
@@ -187,14 +187,15 @@ impl<'a> Translation<'a> {
         Ok(false)
     }
 
-    /// [`required`], where there is not too much to look at.
+    /// [`required`], or `None` if there is too much to look at.
     pub(super) fn required(&mut self, parts: &[&'a Value]) -> Option<Vec<&'a str>> {
         let names = required(parts);
         self.step(2 * names.iter().map(|name| 1 + name.len() / 32).sum::<usize>())
             .then_some(names)
     }
 
-    /// Each of `parts` together with what the others are not, if that can be said.
+    /// Each of `parts` combined with the negations of the others. `None` if a schema cannot say
+    /// that.
     fn each_without_the_others(&mut self, parts: &'a [Value]) -> Result<Option<Value>> {
         if parts.len() > MAX_TURNED {
             return Ok(None);
@@ -219,8 +220,8 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// Whether all lists are there and no two of them have a value in common. `false` where that is
-/// not told by one look at each.
+/// Whether all lists exist and no two of them have a value in common. `false` if one look at each
+/// list does not tell.
 fn are_distinct<'a>(lists: impl Iterator<Item = Option<Vec<&'a Value>>>) -> bool {
     let mut seen = HashSet::new();
     for list in lists {
@@ -234,7 +235,7 @@ fn are_distinct<'a>(lists: impl Iterator<Item = Option<Vec<&'a Value>>>) -> bool
     true
 }
 
-/// The names of the properties that an object of all of `parts` has to have.
+/// The names of the properties that an object must have to satisfy all of `parts`.
 fn required<'a>(parts: &[&'a Value]) -> Vec<&'a str> {
     let lists = parts
         .iter()
@@ -242,7 +243,8 @@ fn required<'a>(parts: &[&'a Value]) -> Vec<&'a str> {
     lists.flatten().filter_map(Value::as_str).collect()
 }
 
-/// What `parts` say of the property `name` of an object; less where patterns may say something.
+/// What `parts` say of the property `name` of an object. Leaves out the `additionalProperties` of a
+/// part with patterns, because a pattern may apply to the name instead.
 pub(super) fn property<'a>(parts: &[&'a Value], name: &str) -> Vec<&'a Value> {
     let own = parts.iter().filter_map(|part| {
         let named = part.get("properties").and_then(|named| named.get(name));

@@ -7,15 +7,15 @@ use serde_json::{Map, Value, json};
 
 pub(super) const KEYWORDS: [&str; 2] = ["pattern", "format"];
 
-/// A date that exists: 29 February is in leap years only, for which the parser has no eye.
+/// A date that exists. 29 February exists in leap years only, which the parser does not check.
 const DATE: &str = concat!(
     "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])",
     "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))",
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
 );
 
-/// A time of day without leap seconds. One is right only where it is 23:59 in UTC, which hangs on
-/// the offset behind it.
+/// A time of day without leap seconds. A leap second is valid only at 23:59 UTC, and whether it is
+/// that time depends on the offset behind it.
 const TIME: &str = concat!(
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?",
     "(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
@@ -25,11 +25,11 @@ const TIME: &str = concat!(
 pub(super) enum Format {
     /// The parser knows it.
     Known,
-    /// A pattern of ours.
+    /// Our own pattern expresses it.
     Pattern(String),
-    /// A draft defines it, and it is no pattern that we have.
+    /// A draft defines it, but we have no pattern for it.
     Unfollowed,
-    /// No draft defines it: an annotation.
+    /// No draft defines it, so it is an annotation.
     Annotation,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn format(name: &str) -> Format {
         "uuid" => Format::Pattern(format!("^{}(?:-{}){{3}}-{}$", hex(8), hex(4), hex(12))),
         // RFC 6901.
         "json-pointer" => Format::Pattern("^(?:/(?:[^~/]|~[01])*)*$".into()),
-        // What pydantic calls a UUID of one version.
+        // A UUID of one version, by the name that pydantic uses.
         _ if name.len() == 5
             && name.starts_with("uuid")
             && matches!(name.as_bytes()[4], b'1'..=b'8') =>
@@ -106,7 +106,8 @@ impl<'a> Translation<'a> {
                 made.own.insert("pattern".into(), ours.into());
             }
             Format::Pattern(ours) => made.beside.push(json!({"pattern": ours})),
-            // Whoever writes a pattern beside it has said what there may be.
+            // If there is a pattern beside the format, the pattern has said already what is
+            // allowed.
             Format::Unfollowed if given.is_none() && may_be_string(members) => {
                 self.pass_over(part, &format!("the format {text:?} cannot be followed"))?;
             }
@@ -115,7 +116,7 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// A pattern as the parser reads it.
+    /// Translates a pattern for the parser.
     pub(super) fn pattern(&self, pattern: &str, part: &Value) -> Result<Translated> {
         pattern::translated(pattern).map_err(|why| {
             let shown: String = pattern.chars().take(60).collect();

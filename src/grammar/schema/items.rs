@@ -1,4 +1,4 @@
-//! What is said of an array's items.
+//! What a schema says of an array's items.
 
 use super::conjunction::{self, ARRAY, key, names};
 use super::{Made, Translation, bytes, count};
@@ -19,7 +19,7 @@ pub(super) const KEYWORDS: [&str; 10] = [
     "uniqueItems",
 ];
 
-/// Most arrays that stand for items that are unique.
+/// The most arrays by which an array of unique items is expressed.
 const MAX_ARRAYS: usize = 120;
 
 impl<'a> Translation<'a> {
@@ -31,8 +31,8 @@ impl<'a> Translation<'a> {
     ) -> Result<()> {
         let draft = self.document.draft;
         let member = |keyword| members.get(keyword).filter(|_| draft.has(keyword));
-        // A list in `items` is what `prefixItems` is now, in every draft: the newest has no other
-        // meaning for one.
+        // In every draft a list as `items` is read as what is now called `prefixItems`. In the
+        // newest draft such a list has no other meaning.
         let (first, rest) = match member("items") {
             Some(list @ Value::Array(_)) => (Some(list), member("additionalItems")),
             rest => (member("prefixItems"), rest),
@@ -111,7 +111,7 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// Items of which some are something, where that can be told without looking at them.
+    /// Translates `contains`, if it can be decided without looking at the items.
     fn contains(
         &mut self,
         contained: &Value,
@@ -146,7 +146,8 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// Items that are no two the same, where there are few of them: arrays of each order.
+    /// Translates `uniqueItems` if there are only a few possible items: into one array for each
+    /// order of distinct items.
     fn unique_items(&mut self, part: &'a Value, made: &mut Made) -> Result<()> {
         let count = |keyword| made.own.get(keyword).and_then(Value::as_u64);
         let (least, most) = (count("minItems").unwrap_or(0), count("maxItems"));
@@ -177,7 +178,7 @@ impl<'a> Translation<'a> {
             return self.pass_over(part, why);
         }
         let mut choices = Vec::new();
-        // Of each value there is one, so that a longer array than all of them is impossible.
+        // Each value is used at most once, so an array longer than all values is impossible.
         if least <= longest {
             self.spend(MAX_ARRAYS * distinct.iter().map(|value| bytes(value)).sum::<usize>())?;
             let mut order: Vec<usize> = (0..distinct.len()).collect();
@@ -204,7 +205,7 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// Whether items are what their list says, and nothing else is asked of them.
+/// Whether the items are exactly the listed values, with no other keyword that restricts them.
 fn is_list(parts: &[&Value]) -> bool {
     const KNOWN: [&str; 5] = ["type", "const", "enum", "$ref", "allOf"];
     const OTHERS: [&str; 6] = [
@@ -223,7 +224,7 @@ fn is_list(parts: &[&Value]) -> bool {
     })
 }
 
-/// Calls `then` with the first `n` of each order of `values` that differs in them.
+/// Calls `then` with each ordered choice of `n` of `values`.
 fn arrays_of(values: &mut [usize], from: usize, n: usize, then: &mut dyn FnMut(&[usize])) {
     if from == n {
         return then(&values[..n]);

@@ -1,17 +1,19 @@
-//! How the keys of objects are spelt.
+//! The spelling of the keys of objects.
 //!
-//! JSON has more than one spelling of a key: `"\u0061"` is `"a"`. To the parser they are two, so
-//! that the second one would be no property of the schema's, or of none of its patterns, and could
-//! have any value that additional ones may have. Where that could be, the parser is asked for texts
-//! without `\u`: then each character has one spelling.
+//! JSON has more than one spelling of a key: `"\u0061"` is `"a"`. The parser takes the two
+//! spellings for two keys. So the second spelling would be none of the schema's properties and
+//! would match none of its patterns. It could have any value that additional properties may have.
+//! Where that could happen, the parser is asked for texts without `\u`. Then each character has one
+//! spelling.
 
 use serde_json::{Map, Value};
 
-/// The characters that JSON, or the parser, writes by `\u` alone.
+/// The characters that JSON, or the parser, can write only by `\u`.
 pub(super) const SPELT_BY_CODE: [(u32, u32); 4] =
     [(0x00, 0x07), (0x0b, 0x0b), (0x0e, 0x1f), (0x7f, 0x7f)];
 
-/// The parser's name for what may stand behind a backslash, and what it has for it with `\u`.
+/// The parser's option for what may stand behind a backslash, and the option's default value, which
+/// includes the `u` of `\u`.
 const ESCAPES: (&str, &str) = ("json_allowed_escapes", "nrbtf\\\"u");
 
 pub(super) fn is_spelt_by_code(c: char) -> bool {
@@ -19,7 +21,8 @@ pub(super) fn is_spelt_by_code(c: char) -> bool {
     SPELT_BY_CODE.iter().any(is_in)
 }
 
-/// Whether a string of `value` has such a character. Names of members are written as they stand.
+/// Whether a string of `value` has such a character. The names of object members are written as
+/// they stand.
 pub(super) fn has_spelt_by_code(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains(is_spelt_by_code),
@@ -29,8 +32,8 @@ pub(super) fn has_spelt_by_code(value: &Value) -> bool {
     }
 }
 
-/// Whether `part` of what the parser is given has an object in it that names properties or their
-/// patterns, and a key that is one of them may be written as if it were another one.
+/// Whether `part` of the parser's schema contains an object that names properties or patterns of
+/// names, and one of these keys can be written as if it were another key.
 pub(super) fn are_ambiguous(part: &Value) -> bool {
     let members = match part {
         Value::Array(parts) => return parts.iter().any(are_ambiguous),
@@ -44,7 +47,8 @@ pub(super) fn are_ambiguous(part: &Value) -> bool {
     let mut names = names.map(String::as_str).chain(required).peekable();
     let is_open = members.get("additionalProperties") != Some(&Value::Bool(false));
     let has_names = names.peek().is_some() || named("patternProperties").is_some();
-    // A pattern, which may be another part's, takes control characters in each of their spellings.
+    // Control characters count because a pattern, perhaps of another part, allows each of their
+    // spellings.
     if (is_open && has_names) || names.any(|name| name.contains(|c| c < ' ' || c == '\x7f')) {
         return true;
     }
@@ -59,11 +63,11 @@ pub(super) fn are_ambiguous(part: &Value) -> bool {
         })
 }
 
-/// Takes `\u` from what may be written.
+/// Removes `\u` from the escapes that may be written.
 pub(super) fn spell_once(options: &mut Map<String, Value>) {
     let (name, all) = ESCAPES;
     let allowed = options.entry(name).or_insert_with(|| all.into());
-    // What is no string the parser refuses.
+    // If the option is not a string, the parser refuses it.
     if let Value::String(allowed) = allowed {
         allowed.retain(|c| c != 'u');
     }

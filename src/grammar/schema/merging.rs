@@ -1,35 +1,37 @@
-//! Objects that the parser would work on for minutes.
+//! Refuses objects on which the parser would work for minutes.
 //!
-//! It makes one object of all parts that hold of one value, once for each of their alternatives.
-//! Its own limits are of parts. They are not of the names that a part requires, which it copies
-//! each time, nor of the patterns of names, of which it compares every two.
+//! The parser merges all parts that hold of one value into one object, once for each of their
+//! alternatives. It limits the number of parts. It does not limit the number of required names,
+//! which it copies each time. Nor does it limit the number of patterns of names, and it compares
+//! every pair of them.
 
 use super::refused;
 use crate::Result;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// Most names of properties that one object has. The parser's work grows with their square: 6
-/// seconds of a Zen 4 for 8,000 properties, 22 for 15,000, which it refuses then.
+/// The most names of properties that one object may have. The parser's work grows with the square
+/// of their number. A Zen 4 took 6 seconds for 8,000 properties, and 22 seconds for 15,000, which
+/// the parser then refused.
 const MAX_NAMES: usize = 1 << 13;
 
-/// Most names that are required, of all alternatives of all objects: two seconds and 350 MB.
+/// The most required names, over all alternatives of all objects. They take two seconds and 350 MB.
 const MAX_COPIES: usize = 1 << 22;
 
-/// Most work on patterns of names: two seconds for 150 short ones of one object, or for 80 that
-/// are put together one by one.
+/// The most work on patterns of names. It takes two seconds, and is reached by 150 short patterns
+/// of one object, or by 80 patterns that come one by one from different parts.
 const MAX_PATTERN_WORK: usize = 1 << 23;
 
-/// What the parser makes objects of for one part.
+/// Size of the objects that the parser makes from one part.
 #[derive(Clone, Copy, Default)]
 struct Size {
     properties: usize,
     required: usize,
     patterns: usize,
     pattern_bytes: usize,
-    /// Parts that have patterns.
+    /// Number of parts that have patterns.
     with_patterns: usize,
-    /// Alternatives beyond the first.
+    /// Number of alternatives beyond the first.
     others: usize,
 }
 
@@ -38,7 +40,7 @@ impl Size {
         self.others.saturating_add(1)
     }
 
-    /// Of what holds of the same value as well.
+    /// The size if `other` holds of the same value as well.
     fn with(self, other: Size) -> Size {
         let both = |a: usize, b: usize| a.saturating_add(b);
         let alternatives = self.alternatives().saturating_mul(other.alternatives());
@@ -52,7 +54,8 @@ impl Size {
         }
     }
 
-    /// The largest that one or the other has, for all alternatives of both.
+    /// The size if either `self` or `other` holds: the larger count of the two, for all
+    /// alternatives of both.
     fn or(self, other: Size) -> Size {
         Size {
             properties: self.properties.max(other.properties),
@@ -77,7 +80,7 @@ impl Size {
     }
 }
 
-/// Refuses what the parser would be given where it would take minutes.
+/// Refuses a schema on which the parser would work for minutes.
 pub(super) fn check(root: &Value, definitions: &Map<String, Value>) -> Result<()> {
     let mut search = Search {
         root,
@@ -93,14 +96,15 @@ pub(super) fn check(root: &Value, definitions: &Map<String, Value>) -> Result<()
 struct Search<'a> {
     root: &'a Value,
     definitions: &'a Map<String, Value>,
-    /// Sizes of definitions. One that leads back to itself has none there.
+    /// Sizes of definitions. If a definition leads back to itself, it counts as empty at that
+    /// place.
     known: HashMap<&'a str, Size>,
     copies: usize,
     pattern_work: usize,
 }
 
 impl<'a> Search<'a> {
-    /// A part that is put together with none around it, and what is inside.
+    /// Checks a part that is merged with no part around it, and the parts inside it.
     fn check(&mut self, part: &'a Value) -> Result<()> {
         let size = self.size(part, false);
         let names = size.properties.max(size.required);
@@ -132,7 +136,7 @@ impl<'a> Search<'a> {
         for (keyword, value) in members {
             match (&**keyword, value) {
                 ("const" | "enum", _) => {}
-                // They are of the size of the whole.
+                // They were counted with the whole part, so only what is inside them is checked.
                 ("allOf" | "anyOf", Value::Array(parts)) => {
                     parts.iter().try_for_each(|part| self.check_inside(part))?;
                 }
@@ -148,8 +152,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// `is_merged`: with others, so that the parser needs what it refers to. A definition that is
-    /// only referred to it makes once for all.
+    /// `is_merged`: the part is merged with others, so the parser also merges what it refers to. If
+    /// a definition is only referred to, the parser makes it once for all references.
     fn size(&mut self, part: &'a Value, is_merged: bool) -> Size {
         let Value::Object(members) = part else {
             return Size::default();

@@ -1,21 +1,22 @@
-//! Numbers of a JSON Schema that the parser would take for others, or would work on for minutes.
+//! Refuses numbers of a JSON Schema that the parser would misread, or that would cost it minutes.
 
 use super::refused;
 use crate::{Error, Result};
 use serde_json::Value;
 
-/// Most that numbers can be asked to be multiples of, apart from factors of 2 and 5. The parser's
-/// work grows with it: half a second of a processor for 32,749, many seconds and 400 MB for
-/// 999,983. None of its limits is of that.
+/// The largest number that numbers may be asked to be multiples of, apart from factors of 2 and 5.
+/// The parser's work grows with this number: half a second of processor time for 32,749, many
+/// seconds and 400 MB for 999,983. None of the parser's limits covers it.
 const MAX_MULTIPLE: u64 = 1 << 14;
 
-/// Most that it can be with these factors: ten times as much is no `u32` any more.
+/// The largest such number with its factors of 2 and 5: ten times as much does not fit into a
+/// `u32`.
 const MAX_COEFFICIENT: u64 = u32::MAX as u64 / 10;
 
-/// `text` is that of `schema`.
+/// Refuses such numbers. `text` is the source of `schema`.
 pub(in super::super) fn check(text: &str, schema: &Value) -> Result<()> {
     for number in numbers(text) {
-        // Whole numbers keep their digits until it is known what they are for.
+        // A whole number keeps all its digits for now. [`kept`] checks it where its use is known.
         if !is_whole(number) && !is_kept(number) {
             return Err(too_long(number));
         }
@@ -31,7 +32,7 @@ pub(in super::super) fn check(text: &str, schema: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Refuses whole numbers in `value` that are no doubles: the parser would take others for them.
+/// Refuses whole numbers in `value` that no double equals, because the parser would misread them.
 pub(super) fn kept(value: &Value) -> Result<()> {
     match value {
         Value::Number(number) => {
@@ -54,7 +55,7 @@ fn too_long(number: &str) -> Error {
     ))
 }
 
-/// Whether a number is kept in a [`Value`] as it is written, digit by digit.
+/// Whether a [`Value`] keeps a number digit by digit as it is written.
 fn is_whole(number: &str) -> bool {
     number.parse::<u64>().is_ok() || number.parse::<i64>().is_ok()
 }
@@ -92,10 +93,10 @@ fn behind_string(inside: &str) -> &str {
     ""
 }
 
-/// Whether a double has the digits of a number.
+/// Whether a double keeps all digits of a number.
 fn is_kept(number: &str) -> bool {
     let wanted = digits(number);
-    // So many survive in any case.
+    // A double keeps this many digits in any case.
     if wanted.len() <= 15 {
         return true;
     }
@@ -103,26 +104,26 @@ fn is_kept(number: &str) -> bool {
     double.is_ok_and(|double| digits(&format!("{double:e}")) == wanted)
 }
 
-/// The digits of a number without its point, its exponent, and zeros around them.
+/// The digits of a number without its point, its exponent, and zeros at either end.
 fn digits(number: &str) -> String {
     let mantissa = number.split(['e', 'E']).next().unwrap_or(number);
     let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
     digits.trim_matches('0').into()
 }
 
-/// What numbers have to be multiples of, without factors of 2 and 5, which cost little.
+/// The numbers that others must be multiples of, without factors of 2 and 5, which cost little.
 struct Multiples {
-    /// Of all that the schema says.
+    /// The least common multiple of all such numbers in the schema.
     total: u64,
-    /// Whether parts of the schema name others, so that what is said at different places may hold
-    /// at one.
+    /// Whether parts of the schema refer to other parts. Then what is said at different places may
+    /// hold at the same place.
     refers: bool,
 }
 
 impl Multiples {
-    /// What `value` asks for, with all that holds at the same place; refused where that is too
-    /// much, here or further inside. Each part is looked at once: a schema may be thousands of
-    /// levels deep.
+    /// The multiple that `value` asks for, together with all that holds at the same place. Refused
+    /// if it is too large, here or further inside. Each part is looked at once, because a schema
+    /// may be thousands of levels deep.
     fn of(&mut self, value: &Value) -> Result<u64> {
         let members = match value {
             Value::Object(members) => members,
@@ -140,7 +141,7 @@ impl Multiples {
         let mut some = Vec::new();
         for (name, value) in members {
             match (&**name, value) {
-                ("const" | "default" | "enum" | "examples", _) => {} // values, no schemas
+                ("const" | "default" | "enum" | "examples", _) => {} // values, not schemas
                 ("$ref" | "$dynamicRef" | "$recursiveRef", _) => self.refers = true,
                 ("allOf", Value::Array(parts)) => {
                     for part in parts {
@@ -152,7 +153,7 @@ impl Multiples {
                         some.push(self.of(part)?);
                     }
                 }
-                // Schemas by names, which may be those of keywords.
+                // Schemas by names. A name may be the same as a keyword.
                 (
                     "properties" | "patternProperties" | "$defs" | "definitions"
                     | "dependentSchemas",
@@ -197,7 +198,7 @@ fn coefficient(number: f64) -> u64 {
     };
     let coefficient = text.parse::<u64>().unwrap_or(u64::MAX);
     match coefficient {
-        // The parser has a sentence of its own for zero.
+        // The parser has its own message for zero.
         0 => 1,
         1..=MAX_COEFFICIENT => without(without(coefficient, 2), 5),
         _ => u64::MAX,

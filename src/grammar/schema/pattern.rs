@@ -1,8 +1,9 @@
-//! Regular expressions of ECMA 262, of which `pattern` is, as the parser reads them.
+//! Translates regular expressions of ECMA 262, the language of `pattern`, for the parser.
 //!
-//! They are read with the flag `u`, and what would be wrong with it as without (annex B). The
-//! parser's are those of Rust's regex-syntax: a class may have classes and operators in it, `.` is
-//! all but a line feed, and `\s` other characters.
+//! They are read as if with the flag `u`. What that flag makes an error is read as without the flag
+//! (annex B). The parser's regular expressions are those of Rust's regex-syntax. There a class may
+//! contain classes and operators, `.` matches everything except a line feed, and `\s` matches other
+//! characters than in ECMA 262.
 
 use super::class::{Atom, Class};
 use super::keys::is_spelt_by_code;
@@ -32,17 +33,18 @@ const SPACES: &[(u32, u32)] = &[
     (0x3000, 0x3000),
     (0xfeff, 0xfeff),
 ];
-/// What `.` is not.
+/// The characters that `.` does not match.
 const LINE_ENDS: &[(u32, u32)] = &[(0x0a, 0x0a), (0x0d, 0x0d), (0x2028, 0x2029)];
 
-/// A pattern as the parser reads it.
+/// A pattern, translated for the parser.
 pub(super) struct Translated {
     pub text: String,
-    /// Whether it has a place that only characters are of which JSON writes by their code.
+    /// Whether the pattern has a place where every possible character is one that JSON writes by
+    /// its code.
     pub asks_for_code: bool,
 }
 
-/// `pattern` as the parser reads it, or what is wrong with it.
+/// Translates `pattern` for the parser. The error says what is wrong with the pattern.
 pub(super) fn translated(pattern: &str) -> Found<Translated> {
     let mut reader = Reader {
         rest: pattern.chars().peekable(),
@@ -58,7 +60,8 @@ pub(super) fn translated(pattern: &str) -> Found<Translated> {
     })
 }
 
-/// The one text that `pattern` matches, where it says so by its letters between `^` and `$`.
+/// The only text that `pattern` matches, if the pattern spells it letter by letter between `^` and
+/// `$`.
 pub(super) fn literal(pattern: &str) -> Option<String> {
     let inside = pattern.strip_prefix('^')?.strip_suffix('$')?;
     let mut text = String::new();
@@ -66,7 +69,7 @@ pub(super) fn literal(pattern: &str) -> Option<String> {
     while let Some(c) = chars.next() {
         match c {
             '\\' => match chars.next()? {
-                // A letter or a digit behind it would be another one, or a class.
+                // An escaped letter or digit would be another character, or a class.
                 c if c.is_ascii_punctuation() => text.push(c),
                 _ => return None,
             },
@@ -82,16 +85,18 @@ pub(super) fn literal(pattern: &str) -> Option<String> {
 struct Reader<'a> {
     rest: Peekable<Chars<'a>>,
     made: String,
-    /// Whether flags in front of it make `.` every character. They are Python's and Rust's.
+    /// Whether flags in front of this place make `.` match every character. Python and Rust have
+    /// these flags.
     dot_is_all: bool,
-    /// What `dot_is_all` was in front of each group that is open: flags hold to the end of theirs.
+    /// The value of `dot_is_all` in front of each open group, because flags hold to the end of
+    /// their group.
     outside: Vec<bool>,
     asks_for_code: bool,
 }
 
 impl Reader<'_> {
     fn all(&mut self) -> Found<()> {
-        // Whether there is something in front that may be repeated.
+        // Whether something that may be repeated stands directly in front.
         let mut repeats = false;
         while let Some(c) = self.rest.next() {
             let was = std::mem::replace(&mut repeats, true);
@@ -150,7 +155,7 @@ impl Reader<'_> {
     }
 
     fn lazy(&mut self) {
-        // Which of the ways it matches in makes no difference to whether it does.
+        // Lazy or greedy: that changes how the pattern matches, not whether it does.
         self.rest.next_if_eq(&'?');
     }
 
@@ -166,7 +171,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What one of a set is.
+    /// Writes a place for one character of `atom`, or one that is not of `atom` if `is_negated`.
     fn one_of(&mut self, atom: Atom, is_negated: bool) {
         let mut class = Class::default();
         class.add(atom);
@@ -174,21 +179,21 @@ impl Reader<'_> {
         self.made.push_str(&class.text(is_negated));
     }
 
-    /// Behind an opening bracket.
+    /// Reads what follows an opening `(`.
     fn group(&mut self) -> Found<()> {
         if self.rest.next_if_eq(&'?').is_none() {
             self.made.push('(');
             self.outside.push(self.dot_is_all);
             return Ok(());
         }
-        // Python's and Rust's `(?P<name>`.
+        // `(?P<name>` is the syntax of Python and Rust.
         let is_python = self.rest.next_if_eq(&'P').is_some();
         match self.rest.next() {
             Some('<') => {
                 if matches!(self.rest.peek(), Some('=' | '!')) {
                     return Err(LOOK_AROUND);
                 }
-                // To the parser a name may mean something.
+                // The name is dropped, because it may mean something to the parser.
                 if !self.rest.by_ref().any(|c| c == '>') {
                     return Err(NO_PATTERN);
                 }
@@ -204,8 +209,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Flags, of which `first` is read: of the group that they open, or of what is behind them in
-    /// the one that is open.
+    /// Reads flags, of which `first` has been read already. They hold for the group that they open,
+    /// or for the rest of the group that is open.
     fn flags(&mut self, first: char) -> Found<()> {
         self.made.push_str("(?");
         let (mut next, mut is_off, mut dot_is_all) = (Some(first), false, self.dot_is_all);
@@ -229,7 +234,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// `2}`, `2,}` or `2,3}` behind a bracket that opens it; anything else is a text there.
+    /// Reads `2}`, `2,}` or `2,3}` behind a `{`. Anything else there is literal text.
     fn counts(&mut self) -> Option<String> {
         let mut ahead = self.rest.clone();
         let mut text = String::from("{");
@@ -249,7 +254,7 @@ impl Reader<'_> {
         None
     }
 
-    /// What Python and Rust call the begin and the end of a text, behind a backslash.
+    /// Reads the begin or the end of a text as Python and Rust write them, behind a backslash.
     fn anchor(&mut self) -> Option<char> {
         let anchor = match self.rest.peek()? {
             'A' => '^',
@@ -260,7 +265,7 @@ impl Reader<'_> {
         Some(anchor)
     }
 
-    /// Behind a backslash.
+    /// Reads what follows a backslash.
     fn escape(&mut self, is_in_class: bool) -> Found<Atom> {
         let c = self.rest.next().ok_or(NO_PATTERN)?;
         let set = |ranges, is_negated| Ok(Atom::Set { ranges, is_negated });
@@ -298,7 +303,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Behind `\u`.
+    /// Reads what follows `\u`.
     fn code_point(&mut self) -> Found<u32> {
         if self.rest.next_if_eq(&'{').is_some() {
             let mut code: u32 = 0;
@@ -316,7 +321,7 @@ impl Reader<'_> {
         if !(0xd800..0xdc00).contains(&first) {
             return Ok(first);
         }
-        // The other half of a character behind U+FFFF.
+        // A character beyond U+FFFF is written in two halves. This is the second one.
         if self.rest.next() != Some('\\') || self.rest.next() != Some('u') {
             return Err("has half a character");
         }
@@ -327,7 +332,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind `\p` or `\P`.
+    /// Reads what follows `\p` or `\P`.
     fn property(&mut self, letter: char) -> Found<Atom> {
         let mut text = format!("\\{letter}");
         if self.rest.next() != Some('{') {
@@ -346,7 +351,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind the bracket that opens it.
+    /// Reads what follows the `[` that opens a class.
     fn class(&mut self) -> Found<()> {
         let is_negated = self.rest.next_if_eq(&'^').is_some();
         let mut class = Class::default();
@@ -355,8 +360,8 @@ impl Reader<'_> {
                 break;
             }
             let first = self.class_atom()?;
-            // A hyphen between two characters is a range; before the end, or beside a set, it is
-            // one of the characters.
+            // A hyphen between two characters makes a range. Before the end of the class, or beside
+            // a set, it is one of the characters.
             let mut ahead = self.rest.clone();
             let has_hyphen = ahead.next() == Some('-') && ahead.next().is_some_and(|c| c != ']');
             match first {

@@ -1,4 +1,4 @@
-//! What is said of an object's properties.
+//! What a schema says of an object's properties.
 
 use super::format::{Format, format};
 use super::{Made, PART_BYTES, Translation, bytes, pattern};
@@ -12,7 +12,7 @@ pub(super) const KEYWORDS: [&str; 4] = [
     "unevaluatedProperties",
 ];
 
-/// The properties that a part and what holds with it say something of.
+/// The properties that are evaluated by a part and by the parts that hold with it.
 #[derive(Default)]
 struct Evaluated {
     named: Map<String, Value>,
@@ -47,7 +47,8 @@ impl<'a> Translation<'a> {
                 for (pattern, schema) in named {
                     self.spend(pattern.len())?;
                     let schema = self.inside(schema)?;
-                    // A name that is taken must not seem to be free for the pattern.
+                    // If a pattern matches only one name, it becomes a property of that name.
+                    // Otherwise a name that is taken would seem to be free for the pattern.
                     match pattern::literal(pattern) {
                         Some(name) => both(&mut properties, name, schema),
                         None => both(&mut patterns, self.pattern(pattern, part)?.text, schema),
@@ -102,8 +103,8 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// What `whole` and what holds with it evaluate of any object. `None` where that hangs on the
-    /// object, or where it would be too long to tell.
+    /// The properties that `whole` and the parts that hold with it evaluate in any object. `None`
+    /// if that depends on the object, or takes too long to tell.
     fn evaluated(&mut self, whole: &'a Value) -> Result<Option<Evaluated>> {
         const CONDITIONS: [&str; 5] = ["anyOf", "oneOf", "if", "dependentSchemas", "dependencies"];
         let Some(parts) = self.all_of(&[whole])? else {
@@ -139,7 +140,8 @@ impl<'a> Translation<'a> {
         Ok(Some(evaluated))
     }
 
-    /// What there may be as a name becomes a pattern that all names are of.
+    /// Translates `propertyNames` into a list of properties, or a pattern for names, with no other
+    /// names allowed.
     pub(super) fn property_names(
         &mut self,
         names: &'a Value,
@@ -198,8 +200,8 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// Whether a part has no keyword that holds for strings but `known` ones and those that say more
-/// by other parts.
+/// Whether the only keywords of a part that matter for strings are the `known` ones and those that
+/// bring in other parts.
 fn says_only(part: &Value, known: &[&str]) -> bool {
     let Value::Object(members) = part else {
         return *part == Value::Bool(true) || known.contains(&"const");
@@ -212,7 +214,7 @@ fn says_only(part: &Value, known: &[&str]) -> bool {
     })
 }
 
-/// Whether `types` of a part are or have `one`.
+/// Whether `types`, the value of a `type` keyword, is or contains `one`.
 pub(super) fn includes(types: &Value, one: &str) -> bool {
     match types {
         Value::Array(types) => types.iter().any(|t| t == one),
@@ -220,7 +222,7 @@ pub(super) fn includes(types: &Value, one: &str) -> bool {
     }
 }
 
-/// Has `schema` hold for what `name` is of, with what holds for it already.
+/// Adds `schema` for `name`. If there is a schema for `name` already, both hold.
 fn both(named: &mut Map<String, Value>, name: String, schema: Value) {
     match named.get_mut(&name) {
         Some(before) => *before = json!({"allOf": [before.take(), schema]}),

@@ -16,8 +16,8 @@ pub(super) const KEYWORDS: [&str; 5] = [
 /// The largest bound that the parser can have: the last double below 2^63.
 const LIMIT: f64 = 9_223_372_036_854_774_784.0;
 
-/// The least number that is more than an exclusive bound of zero, where there has to be one. Below
-/// it a bound would have hundreds of digits.
+/// The smallest number that is allowed above an exclusive bound of zero, in the cases where there
+/// must be such a number. A smaller one would have hundreds of digits.
 const NEXT_TO_ZERO: f64 = 1e-20;
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ impl<'a> Translation<'a> {
     ) -> Result<()> {
         let is_number = |keyword| members.get(keyword).is_none_or(Value::is_number);
         let is_flag = |keyword| members.get(keyword).is_none_or(Value::is_boolean);
-        // What is no schema the parser refuses.
+        // If this is not a valid schema, the parser refuses it.
         let is_sound = ["minimum", "maximum", "multipleOf"]
             .into_iter()
             .all(is_number)
@@ -91,13 +91,13 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// The bound of a part at one end: a double that no number beyond the bound keeps to.
+    /// The bound of a part at one end, as a double. No number beyond the part's bound satisfies it.
     fn bound(&self, members: &Map<String, Value>, is_upper: bool) -> Option<Bound> {
         let (plain, exclusive) = match is_upper {
             false => ("minimum", "exclusiveMinimum"),
             true => ("maximum", "exclusiveMaximum"),
         };
-        // Turned around, an upper bound is a lower one.
+        // With its sign changed, an upper bound is handled as a lower one.
         let sign = if is_upper { -1.0 } else { 1.0 };
         let lower = |keyword| match members.get(keyword) {
             Some(Value::Number(number)) => Some(sign * inward(number, is_upper)),
@@ -105,7 +105,7 @@ impl<'a> Translation<'a> {
         };
         let mut bound = lower(plain).map(|value| Bound {
             value,
-            // Draft 4's, and OpenAPI's.
+            // The boolean form of draft 4 and of OpenAPI.
             is_exclusive: members.get(exclusive) == Some(&Value::Bool(true)),
         });
         if let Some(value) = lower(exclusive)
@@ -125,13 +125,14 @@ impl<'a> Translation<'a> {
             };
             bound.is_exclusive = false;
         }
-        // No zero with a sign.
+        // Adding 0.0 removes the sign of a zero.
         bound.value = sign * bound.value + 0.0;
         Some(bound)
     }
 
-    /// Whether the parser would take a whole number for more than itself: it does where the other
-    /// bound is less than one away.
+    /// Whether an exclusive bound at a whole number makes the parser exclude more than that number.
+    /// It does if the other bound is less than one away. Any number of the document may be the
+    /// other bound.
     fn is_cut(&self, lower: f64, sign: f64) -> bool {
         lower >= 0.0 && lower.fract() == 0.0 && {
             let (from, to) = match sign < 0.0 {
@@ -144,13 +145,12 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// The double that is `number`; where none is, the next one on the side that `number` is a bound
-/// of.
+/// `number` as a double. If no double equals it, the next double inside the bound.
 fn inward(number: &Number, is_upper: bool) -> f64 {
     let whole = match (number.as_i64(), number.as_u64()) {
         (Some(whole), _) => i128::from(whole),
         (_, Some(whole)) => whole.into(),
-        // The double that its text means; longer ones are refused before.
+        // The double that the text means. Numbers with more digits were refused before.
         _ => return number.as_f64().unwrap_or_default(),
     };
     let double = whole as f64;
@@ -161,8 +161,8 @@ fn inward(number: &Number, is_upper: bool) -> f64 {
     }
 }
 
-/// Whether a multiple of `factor` is between two bounds; a whole one, if that is asked. `true`
-/// where it would be too many digits to tell.
+/// Whether a multiple of `factor` lies between two bounds. With `is_whole`: a multiple that is a
+/// whole number. `true` if the numbers have too many digits to tell.
 fn has_multiple(lower: Bound, upper: Bound, factor: f64, is_whole: bool) -> bool {
     const MAX_DIGITS: usize = 15;
     let texts = [lower.value, upper.value, factor].map(|number| number.to_string());
@@ -194,11 +194,11 @@ fn has_multiple(lower: Bound, upper: Bound, factor: f64, is_whole: bool) -> bool
     }
     let lowest = lowest + i128::from(lower.is_exclusive);
     let highest = highest - i128::from(upper.is_exclusive);
-    // The first multiple that is not below.
+    // Compares the first multiple that is not below `lowest`.
     lowest + (-lowest).rem_euclid(factor) <= highest
 }
 
-/// A number in a JSON value that is further than integers go.
+/// A number in a JSON value that is beyond the parser's integers.
 pub(super) fn beyond(value: &Value) -> Option<f64> {
     let mut numbers = Vec::new();
     numbers_in(value, &mut numbers);

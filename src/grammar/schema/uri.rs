@@ -1,6 +1,6 @@
 //! URIs as far as references between schemas need them (RFC 3986).
 
-/// A URI without its fragment, in parts that are as they are written.
+/// A URI without its fragment, split into parts. The parts are unchanged.
 struct Parts<'a> {
     scheme: Option<&'a str>,
     authority: Option<&'a str>,
@@ -57,7 +57,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The URI that `reference` means inside of what has the URI `base`. Neither has a fragment.
+/// The URI that `reference` means inside a resource whose URI is `base`. Neither has a fragment.
 pub(super) fn join(base: &str, reference: &str) -> String {
     if reference.is_empty() {
         return base.into();
@@ -99,7 +99,7 @@ fn without_dots(path: &str) -> String {
         let is_last = i + 1 == segments.len();
         match segment {
             "." | ".." => {
-                // Never the nothing in front of the first slash.
+                // The empty segment in front of the first slash is never removed.
                 if segment == ".." && (kept.len() > 1 || kept.first().is_some_and(|s| s != &"")) {
                     kept.pop();
                 }
@@ -113,7 +113,8 @@ fn without_dots(path: &str) -> String {
     kept.join("/")
 }
 
-/// `text` with the bytes that it has as `%` and two digits. `None` where that is no UTF-8.
+/// `text` with each `%` and two hexadecimal digits replaced by their byte. `None` if the result is
+/// not UTF-8.
 pub(super) fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -135,7 +136,7 @@ pub(super) fn decoded(text: &str) -> Option<String> {
 mod tests {
     use super::{decoded, join};
 
-    /// RFC 3986, 5.4, without fragments.
+    /// The examples of RFC 3986, section 5.4, without fragments.
     #[test]
     fn references_are_joined_as_the_rfc_has_it() {
         let base = "http://a/b/c/d;p?q";

@@ -1,4 +1,5 @@
-//! Ranks on the CPU: on NUMA nodes of one process, and on the processors of a process of their own.
+//! Ranks on the CPU: those of one process on NUMA nodes, or the single rank of a process on that
+//! process's processors.
 
 use super::{Items, Kind, by_item};
 use crate::Result;
@@ -13,12 +14,12 @@ use crate::ranks::nodes::{self, Processors};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Ranks on NUMA nodes, or the one of a process, on the processors that it may use.
+/// Ranks on NUMA nodes, or the single rank of a process on the processors that the process may use.
 pub(in crate::llama) struct OnCpus<'a> {
     options: &'a BuildOptions,
-    /// The node of each rank. Empty: the one rank stays where the process is.
+    /// The node of each rank. Empty: the only rank stays where the process is.
     nodes: Vec<Processors>,
-    /// How many ranks run on the processors of each rank here.
+    /// For each rank here: how many ranks run on its processors.
     sharers: Vec<usize>,
 }
 
@@ -33,7 +34,7 @@ impl<'a> OnCpus<'a> {
         }
     }
 
-    /// The rank of this process, whose processors so many ranks share.
+    /// The rank of this process. `sharers` ranks share its processors.
     pub fn here(options: &'a BuildOptions, sharers: usize) -> Self {
         OnCpus {
             options,
@@ -118,7 +119,7 @@ impl Kind for OnCpus<'_> {
     }
 }
 
-/// Says where the memory of a node is too small for the weights and caches of its ranks.
+/// Warns if the memory of a node is too small for the weights and caches of its ranks.
 fn warn_of_full_nodes(options: &BuildOptions, bytes: &[[u64; 2]]) {
     let nodes: BTreeSet<usize> = options.devices.iter().copied().collect();
     for node in nodes {

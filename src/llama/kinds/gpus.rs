@@ -17,12 +17,15 @@ use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What makes GPUs exchange numbers through the memory of the host, with the value `staged`: only
-/// then may `devices` name a GPU more than once. With the value `nccl` all their numbers go by
-/// NCCL, with the value `slices` they also add every sum in slices ([`Slices`]).
+/// The environment variable that changes how GPUs exchange numbers. Values:
+///
+/// - `staged`: they exchange through the memory of the host. Only then may `devices` name a GPU
+///   more than once.
+/// - `nccl`: all their numbers go by NCCL.
+/// - `slices`: all their numbers go by NCCL, and they add every sum in slices ([`Slices`]).
 const VARIABLE: &str = "LLAMABI_RANKS";
 
-/// Ranks on GPUs: all ranks of a model, or the one of a process.
+/// Ranks on GPUs: all ranks of a model, or the single rank of a process.
 pub(in crate::llama) struct OnGpus<'a, D: gpu::device::Device> {
     pub build: &'a Build<'a>,
     /// The number of the first rank here.
@@ -30,11 +33,11 @@ pub(in crate::llama) struct OnGpus<'a, D: gpu::device::Device> {
     pub devices: Vec<Arc<D>>,
     /// The number of each GPU.
     pub indices: Vec<usize>,
-    /// The group in which they exchange by themselves. `None`: through the memory of the host.
+    /// The group in which the GPUs exchange by themselves. `None`: through the memory of the host.
     pub group: Option<GroupId>,
-    /// If those of one process reach each other's memory.
+    /// Given if the GPUs of one process reach each other's memory.
     pub neighbours: Option<Neighbours<D>>,
-    /// Bytes that each rank's GPU has for this model.
+    /// The bytes that each rank's GPU has for this model.
     pub available: Vec<u64>,
 }
 
@@ -57,7 +60,8 @@ impl<'a, D: gpu::device::Device> OnGpus<'a, D> {
         })
     }
 
-    /// Bytes that the ranks of this process up to its `last`th take on the GPU of its `at`th.
+    /// The bytes that the first ranks of this process, up to number `last`, take on the GPU of
+    /// number `at`.
     fn needed(&self, at: usize, last: usize, ranks: &[Items]) -> u64 {
         let of = |other: &usize| self.indices[*other] == self.indices[at];
         let bytes = |other: usize| ranks[other].iter().map(|item| item.1);
@@ -87,9 +91,9 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
         }
     }
 
-    /// The first rank that finds its GPU full is the one that is named.
+    /// The error names the first rank that finds its GPU full.
     fn check(&self, ranks: &[Items], board: u64) -> Result<()> {
-        // Beside the board, each rank has page-locked room for what it gives once.
+        // Beside the board, each rank has a page-locked buffer for what it gives at a time.
         let host = MemoryPlan {
             items: vec![("what ranks exchange", board.saturating_add(board / 2))],
             budget: Budget::cpu(),
@@ -143,12 +147,16 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
         Ok((gpu, device.name()))
     }
 
-    /// Not where several GPUs of one process exchange by themselves. There a GPU's exchange waits
-    /// for launches on the others. `cuMemFree`, and sometimes `cuMemAlloc`, wait for what runs on
-    /// their GPU and on those that reach its memory, and keep other threads of the process from
-    /// launching meanwhile (NVIDIA/nccl 48 and 623, pytorch/pytorch 50925 on GitHub). An adapter
-    /// that comes or goes between the launches of two ranks would so wait without an end. The
-    /// stand-in driver keeps nobody from launching, so no test can show that.
+    /// Several GPUs of one process that exchange by themselves take no adapters. There, a GPU's
+    /// exchange waits for launches on the other GPUs. `cuMemFree`, and sometimes `cuMemAlloc`, wait
+    /// for what runs on their GPU and on GPUs that reach its memory. Meanwhile they keep other
+    /// threads of the process from launching (NVIDIA/nccl 48 and 623, pytorch/pytorch 50925 on
+    /// GitHub). So an adapter that comes or goes between the launches of two ranks would wait
+    /// forever. The stand-in driver keeps nobody from launching, so no test can show this.
+    ///
+    /// A process with one GPU waits for its own work only. That work waits for launches of other
+    /// processes, which do not wait for this process: work that all ranks have launched in one
+    /// order ends.
     ///
     /// A process with one GPU waits for its own work alone. What that waits for are launches of
     /// other processes, which do not wait for this one: work that all ranks have launched in one
@@ -190,7 +198,7 @@ fn asked(what: &str) -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| value == what)
 }
 
-/// A group for the GPUs of ranks, of which `first` is one, or why they get none.
+/// A group for the GPUs of ranks, one of which is `first`, or the reason why they get none.
 pub(in crate::llama) fn group<D: gpu::device::Device>(
     first: &D,
     options: &BuildOptions,

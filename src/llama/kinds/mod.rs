@@ -18,13 +18,13 @@ use std::ops::Range;
 /// What a rank takes in bytes, as [`super::setting::memory`] counts it.
 pub(super) type Items = [(&'static str, u64); 4];
 
-/// A kind of device that ranks can have. Numbers of ranks are those of the model; `ranks` is what
-/// the ranks of this process take.
+/// A kind of device that ranks can have. Numbers of ranks count all ranks of the model; `ranks` has
+/// what the ranks of this process take.
 pub(super) trait Kind: Sync {
     type Backend: Steps + 'static;
     const DEVICE: Device;
 
-    /// Bytes on the device of a rank with these rows of the vocabulary, for its exchanges.
+    /// The bytes that the exchanges of a rank take on its device, with its rows of the vocabulary.
     fn exchange_bytes(&self, dim: usize, limits: &Limits, cuts: &Cuts, rank: usize) -> u64;
 
     /// The most numbers that a rank gives at a time.
@@ -33,13 +33,13 @@ pub(super) trait Kind: Sync {
     /// What a rank may take of its device's memory.
     fn budget(&self, rank: usize) -> Budget;
 
-    /// Checks that what the ranks of one process take is there; `board` is what they take together
-    /// on the host.
+    /// Checks that the memory which the ranks of one process take is available. `board` is what
+    /// they take together on the host.
     fn check(&self, _ranks: &[Items], _board: u64) -> Result<()> {
         Ok(())
     }
 
-    /// The error of a rank, with what was planned where a device refuses memory.
+    /// The error of a rank. If a device refuses memory, it has what was planned.
     fn explain(&self, error: Error, _rank: usize, _ranks: &[Items]) -> Error {
         error
     }
@@ -54,7 +54,7 @@ pub(super) trait Kind: Sync {
         ranks: &[Items],
     ) -> Result<(Self::Backend, String)>;
 
-    /// What a rank exchanges with the others, which call this at the same time.
+    /// A rank's exchange with the other ranks. All ranks call this at the same time.
     fn exchange(
         &self,
         backend: &mut Self::Backend,
@@ -72,13 +72,13 @@ pub(super) trait Kind: Sync {
         Ok(())
     }
 
-    /// Where a rank's threads stay.
+    /// The processors on which a rank's threads stay.
     fn processors(&self, _rank: usize) -> Option<Processors> {
         None
     }
 }
 
-/// What all ranks take together, of each item.
+/// What all ranks together take of each item.
 pub(super) fn by_item(ranks: &[Items]) -> Items {
     let mut all = ranks[0];
     for own in &ranks[1..] {

@@ -1,5 +1,5 @@
-//! The loading of ranks in processes of their own: rank 0 makes the handle, and every other rank
-//! takes part until the handle is freed.
+//! The loading of ranks in separate processes: rank 0 makes the handle, and every other rank takes
+//! part until the handle is freed.
 
 mod share;
 
@@ -28,8 +28,8 @@ use std::time::Duration;
 impl Llama {
     /// As [`Llama::build`], as rank 0 of several processes. The others call [`Llama::work`].
     ///
-    /// Fails also as each of the other ranks does, with its sentence, and with [`Error::Peer`] if
-    /// one does not answer. Whatever it fails with, the other ranks are told.
+    /// Also fails if another rank does, with that rank's sentence, and with [`Error::Peer`] if a
+    /// rank does not answer. The other ranks are told of any failure.
     pub fn build_among(
         comm: Box<dyn Comm>,
         ckpt_dir: &Path,
@@ -51,13 +51,13 @@ impl Llama {
         ended(&shared, build)
     }
 
-    /// Takes part as a rank other than 0 until rank 0's handle is freed. Of the options, those that
-    /// concern this process count: the others are rank 0's. `progress` gets the share of this
-    /// rank's bytes that was read, and stops everything by returning `false`; `meanwhile` is called
-    /// now and then.
+    /// Takes part as a rank other than 0 until rank 0's handle is freed. Of the options, only those
+    /// count that concern this process; the others are those of rank 0. `progress` gets the share
+    /// of this rank's bytes that was read, and stops everything by returning `false`; `meanwhile`
+    /// is called now and then.
     ///
-    /// Fails with a failure of its own, of which rank 0 was told, and with [`Error::Peer`] if
-    /// another rank failed, in its words, or is gone. [`Error::Cancelled`].
+    /// Fails with a failure of this rank, of which rank 0 was told; with [`Error::Peer`] if another
+    /// rank failed, in its words, or is gone; with [`Error::Cancelled`].
     pub fn work(
         comm: Box<dyn Comm>,
         ckpt_dir: &Path,
@@ -82,7 +82,7 @@ impl Llama {
 }
 
 impl Llama {
-    /// Tells the other ranks that this one fails before it begins.
+    /// Tells the other ranks that this rank fails before it begins.
     pub fn leave(comm: Box<dyn Comm>, error: &Error, timeout: Duration) {
         let size = comm.size();
         if (2..=MAX_RANKS).contains(&size)
@@ -116,7 +116,7 @@ fn connect(comm: Box<dyn Comm>, options: &BuildOptions) -> Result<(Shared, Arc<F
     Ok((Shared::new(link), figures))
 }
 
-/// Refuses what ranks in several processes cannot have.
+/// Refuses options that ranks in several processes cannot have.
 fn refuse(shared: &Shared, options: &BuildOptions) -> Result<()> {
     if !options.devices.is_empty() {
         let (n, size) = (options.devices.len(), shared.size());
@@ -135,7 +135,7 @@ fn refuse(shared: &Shared, options: &BuildOptions) -> Result<()> {
     Ok(())
 }
 
-/// Runs what a rank does. The others are told of its failure, a panic included.
+/// Runs what a rank does. Tells the other ranks of its failure, even of a panic.
 fn ended<T>(shared: &Shared, run: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
     let panicked =
@@ -215,7 +215,7 @@ impl Build<'_> {
         let mut found = vec![share.found(self.ckpt_dir, &name)];
         let names: Vec<String> = (0..n).map(|rank| shared.link().name(rank)).collect();
         for (rank, name) in names.iter().enumerate().skip(1) {
-            // The others must not think that rank 0 is gone because one of them is slow.
+            // The other ranks must not think that rank 0 is gone because one of them is slow.
             let mut beat = |link: &mut Link| {
                 let every = link.patience();
                 match link.is_time(every) {
@@ -260,7 +260,7 @@ impl Build<'_> {
         {
             let mut link = shared.link();
             link.tell_all(Message::Start, |m| m)?;
-            // Ranks that were ready have waited for the slowest.
+            // Ranks that were ready were silent because they waited for the slowest one.
             link.forget_silence();
         }
         let runner = share.among(runner, shared)?;
@@ -295,7 +295,7 @@ impl Build<'_> {
     }
 }
 
-/// Rank 0: who the ranks are.
+/// At rank 0: waits for the ranks to say who they are.
 fn greeted(shared: &Shared) -> Result<Vec<Hello>> {
     let size = shared.size();
     let mut hellos = vec![Hello::own()];
@@ -359,7 +359,7 @@ fn work(
 struct Worker<'a> {
     build: &'a Build<'a>,
     shared: &'a Shared,
-    /// Tokens of the tokenizer, which only rank 0 opens.
+    /// The number of tokens of the tokenizer. Only rank 0 opens the tokenizer.
     n_tokens: usize,
     progress: &'a mut dyn FnMut(f32) -> bool,
     meanwhile: &'a mut dyn FnMut(),

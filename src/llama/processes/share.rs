@@ -1,4 +1,4 @@
-//! A rank's share of a model in a process of its own, on a device of any kind.
+//! A rank's share of a model in a separate process, on a device of any kind.
 
 use crate::backend::{Backend, Carrier};
 use crate::checkpoint::weights::{self, LoadControl};
@@ -24,12 +24,12 @@ pub(super) struct Share<'a, K> {
     plan: Plan<'a>,
     pub setting: Setting<'a>,
     items: Items,
-    /// The most numbers that it gives at a time through the host.
+    /// The most numbers that the rank gives at a time through the host.
     most: usize,
     fingerprint: u64,
 }
 
-/// A rank that is loaded, and what brings adapters to its device.
+/// A loaded rank, and what brings adapters to its device.
 type Loaded<B> = (Runner<B>, Option<Box<dyn Carrier>>);
 
 impl<'a, K: Kind> Share<'a, K> {
@@ -106,8 +106,8 @@ impl<'a, K: Kind> Share<'a, K> {
         opened.map_err(|error| self.explain(error))
     }
 
-    /// Reads this rank's weights, and tells the others how far it is. On rank 0 the caller hears
-    /// the smallest share of all ranks, on others this rank's.
+    /// Reads this rank's weights, and tells the other ranks how far it is. The caller at rank 0
+    /// hears the smallest share of all ranks; other callers hear their own rank's share.
     pub fn load(
         &self,
         backend: K::Backend,
@@ -141,7 +141,7 @@ impl<'a, K: Kind> Share<'a, K> {
             progress: &mut tell,
         };
         let weights = weights::load(&backend, &self.plan, &mut control);
-        // What stopped the loading is the reason, and not that it was stopped.
+        // The reason is what stopped the loading, not that it was stopped.
         let weights = failed.map_or(weights, Err);
         let weights = weights.map_err(|error| self.explain(error))?;
         let limits = &self.setting.limits;
@@ -155,7 +155,7 @@ impl<'a, K: Kind> Share<'a, K> {
         Ok((runner.map_err(|error| self.explain(error))?, carrier))
     }
 
-    /// Loads adapters of requests for this rank.
+    /// A loader of this rank's adapters of requests.
     pub fn loader(&self, carrier: Option<Box<dyn Carrier>>) -> Loader {
         Loader {
             config: self.setting.config.clone(),
@@ -167,7 +167,7 @@ impl<'a, K: Kind> Share<'a, K> {
         }
     }
 
-    /// As one of the ranks, once all of them are loaded.
+    /// Makes the runner one of the ranks, once all ranks are loaded.
     pub fn among(&self, runner: Runner<K::Backend>, shared: &Shared) -> Result<Runner<K::Backend>> {
         let wire = Box::new(shared.clone());
         let (shape, limits) = (self.cuts.shape(self.rank), &self.setting.limits);
@@ -180,14 +180,14 @@ impl<'a, K: Kind> Share<'a, K> {
     }
 }
 
-/// What the caller was told of the progress, which never falls.
+/// The progress that the caller was told, which never falls.
 pub(super) struct Said<'a> {
     pub share: f32,
     pub progress: &'a mut dyn FnMut(f32) -> bool,
 }
 
 impl Said<'_> {
-    /// Tells the caller if it is news. Returns whether to go on.
+    /// Tells the caller a share that is news. Returns whether to go on.
     pub fn say(&mut self, share: f32) -> bool {
         share <= self.share || {
             self.share = share;

@@ -9,7 +9,7 @@ use crate::{Error, Result, tokenizer};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-/// What is copied as it is, beside [`tokenizer::FILES`].
+/// Files that are copied as they are, beside [`tokenizer::FILES`].
 const COPIED: [&str; 4] = [
     "generation_config.json",
     "chat_template.jinja",
@@ -17,17 +17,17 @@ const COPIED: [&str; 4] = [
     TEMPLATE_ALONE,
 ];
 
-/// Where both a tokenizer and a chat template may be, and the key of the latter.
+/// The file that may have both a tokenizer and a chat template, and the key of the template.
 const BOTH: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template";
 
-/// Where a chat template may be alone. It is read after [`BOTH`].
+/// The file that may have a chat template alone. It is read after [`BOTH`].
 const TEMPLATE_ALONE: &str = "chat_template.json";
 
-/// Largest configuration file that is read; [`BOTH`] may list every added token.
+/// The largest configuration file that is read; [`BOTH`] may list every added token.
 const MAX_CONFIG: u64 = 16 << 20;
 
-/// Writes all of it. `tokenizer` takes the place of the checkpoint's own.
+/// Writes all these files. `tokenizer` replaces the checkpoint's own.
 pub(super) fn write(
     partial: &Partial,
     checkpoint: &dyn Checkpoint,
@@ -53,7 +53,7 @@ pub(super) fn write(
         let source = sources.iter().find(|(of, _)| *of == name);
         match source.filter(|(_, path)| path.symlink_metadata().is_ok()) {
             Some((_, path)) => partial.write_beside(name, open_regular(path)?.0)?,
-            // An earlier run may have had another tokenizer.
+            // An earlier run may have used another tokenizer.
             None => partial.leave_out(name)?,
         }
     }
@@ -63,8 +63,8 @@ pub(super) fn write(
     }
 }
 
-/// Puts the checkpoint's chat template into what lies beside another tokenizer, because a template
-/// belongs to the model: where it is read first, there is none of another model.
+/// Writes the checkpoint's chat template into the file beside another tokenizer, because a template
+/// belongs to the model. So the file that is read first has no template of another model.
 fn keep_template(partial: &Partial, dir: &Path, sources: &[(&str, PathBuf)]) -> Result<()> {
     let is_there = |name: &str| dir.join(name).symlink_metadata().is_ok();
     let own = match is_there(BOTH) {
@@ -80,7 +80,7 @@ fn keep_template(partial: &Partial, dir: &Path, sources: &[(&str, PathBuf)]) -> 
     let other = keys.remove(TEMPLATE);
     match own {
         Some(own) => keys.insert(TEMPLATE.into(), own),
-        // A model without a template may have that of its tokenizer.
+        // A model without a template may use that of its tokenizer.
         None if other.is_none() || !is_there(TEMPLATE_ALONE) => return Ok(()),
         None => None,
     };

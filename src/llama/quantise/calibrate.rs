@@ -1,11 +1,11 @@
-//! What the matrices of a layer are multiplied with, when a text goes through the layers before it
-//! as they were written: one layer at a time.
+//! Finds the inputs of a layer's matrices, one layer at a time: a text goes through the previous
+//! layers as they were written.
 //!
-//! A layer is a whole model for [`forward`]: its embedding is the residual stream that the layers
-//! before have left, and what several ranks would exchange is where its inner numbers are seen
-//! ([`Exchange`]). So nothing in the transformer knows of it.
+//! [`forward`] gets each layer as a whole model. The model's embedding is the residual stream after
+//! the previous layers. Its [`Exchange`], which several ranks would use, is where the layer's inner
+//! numbers are seen. So nothing in the transformer knows of the calibration.
 //!
-//! Memory at its most: a layer in float32; the residual stream, `4 dim` bytes a token; the sums,
+//! Memory at its most: a layer in float32; the residual stream, `4 dim` bytes per token; the sums,
 //! `4 (3 dim^2 + ffn_dim^2)` bytes; and the factor of one of them. For Llama 3 8B, with 16,384
 //! tokens: 0.9 + 0.3 + 1.0 + 0.8 GB.
 
@@ -21,7 +21,7 @@ use crate::model::{Config, rope};
 use crate::{Dtype, Error, Result, Token, reserve};
 use std::sync::{Arc, Mutex};
 
-/// Tokens of a passage.
+/// Tokens per passage.
 pub(super) const ROWS: usize = 256;
 
 /// Rows that are read back at a time.
@@ -38,28 +38,28 @@ pub(super) struct Calibrator<'a> {
     adder: Adder,
     /// `[ROWS, dim]` of each passage.
     streams: Vec<Vec<f32>>,
-    /// The stream that goes into the layer.
+    /// The residual stream that goes into the layer.
     table: Option<CpuMat>,
 }
 
-/// What a layer's matrices were multiplied with in the last step.
+/// The inputs of a layer's matrices in the last step.
 #[derive(Default)]
 struct Seen {
     /// The output of attention.
     attended: Vec<f32>,
     /// The residual stream before the feed-forward.
     middle: Vec<f32>,
-    /// What is inside the feed-forward.
+    /// The numbers inside the feed-forward.
     hidden: Vec<f32>,
-    /// The residual stream behind the layer.
+    /// The residual stream after the layer.
     end: Vec<f32>,
-    /// Products so far.
+    /// The number of products so far.
     products: usize,
     failed: Option<Error>,
 }
 
 impl Seen {
-    /// A product of the layer's second or fourth matrix.
+    /// Computes a product of the layer's second or fourth matrix.
     fn product(&mut self, cpu: &mut Cpu, x: &mut CpuBuf, w: &CpuMat, y: &CpuBuf) -> Result<()> {
         let (input, output) = match self.products {
             0 => (&mut self.attended, &mut self.middle),
@@ -89,7 +89,7 @@ impl Exchange<Cpu> for Tap {
         seen.failed = seen.failed.take().or(outcome.err());
     }
 
-    /// A layer has none.
+    /// A layer has no logits.
     fn logits(&mut self, _: &mut Cpu, _: &mut CpuBuf, _: &CpuBuf, _: &CpuBuf, _: &CpuMat) {}
 
     fn failure(&self) -> Option<Error> {
@@ -99,8 +99,8 @@ impl Exchange<Cpu> for Tap {
 }
 
 impl<'a> Calibrator<'a> {
-    /// Begins with the embeddings of the passages, of [`ROWS`] tokens each. `plan` keeps all
-    /// weights as float32.
+    /// Begins with the embeddings of the passages, which have [`ROWS`] tokens each. `plan` keeps
+    /// all weights as float32.
     pub fn new(config: &'a Config, plan: &'a Plan<'a>, passages: Vec<Vec<Token>>) -> Result<Self> {
         let shape = Shape {
             n_layers: 1,
@@ -133,7 +133,7 @@ impl<'a> Calibrator<'a> {
         Ok(calibrator)
     }
 
-    /// Looks the passages up, in one pass over the embedding.
+    /// Looks up the passages' tokens, in one pass over the embedding.
     fn embed(&mut self, passages: &[Vec<Token>]) -> Result<()> {
         let dim = self.config.shape.dim;
         let mut places: Vec<(usize, usize, usize)> = Vec::new();
@@ -166,7 +166,7 @@ impl<'a> Calibrator<'a> {
         })
     }
 
-    /// Quantises the layer's matrices into `partial`, if that is still to be done, and sends the
+    /// Quantises the layer's matrices into `partial`, if that is not done yet. Then sends the
     /// passages through the layer as it was written.
     pub fn layer(
         &mut self,
@@ -236,7 +236,7 @@ impl<'a> Calibrator<'a> {
                 let encode = |values: &[f32], codes: &mut [u8], scales: &mut [f32]| {
                     feedback.encode(adder, values, codes, scales);
                 };
-                // A matrix has its parts, then their biases.
+                // The outputs of a matrix are its parts, then their biases.
                 let biases = matrix.parts.iter().filter(|part| part.bias.is_some());
                 for output in outputs.by_ref().take(matrix.parts.len() + biases.count()) {
                     output.write(&mut loader, partial, Some(&encode))?;
@@ -285,7 +285,7 @@ impl<'a> Calibrator<'a> {
         }
     }
 
-    /// Sends a passage through a layer, and adds what its matrices are multiplied with.
+    /// Sends a passage through a layer, and adds the inputs of its matrices to `grams`.
     fn watch(
         &mut self,
         model: &mut Weights<Cpu>,

@@ -1,18 +1,18 @@
 //! 4-bit codes whose errors cancel each other in the products.
 //!
-//! With the inputs `X` of a matrix, a row of weights `w` that becomes `q` changes its products by
-//! `(w - q) X^T`, whose square is `e H e^T` with `H = X^T X` and `e = w - q`. With Cholesky's `H =
-//! L L^T` it is a sum of squares, `sum_j (sum_{i >= j} e_i L_ij)^2`. So codes are chosen from the
-//! last column to the first: each makes its own square least, given the errors behind it. That is
-//! GPTQ (Frantar et al. 2022, 2210.17323) in the form of LDLQ (Chee et al. 2023, QuIP, 2307.13304),
-//! which needs no inverse of `H`. Columns stay in their places, so that any kernel reads the
-//! result.
+//! Let `X` be the inputs of a matrix. A row of weights `w` that becomes `q` changes its products by
+//! `(w - q) X^T`. The square of this is `e H e^T`, with `H = X^T X` and `e = w - q`. With
+//! Cholesky's `H = L L^T` it is a sum of squares, `sum_j (sum_{i >= j} e_i L_ij)^2`. So codes are
+//! chosen from the last column to the first: each code minimises its own square, given the errors
+//! of the columns after it. That is GPTQ (Frantar et al. 2022, 2210.17323) in the form of LDLQ
+//! (Chee et al. 2023, QuIP, 2307.13304), which needs no inverse of `H`. Columns keep their places,
+//! so any kernel can read the result.
 //!
-//! The scale of a group is searched when its columns come: every candidate gives codes, the codes
-//! give their least-squares scale, and the one that leaves the least error wins, each column
-//! counted by `L_jj^2`.
+//! The scale of a group is searched when its columns are reached. Every candidate gives codes, and
+//! the codes give their least-squares scale. The candidate with the least error wins, where each
+//! column counts by `L_jj^2`.
 //!
-//! It takes `4 k^2` bytes for rows of `k` weights, and `k^2` multiplications a row.
+//! Rows of `k` weights take `4 k^2` bytes, and `k^2` multiplications per row.
 
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
@@ -21,7 +21,7 @@ use crate::quant::int4::{RANGE, inverse, rounded};
 use crate::{Error, Result, reserve};
 use std::sync::Mutex;
 
-/// What is added to the diagonal of `H`, as a share of its mean: GPTQ's.
+/// The share of the diagonal's mean that is added to the diagonal of `H`. It is GPTQ's.
 const DAMPING: f32 = 0.01;
 
 /// Columns that are factored together, and rows that get their codes together.
@@ -33,10 +33,10 @@ const DIVISORS: [f32; 16] = [
     -6.4, -6.8, -7.2, -7.6, -8.0, -8.4, -8.8, -9.6, 5.6, 6.0, 6.4, 6.8, 7.2, 7.6, 8.0, 8.8,
 ];
 
-/// `L` for one width.
+/// The factor `L` for matrices of one width.
 pub(super) struct Feedback {
     k: usize,
-    /// `[k, k]`; what lies above the diagonal means nothing.
+    /// `[k, k]`; numbers above the diagonal have no meaning.
     l: Vec<f32>,
     /// One over the diagonal.
     inverse: Vec<f32>,
@@ -46,14 +46,14 @@ impl Feedback {
     /// Factors `h`, `[k, k]`, with the threads of `cpu`.
     ///
     /// # Errors
-    /// [`Error::Internal`] if it has a number that is not finite.
+    /// [`Error::Internal`] if `h` has a number that is not finite.
     pub fn new(cpu: &Cpu, k: usize, mut h: Vec<f32>) -> Result<Feedback> {
         let mean = (0..k).map(|i| f64::from(h[i * k + i])).sum::<f64>() / k as f64;
-        // Any input that is not finite makes a number of the diagonal so.
+        // Any input that is not finite makes a number of the diagonal not finite.
         if !mean.is_finite() {
             return Err(Error::Internal("inputs of a matrix are not finite".into()));
         }
-        // Inputs that are all zero leave every weight to itself.
+        // If all inputs are zero, every weight is rounded by itself.
         let damping = (DAMPING * mean as f32).max(f32::MIN_POSITIVE);
         for i in 0..k {
             h[i * k + i] += damping;
@@ -64,8 +64,8 @@ impl Feedback {
         Ok(Feedback { k, l: h, inverse })
     }
 
-    /// Codes and scales of rows, in int4's form ([`Quant::encode`]). A row does not depend on
-    /// others.
+    /// Computes the codes and scales of rows, in int4's form ([`Quant::encode`]). A row does not
+    /// depend on other rows.
     pub fn encode(&self, cpu: &Cpu, values: &[f32], codes: &mut [u8], scales: &mut [f32]) {
         let (width, n_scales) = (Quant::Int4.code_bytes(self.k), Quant::Int4.scales(self.k));
         let values = values.chunks(ROWS * self.k);
@@ -83,7 +83,7 @@ impl Feedback {
         let k = self.k;
         let (width, n_scales) = (Quant::Int4.code_bytes(k), Quant::Int4.scales(k));
         let n = values.len() / k;
-        // Sums of the errors behind a column, as they weigh there.
+        // For each column j: the sum of `e_i L_ij` over the columns i after it.
         let mut behind = vec![0.0f32; n * k];
         let (mut step, mut per_step) = ([0.0f32; ROWS], [0.0f32; ROWS]);
         for group in (0..n_scales).rev() {
@@ -118,7 +118,7 @@ impl Feedback {
     }
 }
 
-/// The scale of a group, of which each weight counts by its own weight.
+/// The scale of a group, in which each number counts by its `weight`.
 fn scale(x: &[f32; 32], weight: &[f32; 32]) -> f32 {
     let mut top = x[0];
     for &x in x {
@@ -179,7 +179,7 @@ fn cholesky(cpu: &Cpu, k: usize, a: &mut [f32], least: f32) {
     }
 }
 
-/// The sum of products, in sixteen sums that the compiler keeps in vectors.
+/// The sum of products, computed as sixteen sums that the compiler keeps in vectors.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];
     let (a, a_rest) = a.as_chunks::<16>();

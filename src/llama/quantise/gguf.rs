@@ -1,4 +1,5 @@
-//! A GGUF file of the same keys, with matrices in Q4_0 and Q8_0: int4 and int8 by other names.
+//! A GGUF file with the same keys, and with matrices in Q4_0 and Q8_0: int4 and int8 by other
+//! names.
 
 use super::layout::{Layout, Unit, vector};
 use crate::checkpoint::files::Finder;
@@ -16,7 +17,7 @@ use half::f16;
 const FILE_TYPE: &str = "general.file_type";
 const MOSTLY: [(Type, u32); 2] = [(Type::Q4_0, 2), (Type::Q8_0, 7)];
 
-/// The blocks that hold `quant`.
+/// The encoding whose blocks have `quant`'s codes.
 pub(super) fn encoding(quant: Quant, cols: usize, name: &str) -> Result<Encoding> {
     let kind = match quant {
         Quant::Int4 => Type::Q4_0,
@@ -50,8 +51,8 @@ pub(super) fn blocks(quant: Quant, codes: &[u8], scales: &[f32], to: &mut Vec<u8
             to.extend(codes);
             continue;
         }
-        // Ours have neighbours in a byte, the first in the upper half; ggml's have weights i and
-        // i + 16, the first in the lower half.
+        // In our codes, neighbours share a byte, and the first is in the upper half. In ggml's
+        // codes, weights i and i + 16 share a byte, and the first is in the lower half.
         let code = |i: usize| codes[i / 2] >> (4 - 4 * (i % 2)) & 15;
         to.extend((0..16).map(|i| code(i) | code(i + 16) << 4));
     }

@@ -16,7 +16,7 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor whose place is to be found.
+    /// A tensor that has no place yet.
     pub fn new(name: String, encoding: Encoding, shape: Vec<usize>) -> Tensor {
         Tensor {
             name,
@@ -26,7 +26,7 @@ impl Tensor {
         }
     }
 
-    /// Its bytes.
+    /// The number of its bytes.
     pub fn len(&self) -> u64 {
         let numbers = self.shape.iter().product::<usize>();
         let block = match self.encoding {
@@ -39,22 +39,23 @@ impl Tensor {
 
 /// Tensors that are written together, and where their content comes from.
 pub(super) struct Output<'a> {
-    /// Of codes: they themselves, and the tensors of their scales, unless they lie in blocks.
+    /// For codes: the tensor of the codes, and the tensors of their scales, unless both are in
+    /// blocks.
     pub tensors: Vec<Tensor>,
     pub content: Content<'a>,
 }
 
 /// Where the content of tensors comes from.
 pub(super) enum Content<'a> {
-    /// This part, which has so many columns, in codes.
+    /// This part, with the number of its columns, as codes.
     Coded(Quant, usize, &'a Stored<'a>),
-    /// This part, which has so many columns, as it is or converted to another float.
+    /// This part, with the number of its columns, as it is or converted to another float.
     Floats(&'a Stored<'a>, usize, Dtype),
     /// A vector as it is.
     Vector(Source<'a>),
 }
 
-/// What is done before the next look at what is done.
+/// A part of the job. After each unit, the job records how many units are done.
 pub(super) struct Unit<'a> {
     pub name: String,
     /// The number of the layer, if it is one.
@@ -88,7 +89,7 @@ impl Layout<'_> {
 }
 
 impl Output<'_> {
-    /// Columns, if it is a matrix in codes.
+    /// The number of columns, if this is a matrix in codes.
     pub fn coded_cols(&self) -> Option<usize> {
         match self.content {
             Content::Coded(_, cols, _) => Some(cols),

@@ -4,16 +4,16 @@
 //! |---|---|
 //! | `layout` | where each tensor lies in the file, and where its content comes from |
 //! | `outputs` | which tensors are written, how the file begins, how tensors are written |
-//! | `gguf` | the same of a GGUF file, which a GGUF file becomes |
-//! | `partial` | a directory that grows, and how much of it is done |
+//! | `gguf` | the same for a GGUF file, which is the result if the source is one |
+//! | `partial` | a directory that is being written, and how much of it is done |
 //! | `beside` | what lies beside the weights: configuration, tokenizer, chat template |
-//! | `calibrate` | what the matrices of a layer are multiplied with, on a text |
-//! | `gram` | sums of products of these numbers |
+//! | `calibrate` | the inputs of a layer's matrices when a text goes through the model |
+//! | `gram` | sums of products of these inputs |
 //! | `feedback` | 4-bit codes whose errors cancel each other in the products |
 //!
-//! The directory is written beside its place, as `NAME.partial`, one unit after another: the
-//! embedding, the head, each layer, the norms. What is done is on the disk before a file says so.
-//! A job that was cut off goes on behind its last unit, and gives the same bytes.
+//! The directory is written beside its final place, as `NAME.partial`, one unit after another: the
+//! embedding, the head, each layer, the norms. A unit is on the disk before a file says that it is
+//! done. A job that was cut off continues after its last unit, and gives the same bytes.
 
 mod beside;
 mod calibrate;
@@ -42,15 +42,15 @@ use std::sync::Arc;
 /// A text of the project's own for [`Calibration::text`]: documentation, stories, dialogs, code.
 pub const SAMPLE: &str = include_str!("sample.txt");
 
-/// Tokens of the text that [`Calibration`] uses unless told otherwise.
+/// How many tokens of the text [`Calibration`] uses unless told otherwise.
 pub const TOKENS: usize = 16_384;
 
 /// A text that shows which errors of the weights matter.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// Text like that for which the model will be used.
+    /// Text like the text for which the model will be used.
     pub text: String,
-    /// How many tokens of it to use at most, in passages that are spread over it evenly.
+    /// How many tokens of the text to use at most, in passages that are spread over it evenly.
     pub tokens: usize,
 }
 
@@ -59,13 +59,13 @@ pub struct Calibration {
 pub struct Job<'a> {
     /// A checkpoint of floats, in Meta's or Hugging Face's form; or one in GGUF, of any types.
     pub from: &'a Path,
-    /// A tokenizer file that is used, and copied, instead of what lies in `from`.
+    /// A tokenizer file that is used, and copied, instead of the one in `from`.
     pub tokenizer: Option<&'a Path>,
     /// The directory that is made.
     pub to: &'a Path,
     /// The format of the layers' matrices.
     pub quant: Quant,
-    /// `None` rounds every weight by itself; only for [`Quant::Int4`] there is something else.
+    /// `None` rounds every weight by itself. Only for [`Quant::Int4`] is there another way.
     pub calibration: Option<Calibration>,
 }
 
@@ -85,23 +85,24 @@ pub fn write(from: &Path, to: &Path, quant: Quant) -> Result<()> {
     job.run(&mut |_, _| true)
 }
 
-/// Whether a checkpoint comes with a tokenizer: without, who builds it has to name one.
+/// Whether a checkpoint comes with a tokenizer. If not, whoever builds it has to name one.
 pub fn has_tokenizer(checkpoint: &dyn Checkpoint) -> bool {
     let directory = checkpoint.tokenizer().directory();
     directory.is_none_or(tokenizer::is_in)
 }
 
 impl Job<'_> {
-    /// Does it, or what is left of it where `NAME.partial` has a part already.
+    /// Does the job, or the rest of it if `NAME.partial` has a part already.
     ///
     /// Without a calibration, loading the result gives bit for bit what loading `from` with that
     /// `weights_dtype` gives. Beside the weights, `to` gets the configuration with its
-    /// `quantization_config`, and what else `from` has of a tokenizer, a chat template and
-    /// `generation_config.json`; the tokenizer is the one that is named, if one is. One tensor is
-    /// in memory at a time; with a calibration, what `calibrate` says.
+    /// `quantization_config`. It also gets the tokenizer, the chat template and
+    /// `generation_config.json` of `from`, as far as they exist; a tokenizer that is named replaces
+    /// that of `from`. One tensor is in memory at a time; with a calibration, as much as
+    /// `calibrate` says.
     ///
-    /// `progress` is called with the share that is done and what is being done; if it returns
-    /// `false`, the job stops and may go on later.
+    /// `progress` is called with the share that is done, and with what is being done. If it returns
+    /// `false`, the job stops and may continue later.
     ///
     /// # Errors
     /// Those of [`crate::checkpoint::weights::load`]; [`Error::Io`] for what cannot be written, and
@@ -129,7 +130,7 @@ impl Job<'_> {
         if let Form::Safetensors = form {
             beside::write(&partial, &*checkpoint, self.tokenizer, self.quant)?;
         }
-        // It quantises on all cores, and computes nothing.
+        // This backend quantises on all cores, and computes nothing.
         let backend = Cpu::new(&config.shape, rope::table(&config, 1)?, 0, 1)?;
         let mut left = layout.units[partial.done()..].iter();
         let mut calibrator = match !passages.is_empty() && left.any(|unit| unit.layer.is_some()) {
@@ -181,7 +182,7 @@ impl Job<'_> {
             let expected = "a path that ends in a name";
             return Err(Error::invalid("the new directory", expected, got));
         };
-        // Without a slash behind it, which would follow a link.
+        // The path without a slash at its end, which would follow a link.
         let to = self.to.with_file_name(name);
         match to.symlink_metadata() {
             Ok(_) => Err(Error::Io {
@@ -201,7 +202,7 @@ impl Job<'_> {
         };
         let vocab_size = found.as_ref().map_or(0, |(_, found)| found.vocab_size());
         let config = match (checkpoint.config(vocab_size), missing) {
-            // It has the size of its vocabulary from the tokenizer.
+            // The configuration takes the size of its vocabulary from the tokenizer.
             (Err(_), Some(missing)) if checkpoint.config(1).is_ok() => return Err(missing),
             (config, _) => config?,
         };
@@ -213,12 +214,12 @@ impl Job<'_> {
         Ok((config, tokenizer))
     }
 
-    /// Whether it can be done without a tokenizer, and there is none.
+    /// Whether there is no tokenizer, and the job does not need one.
     fn is_needless(&self, checkpoint: &dyn Checkpoint) -> bool {
         self.calibration.is_none() && self.tokenizer.is_none() && !has_tokenizer(checkpoint)
     }
 
-    /// The tokenizer that is named, or else the checkpoint's own, and where it is.
+    /// The tokenizer that is named, otherwise the checkpoint's own, and where it is.
     fn tokenizer(&self, checkpoint: &dyn Checkpoint) -> Result<(PathBuf, Arc<dyn Tokenizer>)> {
         if let (None, Some(path)) = (checkpoint.tokenizer().directory(), self.tokenizer) {
             let expected = "left out for a GGUF file, which has its own in it";

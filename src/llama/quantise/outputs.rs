@@ -26,7 +26,7 @@ pub(super) enum Form<'a> {
 }
 
 impl<'a> Form<'a> {
-    /// The form for what this checkpoint becomes.
+    /// The form of the result for this checkpoint.
     pub fn of(checkpoint: &'a dyn Checkpoint) -> Result<Form<'a>> {
         match (checkpoint.tokenizer(), checkpoint.quantised()) {
             (TokenizerSource::Gguf(file), _) => Ok(Form::Gguf(file)),
@@ -155,7 +155,7 @@ fn matrix<'a>(mat: &'a MatPlan<'a>, blocks: bool) -> Result<Vec<Output<'a>>> {
 }
 
 impl Output<'_> {
-    /// Writes its tensors. `encoder` makes the codes, if not [`Quant::encode`].
+    /// Writes its tensors. `encoder` makes the codes; without it, [`Quant::encode`] does.
     pub fn write(
         &self,
         loader: &mut Loader<'_, '_, Cpu>,
@@ -222,7 +222,7 @@ impl Output<'_> {
             }
         };
         match (stored, encoder) {
-            // What is stored in this format is not rounded again.
+            // Codes that are stored in this format already are not rounded again.
             (Stored::Codes(coded), None) if coded.natives().contains(&quant) => {
                 let mut floats = Vec::new();
                 loader.native_rows(&**coded, quant, cols, |row, codes, scales| {
@@ -247,7 +247,7 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Reads rows of int4 from `row` on that were written, as float32.
+    /// Reads back rows of int4 that were written, from `row` on, as float32.
     pub fn decoded(&self, partial: &Partial, row: usize, to: &mut [f32]) -> Result<()> {
         let Content::Coded(quant, cols, _) = self.content else {
             unreachable!("a matrix in codes");

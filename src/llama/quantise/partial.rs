@@ -1,4 +1,4 @@
-//! A directory that grows beside its place, and how much of it is done.
+//! A directory that is written beside its final place, and how much of it is done.
 
 use super::layout::Layout;
 use crate::checkpoint::unfinished;
@@ -10,9 +10,9 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The file that says which job it is and how many units are done. The result does not have it.
+/// The file that says which job this is, and how many units are done. The result does not have it.
 const STATE: &str = unfinished::FILE;
-/// What it is before it is whole.
+/// The file's name until it is complete.
 const NEXT: &str = "unfinished.next";
 
 /// `NAME.partial`, open for one job.
@@ -32,9 +32,9 @@ pub(super) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
 }
 
 impl Partial {
-    /// Begins a directory for `to`, or goes on with one of the same job.
+    /// Begins a directory for `to`, or continues one of the same job.
     pub fn open(to: &Path, file_name: &str, layout: &Layout<'_>, mark: &str) -> Result<Partial> {
-        // Not behind the whole path, which may end in a slash.
+        // The suffix does not go behind the whole path, which may end in a slash.
         let mut name = to.file_name().unwrap_or_default().to_owned();
         name.push(".partial");
         let dir = to.with_file_name(name);
@@ -46,7 +46,7 @@ impl Partial {
         }
         let done = state(&dir, file_name, mark, layout.units.len())?;
         if path.symlink_metadata().is_ok() {
-            // Nothing is written into a device, nor waited for.
+            // Nothing is written to a device, and no device is waited for.
             open_regular(&path)?;
         }
         let mut options = OpenOptions::new();
@@ -77,7 +77,8 @@ impl Partial {
     }
 
     fn begin(&mut self, layout: &Layout<'_>) -> Result<()> {
-        // Before the file has a header, with which it could be taken for a whole one.
+        // The state is written before the file has a header: with a header, it could be taken for a
+        // complete file.
         self.say(0, false)?;
         sync_names(&self.dir)?;
         let write = || {
@@ -116,10 +117,10 @@ impl Partial {
         crate::file::read_at(&self.file, &self.path, at, bytes)
     }
 
-    /// Writes a file beside the weights. It is on the disk, once this has returned.
+    /// Writes a file beside the weights. When this returns, the file is on the disk.
     pub fn write_beside(&self, name: &str, mut content: impl Read) -> Result<()> {
-        // What an earlier run has left may be a link. A new file has the permissions of new files,
-        // whatever those of its source are.
+        // An earlier run may have left a link here, so it is removed. The new file has the
+        // permissions of new files, whatever those of its source are.
         self.leave_out(name)?;
         let path = self.dir.join(name);
         let folder = path.parent().filter(|folder| *folder != self.dir);
@@ -146,7 +147,7 @@ impl Partial {
         }
     }
 
-    /// `done` units are on the disk, once this has returned.
+    /// When this returns, `done` units are on the disk.
     pub fn finish(&mut self, done: usize) -> Result<()> {
         match done > self.done {
             true => self.say(done, false),
@@ -171,12 +172,13 @@ impl Partial {
         Ok(())
     }
 
-    /// Gives the directory its name, once all that it has is on the disk.
+    /// Gives the directory its final name, once all its content is on the disk.
     pub fn publish(mut self, to: &Path) -> Result<()> {
         self.say(self.done, true)?;
         sync_names(&self.dir)?;
         std::fs::rename(&self.dir, to).map_err(|e| Error::io(to, &e))?;
-        // Not before: where the name cannot be given, the same command tries that again.
+        // The state is removed only now: if the directory cannot be renamed, the same command tries
+        // that again.
         let state = to.join(STATE);
         std::fs::remove_file(&state).map_err(|e| Error::io(&state, &e))?;
         sync_names(to)?;
@@ -190,20 +192,20 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Closing the file is not enough where the process forks at the same time: the child has it
-        // open as well until it runs another program.
+        // Closing the file is not enough if the process forks at the same time: the child has the
+        // file open as well until it runs another program.
         let _ = self.file.unlock();
     }
 }
 
-/// The names in a directory are on the disk, once this has returned.
+/// When this returns, the names in a directory are on the disk.
 fn sync_names(dir: &Path) -> Result<()> {
-    // Who may write into a directory need not be allowed to read it.
+    // A user who may write into a directory may still not be allowed to read it.
     let Ok(opened) = File::open(dir) else {
         return Ok(());
     };
     match opened.sync_all() {
-        // Some file systems do it of files only.
+        // Some file systems can sync only files.
         Err(e) if e.kind() != ErrorKind::InvalidInput => Err(Error::io(dir, &e)),
         _ => Ok(()),
     }
@@ -213,7 +215,7 @@ fn sync_names(dir: &Path) -> Result<()> {
 fn state(dir: &Path, file_name: &str, mark: &str, units: usize) -> Result<usize> {
     let path = dir.join(STATE);
     if path.symlink_metadata().is_err() {
-        // What was cut off at its very beginning has no more than these.
+        // A job that was cut off at its very beginning has at most these files.
         let ours = [OsStr::new(file_name), OsStr::new(NEXT)];
         for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, &e))? {
             let name = entry.map_err(|e| Error::io(dir, &e))?.file_name();

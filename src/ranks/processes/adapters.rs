@@ -1,10 +1,13 @@
 //! Adapters of requests on ranks in several processes: each loads its own part of them.
 //!
-//! A caller's thread at rank 0 leaves an `Order`, and waits. The engine's thread, which alone
-//! talks with the other ranks, passes it on between two steps. They load on threads of their own,
-//! so that steps go on meanwhile, and answer. If one refuses, the others forget the adapter again.
-//! Steps name adapters by their numbers. Rank 0 tells the others to forget one when nobody there
-//! uses it any more ([`Remote`]).
+//! 1. A caller's thread at rank 0 leaves an `Order`, and waits.
+//! 2. The engine's thread passes the order on between two steps. No other thread talks with the
+//!    other ranks.
+//! 3. The other ranks load on separate threads, so that steps go on meanwhile, and answer.
+//! 4. If one rank refuses, the others forget the adapter again.
+//!
+//! Steps name adapters by their numbers. When nobody at rank 0 uses an adapter any more, rank 0
+//! tells the others to forget it ([`Remote`]).
 
 use super::Shared;
 use super::link::Link;
@@ -23,11 +26,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Scope;
 use std::time::Duration;
 
-/// How often a caller that waits has the engine's thread look for answers.
+/// How often a waiting caller makes the engine's thread look for answers.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Loads a rank's part of an adapter, and gives the number that tells it from other adapters
-/// ([`crate::checkpoint::Adapter::load`]).
+/// Loads a rank's part of an adapter, and returns the number that distinguishes it from other
+/// adapters ([`crate::checkpoint::Adapter::load`]).
 pub type Load<'a> = dyn Fn(&Path, f32) -> Result<(Adapter, u64)> + Sync + 'a;
 
 /// An adapter that the other ranks are to load.
@@ -35,7 +38,7 @@ struct Order {
     id: u32,
     dir: PathBuf,
     scale: f32,
-    /// The number of rank 0's.
+    /// The number of rank 0's adapter.
     print: u64,
     outcome: Sender<Result<()>>,
 }
@@ -43,7 +46,7 @@ struct Order {
 /// What callers have left for the engine's thread.
 #[derive(Default)]
 struct Desk {
-    /// Why nobody comes for it any more.
+    /// Why the engine's thread takes nothing from here any more.
     closed: Option<Error>,
     orders: Vec<Order>,
     /// Adapters that nobody uses any more. There is room for all that the other ranks have.
@@ -61,12 +64,12 @@ impl Orders {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Has the other ranks load the adapter `id`, and waits for them. `print` is the number of rank
-    /// 0's part; `nudge` wakes the engine's thread.
+    /// Makes the other ranks load the adapter `id`, and waits for them. `print` is the number of
+    /// rank 0's part; `nudge` wakes the engine's thread.
     ///
     /// # Errors
-    /// The failure of a rank, in its words; no rank has the adapter then. [`Error::Peer`] if one is
-    /// gone, or has another adapter there.
+    /// The failure of a rank, in its words; then no rank has the adapter. [`Error::Peer`] if a rank
+    /// is gone, or has another adapter in that directory.
     pub fn load(
         &self,
         id: u32,
@@ -112,7 +115,7 @@ impl Orders {
     }
 }
 
-/// What the other ranks have of an adapter. They forget it when this is dropped.
+/// The other ranks' parts of an adapter. They forget the adapter when this is dropped.
 pub struct Remote {
     id: u32,
     orders: Orders,
@@ -203,13 +206,13 @@ impl Desks {
                     }
                 }
             }
-            // Whoever has ordered it waits for this.
+            // The caller that ordered the adapter waits for this.
             let _ = order.outcome.send(outcome);
         }
         Ok(())
     }
 
-    /// Nobody comes any more, for this reason.
+    /// Refuses the orders that are left, and all later ones, for the reason `why`.
     pub fn close(&mut self, why: &Error) {
         let mut desk = self.orders.desk();
         desk.closed = Some(why.clone());
@@ -221,7 +224,7 @@ impl Desks {
     }
 }
 
-/// What comes of an order that all ranks have answered.
+/// The outcome of an order that all ranks have answered.
 fn verdict(order: &Order, answers: &[Answer], link: &Link) -> Result<()> {
     for (i, answer) in answers.iter().enumerate() {
         let name = link.name(i + 1);
@@ -253,7 +256,7 @@ pub fn read_order(m: &mut Reader<'_>) -> Result<(u32, PathBuf, f32)> {
     Ok((id, dir, scale))
 }
 
-/// What has become of an order.
+/// The number of an adapter, and the outcome of loading it.
 type Done = (u32, Result<(Adapter, u64)>);
 
 /// The adapters of a rank other than 0.
@@ -285,7 +288,7 @@ impl<'scope, 'env> Adapters<'scope, 'env> {
         !self.loading.is_empty()
     }
 
-    /// Begins to do what a [`Kind::Adapt`] says.
+    /// Begins to load what a [`Kind::Adapt`] asks for.
     pub fn begin(&mut self, m: &mut Reader<'_>) -> Result<()> {
         let (id, dir, scale) = read_order(m)?;
         if id == 0 || self.known.contains_key(&id) || self.loading.contains(&id) {
@@ -298,7 +301,7 @@ impl<'scope, 'env> Adapters<'scope, 'env> {
             let panicked = |panic: Box<dyn std::any::Any + Send>| {
                 Err(Error::Internal(panic_text(&*panic).into()))
             };
-            // The other end lives longer than this thread.
+            // The receiver lives longer than this thread.
             let _ = done.send((id, loaded.unwrap_or_else(panicked)));
         };
         let builder = std::thread::Builder::new().name("llamabi-adapter".into());
@@ -309,7 +312,7 @@ impl<'scope, 'env> Adapters<'scope, 'env> {
         Ok(())
     }
 
-    /// Tells rank 0 what has become of its orders.
+    /// Tells rank 0 the outcomes of its orders.
     pub fn answer(&mut self, shared: &Shared) -> Result<()> {
         while let Ok((id, loaded)) = self.done.1.try_recv() {
             self.loading.retain(|&loading| loading != id);
@@ -327,7 +330,7 @@ impl<'scope, 'env> Adapters<'scope, 'env> {
         Ok(())
     }
 
-    /// Does what a [`Kind::Forget`] says.
+    /// Forgets the adapter that a [`Kind::Forget`] names.
     pub fn forget(&mut self, m: &mut Reader<'_>) -> Result<()> {
         let id = m.u32()?;
         match self.known.remove(&id) {

@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Changed whenever messages do.
+/// The number of the protocol. It changes whenever messages change.
 pub(super) const PROTOCOL: u32 = 3;
 
-/// The first bytes of the first message: that it is one of ours.
+/// The first bytes of the first message. They show that the message is one of ours.
 const MAGIC: &[u8] = b"llamabi";
 
 /// The most processors of a machine that a message may name.
@@ -42,7 +42,7 @@ impl Hello {
         }
     }
 
-    /// Tells rank 0.
+    /// Sends this to rank 0.
     pub fn tell(&self, link: &mut Link) -> Result<()> {
         let (rank, size) = (link.rank(), link.size());
         link.tell(0, Kind::Hello, |m| {
@@ -88,7 +88,7 @@ impl Hello {
         self.host == other.host && self.processors.iter().any(has)
     }
 
-    /// The ranks among `all` that run on processors of this one, which is one of them.
+    /// How many of the ranks in `all` run on processors of this one. This rank is one of them.
     pub fn sharers(&self, all: &[Hello]) -> usize {
         all.iter()
             .filter(|other| self.overlaps(other))
@@ -97,7 +97,7 @@ impl Hello {
     }
 }
 
-/// What the model is built with, where the ranks must agree.
+/// The options that the model is built with, as far as the ranks must agree on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
     /// As in [`crate::BuildOptions`].
@@ -116,9 +116,9 @@ pub struct Offer {
     pub timeout: Duration,
     /// As in [`crate::BuildOptions`].
     pub adapters: Vec<(PathBuf, f32)>,
-    /// Tokens of the tokenizer, which only rank 0 opens.
+    /// The number of tokens of the tokenizer. Only rank 0 opens the tokenizer.
     pub n_tokens: usize,
-    /// Ranks on the receiver's processors, which share them.
+    /// How many ranks share the receiver's processors.
     pub sharers: usize,
     /// The group in which the ranks' GPUs exchange by themselves, if they do.
     pub group: Option<GroupId>,
@@ -126,7 +126,7 @@ pub struct Offer {
 
 const PRECISIONS: [Precision; 3] = [Precision::Auto, Precision::Full, Precision::Fast];
 
-/// The number of an element of a list; 0 is none.
+/// The place of an element in a list, counted from 1; 0 means none.
 fn number<T: PartialEq>(list: &[T], element: Option<&T>) -> u32 {
     let at = element.and_then(|element| list.iter().position(|each| each == element));
     at.map_or(0, |at| at as u32 + 1)
@@ -144,7 +144,7 @@ fn element<T: Copy>(list: &[T], m: &mut Reader<'_>) -> Result<Option<T>> {
 }
 
 impl Offer {
-    /// Writes it.
+    /// Writes the offer.
     pub fn write<'m>(&self, m: &'m mut Writer) -> &'m mut Writer {
         m.size(self.max_seq_len).size(self.max_batch_size);
         m.size(self.prefill_chunk.unwrap_or(0));
@@ -160,7 +160,7 @@ impl Offer {
         m.bytes(self.group.as_ref().map_or(&[], |group| &group[..]))
     }
 
-    /// Reads it.
+    /// Reads the offer.
     pub fn read(message: &Message) -> Result<Offer> {
         let m = &mut message.reader();
         let (max_seq_len, max_batch_size) = (m.size()?, m.size()?);
@@ -200,29 +200,29 @@ fn read_path(m: &mut Reader<'_>) -> Result<PathBuf> {
     Ok(Path::new(OsStr::from_bytes(m.bytes()?)).to_owned())
 }
 
-/// What a rank has found.
+/// What a rank has found out before it loads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// Whether the rank runs on a GPU.
     pub on_gpu: bool,
-    /// Of the checkpoint ([`crate::checkpoint::fingerprint`]).
+    /// The fingerprint of the checkpoint ([`crate::checkpoint::fingerprint`]).
     pub fingerprint: u64,
     /// The checkpoint, as the rank calls it.
     pub path: PathBuf,
     /// Bytes that the rank will take.
     pub needed: u64,
-    /// Of these, its weights.
+    /// How many of these its weights take.
     pub weight_bytes: u64,
-    /// Of these, its part of the KV pool.
+    /// How many of these its part of the KV pool takes.
     pub kv_bytes: u64,
-    /// Bytes that its machine, or its GPU, can still give.
+    /// Bytes that its machine or its GPU can still give.
     pub available: u64,
     /// Its device in words.
     pub device_name: String,
 }
 
 impl Found {
-    /// Writes it.
+    /// Writes what a rank has found.
     pub fn write<'m>(&self, m: &'m mut Writer) -> &'m mut Writer {
         m.u32(self.on_gpu.into()).u64(self.fingerprint);
         m.bytes(self.path.as_os_str().as_bytes());
@@ -230,7 +230,7 @@ impl Found {
         m.u64(self.available).bytes(self.device_name.as_bytes())
     }
 
-    /// Reads it.
+    /// Reads what a rank has found.
     pub fn read(message: &Message) -> Result<Found> {
         let m = &mut message.reader();
         Ok(Found {
@@ -270,10 +270,11 @@ impl Found {
     }
 }
 
-/// Whether the machines of all ranks have room for what runs on them. `names` are the ranks.
+/// Checks that the machines of all ranks have room for the ranks that run on them. `names` are the
+/// names of the ranks.
 ///
 /// # Errors
-/// [`Error::NoMemory`] or [`Error::DeviceMemory`] with the first rank for which there is no room.
+/// [`Error::NoMemory`] or [`Error::DeviceMemory`] for the first rank that has no room.
 pub fn check_room(hellos: &[Hello], found: &[Found], names: &[String]) -> Result<()> {
     for (rank, hello) in hellos.iter().enumerate() {
         let own = &found[rank];

@@ -1,7 +1,7 @@
-//! What ranks in several processes say to each other: messages of a header and a few numbers.
+//! Messages between ranks in several processes: a header and a few numbers.
 //!
-//! The ranks trust each other, but a rank must not crash because another one is of another version,
-//! or because its memory is broken. So whatever a message says is checked before it is used.
+//! The ranks trust each other. But a rank must not crash because another rank is of another
+//! version, or has broken memory. So whatever a message says is checked before it is used.
 
 use crate::backend::Limits;
 use crate::error::Kind as ErrorKind;
@@ -34,19 +34,19 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// To rank 0: who it is.
+    /// To rank 0: who the sender is.
     Hello = 1,
     /// From rank 0: what the model is built with.
     Options = 2,
-    /// To rank 0: what it has found, and the memory that it needs.
+    /// To rank 0: what the sender has found, and the memory that it needs.
     Plan = 3,
     /// From rank 0: read the weights.
     Go = 4,
-    /// The share that has been read.
+    /// The share of the weights that the sender has read.
     Progress = 5,
-    /// To rank 0: the weights are there.
+    /// To rank 0: the sender has its weights.
     Ready = 6,
-    /// From rank 0: so are everybody's.
+    /// From rank 0: all ranks have their weights.
     Start = 7,
     /// From rank 0: a step.
     Step = 8,
@@ -58,21 +58,21 @@ kinds! {
     Load = 11,
     /// A page.
     Page = 12,
-    /// From rank 0, which has nothing to do: it is there.
+    /// From rank 0 when it has nothing to do: it is alive.
     Ping = 13,
-    /// To rank 0: this rank is there, too, and how long its exchanges took.
+    /// To rank 0: the sender is alive, too, and how long its exchanges took.
     Pong = 14,
-    /// From rank 0: an exchange was given up. Who is still there?
+    /// From rank 0: an exchange was given up. Which ranks are still alive?
     Ask = 15,
     /// To rank 0: an exchange does not end.
     Stuck = 16,
-    /// What this rank ends with.
+    /// The error with which the sender ends.
     Failed = 17,
-    /// The model is freed; and the answer.
+    /// From rank 0: the model is freed. To rank 0: the answer to that.
     Bye = 18,
     /// From rank 0: an adapter to load.
     Adapt = 19,
-    /// To rank 0: it is loaded, or why it is not.
+    /// To rank 0: the adapter is loaded, or why it is not.
     Adapted = 20,
     /// From rank 0: an adapter that nobody uses any more.
     Forget = 21,
@@ -81,7 +81,7 @@ kinds! {
 /// A message that came.
 #[derive(Debug)]
 pub struct Message {
-    /// What it is about.
+    /// What the message is about.
     pub kind: Kind,
     /// What follows the header.
     pub body: Vec<u8>,
@@ -110,7 +110,7 @@ impl Message {
         })
     }
 
-    /// Its body, to be read.
+    /// A reader of the body.
     pub fn reader(&self) -> Reader<'_> {
         Reader::of(&self.body)
     }
@@ -120,12 +120,12 @@ impl Message {
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
-    /// Bytes of the message that there was no room for.
+    /// The number of bytes of the message that there was no room for.
     refused: usize,
 }
 
 impl Writer {
-    /// Makes room for messages of so many bytes, so that those of steps are never refused.
+    /// Makes room for messages of `message` bytes, so that messages of steps are never refused.
     pub fn make_room(&mut self, message: usize) -> Result<()> {
         self.bytes.clear();
         let most = message.saturating_add(HEADER);
@@ -158,32 +158,32 @@ impl Writer {
         &self.bytes
     }
 
-    /// A number.
+    /// Writes a number.
     pub fn u32(&mut self, n: u32) -> &mut Self {
         self.raw(&n.to_le_bytes())
     }
 
-    /// A number.
+    /// Writes a number.
     pub fn u64(&mut self, n: u64) -> &mut Self {
         self.raw(&n.to_le_bytes())
     }
 
-    /// A length or a size.
+    /// Writes a length or a size.
     pub fn size(&mut self, n: usize) -> &mut Self {
         self.u64(n as u64)
     }
 
-    /// A number.
+    /// Writes a number.
     pub fn f32(&mut self, x: f32) -> &mut Self {
         self.u32(x.to_bits())
     }
 
-    /// A text or a path, with its length.
+    /// Writes a text or a path, with its length.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.size(bytes.len()).raw(bytes)
     }
 
-    /// Numbers, with how many there are.
+    /// Writes numbers, with their count.
     pub fn list(&mut self, numbers: impl ExactSizeIterator<Item = u32>) -> &mut Self {
         self.size(numbers.len());
         for n in numbers {
@@ -192,7 +192,7 @@ impl Writer {
         self
     }
 
-    /// Bytes without their number.
+    /// Writes bytes without their count.
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         match self.bytes.try_reserve(bytes.len()) {
             Ok(()) => self.bytes.extend_from_slice(bytes),
@@ -201,7 +201,7 @@ impl Writer {
         self
     }
 
-    /// Bytes of the longest step, and more than any other message but a page has.
+    /// The number of bytes of the longest step. Only a page can be a longer message.
     pub fn most(limits: &Limits) -> usize {
         let positions = limits.max_positions.div_ceil(limits.page_size);
         // Each span has at least one row.
@@ -210,7 +210,7 @@ impl Writer {
     }
 }
 
-/// The rest of a message. Every function fails where nothing is left.
+/// The rest of a message. Every function fails if nothing is left to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// All that is left.
+    /// All bytes that are left.
     pub fn rest(self) -> &'a [u8] {
         self.rest
     }
@@ -240,39 +240,39 @@ impl<'a> Reader<'a> {
         Ok(first)
     }
 
-    /// A number.
+    /// Reads a number.
     pub fn u32(&mut self) -> Result<u32> {
         Ok(u32::from_le_bytes(self.raw(4)?.try_into().expect("4")))
     }
 
-    /// A number.
+    /// Reads a number.
     pub fn u64(&mut self) -> Result<u64> {
         Ok(u64::from_le_bytes(self.raw(8)?.try_into().expect("8")))
     }
 
-    /// A length or a size.
+    /// Reads a length or a size.
     pub fn size(&mut self) -> Result<usize> {
         let n = self.u64()?;
         usize::try_from(n).map_err(|_| too_many("a length of", n, usize::MAX))
     }
 
-    /// A number.
+    /// Reads a number.
     pub fn f32(&mut self) -> Result<f32> {
         Ok(f32::from_bits(self.u32()?))
     }
 
-    /// Bytes, with their length before them.
+    /// Reads bytes, which have their length before them.
     pub fn bytes(&mut self) -> Result<&'a [u8]> {
         let n = self.size()?;
         self.raw(n)
     }
 
-    /// A text.
+    /// Reads a text.
     pub fn text(&mut self) -> Result<String> {
         Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
     }
 
-    /// At most `most` numbers below `end`.
+    /// Reads at most `most` numbers, all of which must be `allowed`.
     pub fn list(
         &mut self,
         what: &'static str,
@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The numbers of [`ErrorKind`] in messages.
+/// In messages, an [`ErrorKind`] is its place in this list.
 const ERRORS: [ErrorKind; 14] = [
     ErrorKind::InvalidArgument,
     ErrorKind::Io,
@@ -311,7 +311,7 @@ const ERRORS: [ErrorKind; 14] = [
 ];
 
 impl Writer {
-    /// An error: its kind and its sentence.
+    /// Writes an error: its kind and its sentence.
     pub fn error(&mut self, error: &Error) -> &mut Self {
         let kind = ERRORS.iter().position(|&kind| kind == error.kind());
         let kind = kind.expect("all kinds are listed") as u32;
@@ -320,7 +320,7 @@ impl Writer {
 }
 
 impl Reader<'_> {
-    /// An error of another rank.
+    /// Reads an error of another rank.
     pub fn error(&mut self) -> Result<(ErrorKind, String)> {
         let kind = ERRORS.get(self.u32()? as usize).copied();
         Ok((kind.unwrap_or(ErrorKind::Internal), self.text()?))
@@ -352,7 +352,7 @@ mod tests {
             assert_eq!(message.end(0).len(), HEADER + n);
             assert_eq!(writer.bytes.capacity(), room);
         }
-        // As if there had been no room for its last 10 bytes; the next message has it.
+        // This is as if there had been no room for the last 10 bytes. The next message has room.
         writer.begin(Kind::Page).raw(&[7; 5]).refused = 10;
         let error = writer.check().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoMemory);

@@ -1,14 +1,14 @@
-//! Ranks in processes of their own, on one machine or several, as one [`Run`] of rank 0's. The host
-//! gives the functions that move bytes; MPI is behind them in `include/llamabi_mpi.h`.
+//! Ranks in separate processes, on one machine or several. At rank 0 they act as one [`Run`]. The
+//! host gives the functions that move bytes; `include/llamabi_mpi.h` has such functions for MPI.
 //!
 //! - [`adapters`]: the adapters that requests choose
 //! - [`comm`]: the host's functions
-//! - [`message`]: what the ranks say to each other; `step`: the longest of it
-//! - [`handshake`]: what they agree on before they load
+//! - [`message`]: the messages between ranks; `step`: the longest of them
+//! - [`handshake`]: what the ranks agree on before they load
 //! - [`link`]: messages and exchanges, and noticing that a rank is gone
 //! - [`serve`]: what the ranks other than 0 do
 //!
-//! Rank 0 has the engine. The others know steps, pages and slots, but no sequences.
+//! Only rank 0 has the engine. The other ranks know steps, pages and slots, but no sequences.
 
 pub mod adapters;
 pub mod comm;
@@ -52,7 +52,8 @@ impl Shared {
         }
     }
 
-    /// The link. One statement must not ask for it twice: the first answer lives to its end.
+    /// Locks the link. One statement must not do this twice: the first guard lives until the
+    /// statement ends.
     pub fn link(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -76,8 +77,8 @@ impl Shared {
 }
 
 impl Watch for Shared {
-    /// The link is this thread's own already where it waits for its device in the middle of an
-    /// exchange through the host.
+    /// A thread that waits for its device in the middle of an exchange through the host holds the
+    /// link's lock already.
     fn look(&self, waited: Duration) -> Result<()> {
         match self.link.try_lock() {
             Ok(mut link) => link.watch(waited),
@@ -144,8 +145,8 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// `others` are the bytes of a page at each rank but the first.
-    /// `orders` are those for adapters.
+    /// `others` are the numbers of bytes of a page at each rank except the first. `orders` are the
+    /// orders for adapters.
     pub fn new(own: Box<dyn Run>, link: Shared, others: Vec<usize>, orders: Orders) -> Processes {
         Processes {
             own,
@@ -156,8 +157,8 @@ impl Processes {
         }
     }
 
-    /// Tells the others of a failure of this rank's own. If another one failed before, that is why
-    /// this one does.
+    /// Tells the other ranks of a failure of this rank. If another rank failed before, that failure
+    /// is the reason for this one, and is returned.
     fn told<T>(link: &Shared, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
             let mut link = link.link();
@@ -192,7 +193,7 @@ impl Run for Processes {
         Self::told(&self.link, self.own.copy_pages(pairs))
     }
 
-    /// A page lies in the ranks' caches in parts.
+    /// Each rank's cache has a part of a page.
     fn page_bytes(&self) -> usize {
         self.own.page_bytes() + self.others.iter().sum::<usize>()
     }
@@ -241,7 +242,7 @@ impl Run for Processes {
         self.own.limits()
     }
 
-    /// Those of rank 0, whose answer it is.
+    /// The threads of rank 0, because the answer is rank 0's.
     fn n_threads(&self) -> usize {
         self.own.n_threads()
     }
@@ -266,10 +267,10 @@ impl Drop for Processes {
         let mut link = self.link.link();
         match self.stepping {
             false => link.close(),
-            // The others wait in an exchange for this rank.
+            // The other ranks wait for this rank in an exchange.
             true => link.fail(&Error::Internal("rank 0 has ended in a step".into())),
         }
-        // A handle that is freed cancels what is under way.
+        // Freeing a handle cancels the orders that are under way.
         let why = link.check().err().unwrap_or(Error::Cancelled);
         self.desks.close(&why);
     }

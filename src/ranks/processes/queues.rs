@@ -1,4 +1,5 @@
-//! Functions for ranks that are threads of a test: queues of messages, and connections that fail.
+//! The host's functions for tests, in which ranks are threads: queues of messages, and connections
+//! that fail.
 
 use crate::ranks::processes::comm::{Comm, GoOn, Moved};
 use std::collections::{HashMap, VecDeque};
@@ -9,7 +10,7 @@ use std::time::Duration;
 /// Sender, receiver, and whether it is a piece of an exchange.
 type Way = (usize, usize, bool);
 
-/// What is on its way.
+/// The messages that are on their way.
 #[derive(Default)]
 pub struct Post {
     queues: Mutex<HashMap<Way, VecDeque<Vec<u8>>>>,
@@ -37,7 +38,7 @@ impl Queues {
         go_on: GoOn<'_>,
     ) -> std::result::Result<Vec<u8>, Moved> {
         loop {
-            // As with a socket, what was sent before comes first.
+            // As with a socket, messages that were sent before the connection failed come first.
             let is_gone = self.post.gone[from].load(Ordering::Relaxed);
             let mut queues = self.post.queues.lock().unwrap();
             let queue = queues.entry((from, self.rank, exchange)).or_default();

@@ -1,5 +1,5 @@
-//! What a rank other than 0 does once the model is loaded: whatever rank 0 tells it, until that one
-//! says farewell.
+//! What a rank other than 0 does once the model is loaded: it does what rank 0 tells it, until rank
+//! 0 says farewell.
 
 use super::Shared;
 use super::adapters::{Adapters, Load};
@@ -8,22 +8,22 @@ use crate::backend::{Choices, Run, Step};
 use crate::{Error, Result, reserve};
 use std::time::Duration;
 
-/// How long it listens before it looks whether an adapter is loaded.
+/// How long a rank listens before it looks whether an adapter is loaded.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Computes this rank's share of every step, and loads adapters by `load`. `meanwhile` is called
+/// Computes this rank's share of every step, and loads adapters with `load`. `meanwhile` is called
 /// now and then.
 ///
 /// # Errors
-/// [`Error::Peer`] if another rank failed or was silent for too long; a failure of this rank's own,
-/// of which rank 0 was told; [`Error::Cancelled`].
+/// [`Error::Peer`] if another rank failed or was silent for too long; a failure of this rank, of
+/// which rank 0 was told; [`Error::Cancelled`].
 pub fn serve(
     run: &mut dyn Run,
     shared: &Shared,
     load: &Load<'_>,
     meanwhile: &mut dyn FnMut(),
 ) -> Result<()> {
-    // Ends when all that is being loaded has been.
+    // Leaving the scope waits for adapters that are still loading.
     std::thread::scope(|scope| listen(run, shared, Adapters::new(scope, load), meanwhile))
 }
 
@@ -45,7 +45,8 @@ fn listen(
             link.hear(0, patience)?
         };
         meanwhile();
-        // It may have forked, and the child has not the threads that would compute a step.
+        // The host's `meanwhile` may have forked. The child does not have the threads that would
+        // compute a step.
         shared.link().check()?;
         adapters.answer(shared)?;
         let Some(message) = message else {
@@ -56,7 +57,7 @@ fn listen(
             return Ok(());
         }
         let done = perform(run, shared, &message, &mut adapters, &mut step, &mut page);
-        // Another rank's failure has ended the link already.
+        // If another rank has failed, the link has ended already.
         done.inspect_err(|error| shared.link().fail(error))?;
     }
 }
@@ -77,7 +78,8 @@ fn perform(
             reader.step(&limits, &|id| adapters.get(id), step)?;
             run.submit(step, Choices::NONE)?;
             run.collect()?;
-            // Nobody else may have them any more.
+            // Drop the step's references, so that an adapter can be freed as soon as rank 0 says
+            // so.
             step.adapters.clear();
             Ok(())
         }

@@ -1,4 +1,5 @@
-//! A step as a message, and whether what came is one that a backend can take.
+//! Writes a step as a message. Reads it again, and checks that it is a step that a backend can
+//! take.
 
 use super::message::{Reader, Writer, too_many};
 use crate::backend::{Adapter, Limits, RowKind, Span, Step};
@@ -7,7 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Writer {
-    /// What the ranks need to compute a step. How tokens are chosen is rank 0's business.
+    /// Writes what the ranks need to compute a step. How tokens are chosen is left out: that is
+    /// rank 0's task.
     pub fn step(&mut self, step: &Step) -> &mut Self {
         self.list(step.tokens.iter().map(|&token| token as u32));
         self.list(step.slots.iter().copied());
@@ -87,7 +89,7 @@ impl Reader<'_> {
     }
 }
 
-/// The promises of [`Step`] that its backend relies on.
+/// Checks the promises of [`Step`] that a backend relies on.
 fn check_spans(step: &Step, limits: &Limits) -> Result<()> {
     let wrong = |what: &str| Err(Error::Peer(format!("a step with {what}")));
     let mut row = 0;
@@ -135,7 +137,7 @@ mod tests {
         vocab_size: 100,
     };
 
-    /// An adapter, of which there are the numbers 3 and 70,000.
+    /// The adapter with the number `id`. Only 3 and 70,000 exist.
     fn known(id: u32) -> Option<Arc<Adapter>> {
         let adapter = Adapter {
             id,
@@ -236,8 +238,8 @@ mod tests {
         }
     }
 
-    /// Every message with any one of its bytes changed, and every beginning of it, is read or
-    /// refused; nothing panics, nothing allocates what the message only claims.
+    /// Every message in which one byte is changed, and every beginning of a message, is read or
+    /// refused. Nothing panics, and nothing allocates what a message only claims.
     #[test]
     fn broken_messages_are_errors() {
         let mut writer = Writer::default();

@@ -1,5 +1,5 @@
-//! Ranks as threads that talk through queues: what happens when one of them fails, is silent, or
-//! says something else than it should.
+//! Tests with ranks that are threads and talk through queues: what happens when one of them fails,
+//! is silent, or says something else than it should.
 
 mod adapters;
 
@@ -95,7 +95,7 @@ impl Run for Fake {
             .iter()
             .map(|a| a.as_ref().map(|a| a.id))
             .collect();
-        // Ranks other than 0 add the number of an adapter, if they have it.
+        // Ranks other than 0 add the number of an adapter only if they have the adapter.
         let adapter = self.adapters.first().copied().flatten().unwrap_or(0);
         let number = step.tokens[0] as f32 + adapter as f32 / 100.0;
         let mine = vec![number; self.wire.rank() + 1];
@@ -149,8 +149,8 @@ fn a_step(token: i32) -> Step {
     }
 }
 
-/// Serves `world`'s ranks but the first on threads, the last of which breaks at a token, and runs
-/// `first` with rank 0. Returns what the other ranks ended with.
+/// Serves `world`'s ranks, except the first, on threads, and runs `first` with rank 0. The last of
+/// the ranks breaks at the token `breaks_at`. Returns what the other ranks ended with.
 fn run(
     world: &World,
     breaks_at: Option<i32>,
@@ -162,7 +162,7 @@ fn run(
     })
 }
 
-/// The same, where each rank has a way of loading adapters.
+/// The same as [`run`], but each rank has a way to load adapters.
 fn run_with<'l>(
     world: &World,
     breaks_at: Option<i32>,
@@ -211,7 +211,7 @@ fn steps_and_pages_reach_every_rank() {
             let whole = processes.page_bytes();
             let mut saved = vec![0; 2 * whole];
             processes.save_pages(&[3, 0], &mut saved).unwrap();
-            // The parts of ranks lie side by side, and each rank numbers its bytes by itself.
+            // The parts of ranks lie side by side, and each rank's bytes are numbered separately.
             assert_eq!((saved[0], saved[10]), (30, 33));
             assert_eq!((saved[whole], saved[whole + 10]), (0, 0));
             processes.load_pages(&[1, 2], &saved).unwrap();
@@ -228,7 +228,8 @@ fn steps_and_pages_reach_every_rank() {
 #[test]
 fn sums_by_slices_are_those_of_whole_messages() {
     for n in [1usize, 2, 7, 9] {
-        // A world of its own, since what a closed link was still sent would come to the next one.
+        // Each case has a world of its own: what was sent to a closed link would reach the next
+        // link.
         let world = World::new(3, LONG);
         let slice = n.div_ceil(3);
         std::thread::scope(|scope| {
@@ -327,7 +328,7 @@ fn a_rank_that_left_is_heard_though_its_connection_has_failed() {
 
 #[test]
 fn an_idle_rank_that_is_silent_is_noticed_and_one_that_is_there_is_not() {
-    // Longer and shorter than the time between two beats at leisure.
+    // A timeout that is longer, and one that is shorter, than the time between two beats when idle.
     for timeout in [1500, 900].map(Duration::from_millis) {
         let ended = run(&World::new(2, timeout), None, |processes, shared| {
             let start = Instant::now();
@@ -398,7 +399,8 @@ fn a_link_that_is_dropped_is_missed() {
     );
 }
 
-/// Otherwise rank 0 would take it for lost, and not wait until the others have heard its farewell.
+/// Otherwise rank 0 would think that this rank is lost, and would not wait until the others have
+/// heard its farewell.
 #[test]
 fn a_rank_that_said_farewell_may_end_before_the_others() {
     let world = World::new(3, LONG);

@@ -1,4 +1,5 @@
-//! The entries of a tokenizer.json: texts as it spells them and as decoding shows them, and merges.
+//! The entries of a tokenizer.json: texts as the file spells them and as decoding shows them, and
+//! merges.
 
 use super::file::{AddedJson, File, Texts};
 use super::parts::Decoder;
@@ -18,16 +19,16 @@ pub(super) type Normalise<'n> = &'n dyn Fn(&str) -> Result<String>;
 
 /// All entries, in the order of the file.
 pub(super) struct Entries<'a> {
-    /// As the file spells them.
+    /// The texts as the file spells them.
     texts: &'a Texts<'a>,
     file: &'a File<'a>,
-    /// What decoding gives, one behind the other, and where each ends.
+    /// The texts as decoding shows them, one behind the other, and where each ends.
     shown: Vec<u8>,
     ends: Vec<u32>,
     kinds: Vec<Kind>,
-    /// Which entry each id is, [`NONE`]: none.
+    /// For each id its entry; [`NONE`] if there is none.
     by_id: Vec<u32>,
-    /// Texts that the byte alphabet does not spell, and added tokens.
+    /// Ids of texts that the byte alphabet does not spell, and of added tokens.
     others: HashMap<&'a str, u32>,
     byte_level: bool,
 }
@@ -35,8 +36,8 @@ pub(super) struct Entries<'a> {
 const NONE: u32 = u32::MAX;
 
 impl<'a> Entries<'a> {
-    /// `normalise` is what happens to the texts of added tokens with `normalized` before they are
-    /// decoded; without it those of none are.
+    /// `normalise` is applied to the texts of added tokens with `normalized` before they are
+    /// decoded. Without it, no added token is decoded: each is shown as it is.
     pub fn new(
         path: &Path,
         file: &'a File<'a>,
@@ -95,7 +96,8 @@ impl<'a> Entries<'a> {
             match (added, normalise) {
                 (None, _) => entries.push(text, Kind::Text, decoder),
                 (Some(token), Some(normalise)) => {
-                    // What merges give has one text, by which they find it.
+                    // A token that merges produce keeps its text, because merging finds it by that
+                    // text.
                     let normalized = token.normalized && !(repeats && entries.byte_level);
                     let normalise = normalized.then_some(normalise);
                     entries.push_added(token, normalise, decoder)?;
@@ -150,7 +152,7 @@ impl<'a> Entries<'a> {
                     ..
                 },
             ) => {
-                // A space proper does not go where U+2581 does.
+                // U+2581 is stripped from the first token, but a plain space is not.
                 if *strips_first && text.contains(' ') {
                     kind = Kind::Literal;
                 }
@@ -182,7 +184,7 @@ impl<'a> Entries<'a> {
         self.kinds.push(kind);
     }
 
-    /// An added token: as tokenizers decodes it, from its normalised text.
+    /// Adds an added token as tokenizers decodes it: from its normalised text.
     fn push_added(
         &mut self,
         token: &AddedJson<'_>,
@@ -194,7 +196,7 @@ impl<'a> Entries<'a> {
             None => Cow::Borrowed(&*token.content.0),
         };
         reserve::vec(WHAT, &mut self.shown, text.len())?;
-        // Unlike there, letters that would become half a character stay what they are.
+        // Unlike in tokenizers, letters that would become half a character stay as they are.
         let bytes: Option<Vec<u8>> = text.chars().map(byte_of_char).collect();
         let spelled = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
         match (decoder, spelled) {
@@ -214,7 +216,7 @@ impl<'a> Entries<'a> {
         Ok(())
     }
 
-    /// Texts by id: as decoding shows them, or as the file spells them.
+    /// The texts by id: with `shown` as decoding shows them, else as the file spells them.
     pub fn vocabulary(&self, shown: bool) -> Result<Vocabulary> {
         Vocabulary::new(self.by_id.iter().map(|&index| match index {
             NONE => (&b""[..], Kind::Absent),
@@ -231,18 +233,19 @@ impl<'a> Entries<'a> {
         &self.shown[start as usize..self.ends[index] as usize]
     }
 
-    /// The id of a text as the file spells it; few are asked for.
+    /// The id of a text as the file spells it. A slow search, because few texts are asked for.
     pub fn id(&self, text: &str) -> Option<u32> {
         let known = || self.texts.0.iter().find(|(known, _)| known.0 == text);
         self.others.get(text).copied().or_else(|| Some(known()?.1))
     }
 
-    /// The merges, over the vocabulary that they are found in.
+    /// The merges. Their tokens are found in `vocabulary`.
     pub fn bpe(&self, path: &Path, file: &File<'_>, vocabulary: &Vocabulary) -> Result<Bpe> {
         let model = &file.model;
         let mut index = Index::new(self.texts.0.len())?;
         for (i, (text, id)) in self.texts.0.iter().enumerate() {
-            // An added token of the same id and text has the text as it is.
+            // An added token with the same id and text keeps its text as it is, so bytes do not
+            // lead to it.
             let bytes = match self.byte_level {
                 true if self.kinds[i] != Kind::Bytes || self.shown(i) != vocabulary.bytes(*id) => {
                     continue;
@@ -285,9 +288,9 @@ impl<'a> Entries<'a> {
         Ok(bpe)
     }
 
-    /// Where texts may be cut. Nowhere if bytes may be merged, if pieces are looked up as a whole,
-    /// or if what is unknown makes neighbours of what it parts: it is left out, or one token with
-    /// what is unknown beside it.
+    /// Where texts may be cut. `None` (nowhere) in three cases: bytes may be merged; pieces are
+    /// looked up as a whole; or unknown text joins its neighbours, because it is left out or
+    /// becomes one token with other unknown text beside it.
     pub fn pairs(&self, bpe: &Bpe) -> Option<Pairs> {
         let is_byte = |id: u64| bpe.bytes.contains(&Some(id as u32));
         let mut pairs = bpe.merges.keys();
@@ -298,7 +301,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// Merges that are looked up together.
+/// How many merges are looked up together.
 const TOGETHER: usize = 16;
 
 /// Looks up the parts of merges.
@@ -323,7 +326,7 @@ impl Merges<'_> {
             }
             let found = self.index.get_each(
                 std::array::from_fn::<_, { 3 * TOGETHER }, _>(|i| {
-                    // Left sides, right sides, both together.
+                    // For each merge: its left side, its right side, and both together.
                     let (i, what) = (i / 3 * 2, i % 3);
                     let start = i.checked_sub(1).map_or(0, |before| ends[before]);
                     match what {
@@ -357,7 +360,7 @@ impl Merges<'_> {
         bpe::table(&merges)
     }
 
-    /// Appends the bytes that a text stands for; says whether it stands for any.
+    /// Appends the bytes that a text stands for. `false` if it stands for none.
     fn spell(&self, text: &str, bytes: &mut Vec<u8>) -> bool {
         if !self.entries.byte_level {
             bytes.extend_from_slice(text.as_bytes());
@@ -373,8 +376,8 @@ impl Merges<'_> {
     }
 }
 
-/// The byte that a character of GPT-2's byte alphabet stands for: printable ones for themselves,
-/// the others in order from U+0100 on.
+/// The byte that a character of GPT-2's byte alphabet stands for. Printable characters stand for
+/// themselves. The other bytes are written as the characters from U+0100 on, in order.
 fn byte_of_char(c: char) -> Option<u8> {
     match u32::from(c) {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),

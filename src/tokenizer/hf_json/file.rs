@@ -1,5 +1,5 @@
-//! The JSON of a tokenizer.json. Vocabulary and merges are borrowed from the file's bytes; what
-//! else there is has few of them.
+//! The JSON of a tokenizer.json. Vocabulary and merges are borrowed from the file's bytes. The
+//! other parts have few bytes.
 
 use super::unsupported;
 use crate::{Error, Result, reserve};
@@ -9,8 +9,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
-/// Most bytes of memory that a byte of such a file turns into: a token of one letter has six bytes
-/// there and takes 32 in a list, which may have twice as much room as it has entries.
+/// The most bytes of memory that one byte of such a file turns into. A token of one letter has six
+/// bytes in the file and takes 32 bytes in a list. The list may have room for twice as many entries
+/// as it has.
 const WORK_PER_BYTE: usize = 16;
 
 /// The whole file.
@@ -60,7 +61,7 @@ pub(crate) struct AddedJson<'a> {
 #[derive(Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Model<'a> {
-    /// [`File::parse`] looks at it.
+    /// [`File::parse`] checks it.
     #[serde(borrow, rename = "type", default)]
     pub kind: Option<Text<'a>>,
     #[serde(default)]
@@ -83,7 +84,7 @@ pub(crate) struct Model<'a> {
     pub merges: MergeList<'a>,
 }
 
-/// What a file whose model is not as expected says about its kind.
+/// Finds out the kind of a model that could not be read as expected.
 #[derive(serde::Deserialize)]
 struct Kind<'a> {
     #[serde(borrow, rename = "type", default)]
@@ -97,8 +98,8 @@ struct Outline<'a> {
 }
 
 impl<'a> File<'a> {
-    /// [`Error::Format`] for what is no tokenizer.json, [`Error::Unsupported`] for a model that is
-    /// not BPE, and for keys that are not known.
+    /// [`Error::Format`] if it is not a tokenizer.json; [`Error::Unsupported`] for a model that is
+    /// not BPE, and for unknown keys.
     pub fn parse(path: &Path, bytes: &'a [u8]) -> Result<File<'a>> {
         let work = bytes.len().saturating_mul(WORK_PER_BYTE);
         reserve::headroom("reading a tokenizer", work)?;
@@ -115,7 +116,8 @@ impl<'a> File<'a> {
         let parsed = serde_json::from_slice::<File>(bytes);
         let kind = match &parsed {
             Ok(file) => file.model.kind.as_ref().map(|kind| kind.0.to_string()),
-            // Other models have other keys: which one it is says more than what is wrong with it.
+            // Other models have other keys. The name of the model says more than the key that is
+            // wrong.
             Err(_) => {
                 let outline: Outline = serde_json::from_slice(bytes).map_err(wrong)?;
                 let kind: Kind = serde_json::from_str(outline.model.get()).map_err(wrong)?;
@@ -130,7 +132,7 @@ impl<'a> File<'a> {
 }
 
 impl Model<'_> {
-    /// Refuse what would change ids.
+    /// Refuses settings that would change ids.
     pub fn check(&self, path: &Path) -> Result<()> {
         if let Some(dropout) = self.dropout.filter(|&p| p != 0.0) {
             return Err(unsupported(path, "model.dropout", &dropout.to_string()));
@@ -176,7 +178,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// A map of texts to ids, in its order.
+/// A map from texts to ids, in the order of the file.
 #[derive(Default)]
 pub(crate) struct Texts<'a>(pub Vec<(Text<'a>, u32)>);
 
@@ -205,7 +207,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
     }
 }
 
-/// Merges: strings with one space in them, or pairs of strings.
+/// Merges. Each is a string with one space in it, or a pair of strings.
 #[derive(Default)]
 pub(crate) struct MergeList<'a>(pub Vec<(Text<'a>, Text<'a>)>);
 
@@ -282,7 +284,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for OneMerge<'a> {
     }
 }
 
-/// The two sides of a merge in one string.
+/// The two sides of a merge that is written as one string.
 pub(in super::super) fn two(text: &str) -> Option<(&str, &str)> {
     text.split_once(' ')
         .filter(|(_, right)| !right.contains(' '))

@@ -1,5 +1,5 @@
-//! Hugging Face's `tokenizer.json`, as far as it merges by rank: what the parts in it mean, and a
-//! sentence about each that is not supported.
+//! Reads Hugging Face's `tokenizer.json`, if it merges by rank: what its parts mean, and a sentence
+//! about each part that is not supported.
 //!
 //! | file | what it reads |
 //! |---|---|
@@ -35,8 +35,8 @@ pub(super) fn is_json(bytes: &[u8]) -> bool {
     rest.is_some_and(|rest| rest.starts_with(b"\"") || rest.starts_with(b"}"))
 }
 
-/// The tokenizer that a file with these contents is; `path` is for the messages, `extras` are what
-/// the files beside it say.
+/// The tokenizer in a file with these contents. `path` is for messages. `extras` is what the files
+/// beside it say.
 pub(super) fn from_bytes(path: &Path, bytes: &[u8], extras: &Extras) -> Result<Pipeline> {
     let mut file = File::parse(path, bytes)?;
     describe(&mut file, &extras.described);
@@ -81,9 +81,9 @@ pub(super) fn from_bytes(path: &Path, bytes: &[u8], extras: &Extras) -> Result<P
     parts.tokenizer(path, &file, extras)
 }
 
-/// What transformers makes of added tokens that a tokenizer_config.json describes: it has the last
-/// word on those that the file has, and may have more. One whose id the file gives to another text
-/// is no token of this tokenizer.
+/// Applies the added tokens that a tokenizer_config.json describes, as transformers does. The
+/// config has the last word on tokens that the file has, and may add others. If the file gives the
+/// id of such a token to another text, the token is not a token of this tokenizer.
 fn describe(file: &mut File<'_>, described: &[AddedToken]) {
     let File {
         added_tokens,
@@ -138,19 +138,20 @@ fn as_json(token: &AddedToken, id: u32) -> AddedJson<'static> {
     }
 }
 
-/// What is around a model.
+/// The parts around a model.
 pub(super) struct Parts {
     pub decoder: Decoder,
     pub pre: PreTokenizer,
     pub normalizer: Normalizer,
-    /// What goes in front of a text.
+    /// The token that goes in front of a text.
     pub bos: Option<Token>,
-    /// Whether added tokens are shown as the decoder makes them of their texts, like others.
+    /// Whether added tokens are shown as the decoder makes them from their texts, like other
+    /// tokens.
     pub decodes_added: bool,
 }
 
 impl Parts {
-    /// All of it put together.
+    /// Puts all parts together.
     pub fn tokenizer(self, path: &Path, file: &File<'_>, extras: &Extras) -> Result<Pipeline> {
         let Parts {
             decoder,

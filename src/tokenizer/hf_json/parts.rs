@@ -1,5 +1,5 @@
-//! The parts of a tokenizer.json around its model. Each has a `type`, and one that is not known, or
-//! a field of it that would change ids or texts, is an error that names its place in the JSON.
+//! The parts of a tokenizer.json around its model. Each part has a `type`. A type that is not
+//! known, or a field that would change ids or texts, is an error that names its place in the JSON.
 
 use crate::tokenizer::normalizer::{Normalizer, Step};
 use crate::tokenizer::pairs::SPACE_SYMBOL;
@@ -10,13 +10,14 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::path::Path;
 
-/// Most bytes of such a part; DeepSeek's expressions have some five thousand.
+/// The most bytes of such a part. DeepSeek's expressions have some five thousand.
 const MAX_BYTES: usize = 256 << 10;
-/// Most bytes of memory that a byte of JSON turns into.
+/// The most bytes of memory that one byte of JSON turns into.
 const WORK_PER_BYTE: usize = 100;
-/// Most normalisers and expressions, one after the other.
+/// The most normalisers, or expressions, that may follow one another.
 const MAX_STEPS: usize = 16;
-/// By how much normalisers may make a text longer: each doubling would otherwise double the last.
+/// The most times by which normalisers may make a text longer. Without a limit, each doubling would
+/// double the result of the last one.
 const MAX_GROWTH: usize = 16;
 
 /// A part, or a part of a part.
@@ -27,7 +28,7 @@ pub(super) struct Node<'a> {
     value: Value,
 }
 
-/// What cuts a text.
+/// How a text is cut.
 #[derive(Default)]
 pub(crate) struct PreTokenizer {
     pub expressions: Vec<Expression>,
@@ -35,7 +36,7 @@ pub(crate) struct PreTokenizer {
     pub byte_level: bool,
 }
 
-/// What puts texts together again.
+/// How the texts of tokens are put together again.
 pub(crate) enum Decoder {
     /// Tokens are spelled in the byte alphabet.
     ByteLevel,
@@ -103,7 +104,7 @@ impl<'a> Node<'a> {
         self.unsupported(format_args!("is of type {}", sentence::value(kind)))
     }
 
-    /// A field that is true or false; `default` where it is absent.
+    /// A field that is true or false. `default` if it is absent.
     fn flag(&self, key: &str, default: bool) -> Result<bool> {
         match self.value.get(key) {
             None | Some(Value::Null) => Ok(default),
@@ -117,7 +118,7 @@ impl<'a> Node<'a> {
         text.ok_or_else(|| self.wrong(key, "a string"))
     }
 
-    /// Only these fields beside `type`.
+    /// Refuses fields that are not in `known`, except `type`.
     fn only(&self, known: &[&str]) -> Result<()> {
         let Value::Object(map) = &self.value else {
             return Err(self.unsupported("is no object"));
@@ -133,7 +134,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The steps of a `Sequence`, or else this one alone.
+    /// The steps of a `Sequence`. Another node is a single step.
     fn steps(self, key: &str) -> Result<Vec<Node<'a>>> {
         let mut open = vec![self];
         let mut steps = Vec::new();
@@ -187,8 +188,8 @@ impl<'a> Node<'a> {
         Ok(Normalizer(steps))
     }
 
-    /// Of a string, or one of the three expressions that transformers writes for SentencePiece
-    /// models.
+    /// The replacement of a string, or one of the three expressions that transformers writes for
+    /// SentencePiece models.
     fn replacement(&self) -> Result<Step> {
         self.only(&["pattern", "content"])?;
         let regex = self.value.get("pattern").and_then(|p| p.get("Regex"));
@@ -204,7 +205,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A `pattern` that is a string proper.
+    /// A `pattern` that is a plain string.
     fn literal(&self) -> Result<String> {
         let pattern = self.value.get("pattern");
         match pattern
@@ -232,7 +233,8 @@ impl<'a> Node<'a> {
                         return Err(node.unsupported("comes behind Metaspace"));
                     }
                     node.only(&["add_prefix_space", "trim_offsets", "use_regex"])?;
-                    // Of each piece, so that it must be the first to cut.
+                    // The space goes in front of each piece, so this step must be the first one
+                    // that cuts.
                     if node.flag("add_prefix_space", true)? {
                         if !all.expressions.is_empty() {
                             let what = "has `add_prefix_space` and comes behind another step";
@@ -256,7 +258,7 @@ impl<'a> Node<'a> {
                     all.metaspace = Some(node.metaspace()?);
                 }
                 "Split" => all.expressions.push(node.split()?),
-                // tokenizers has these two without Oniguruma.
+                // In tokenizers these two do not use Oniguruma.
                 "Whitespace" => {
                     node.only(&[])?;
                     let words = Expression::of_rust(r"\w+|[^\w\s]+").map_err(Error::Internal)?;
@@ -313,7 +315,7 @@ impl<'a> Node<'a> {
         let behaviour = self.text("behavior")?;
         match (behaviour, self.flag("invert", false)?) {
             ("Isolated", _) => Ok(expression),
-            // What it removes is what lies between matches: nothing.
+            // This removes what lies between matches, and nothing does.
             ("Removed", true) if expression.covers_all() => Ok(expression),
             ("Removed", true) => Ok(expression.keeping(Keep::Matches)),
             ("Removed", false) => Ok(expression.keeping(Keep::Between)),
@@ -364,7 +366,7 @@ impl<'a> Node<'a> {
         let (mut spaces, mut bytes, mut strips, mut fused) = (false, false, false, false);
         let mut strips_first = false;
         let mut steps = self.steps("decoders")?;
-        // What it gives is one text already.
+        // `ByteLevel` gives one text already, so `Fuse` does nothing.
         while steps.len() > 1 && steps[0].kind()? == "ByteLevel" && steps[1].kind()? == "Fuse" {
             steps.remove(1);
         }
@@ -381,7 +383,7 @@ impl<'a> Node<'a> {
                     spaces = true;
                 }
                 "Metaspace" if !fused => {
-                    // Behind another step that made spaces of them there is none left.
+                    // If another step has turned every U+2581 into a space, none is left to strip.
                     strips_first |= node.metaspace()?.prepend != Prepend::Never && !spaces;
                     spaces = true;
                 }

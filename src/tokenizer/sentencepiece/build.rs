@@ -1,4 +1,4 @@
-//! Makes a [`SentencePiece`] of a checked model and the files beside it.
+//! Makes a [`SentencePiece`] from a checked model and the files beside it.
 
 use super::{Entry, MAX_PART_BYTES, MAX_UNK_PART_BYTES, Parts, SentencePiece};
 use crate::tokenizer::added::{Added, AddedToken};
@@ -15,10 +15,10 @@ use std::path::Path;
 const DEFAULT_UNK_SURFACE: &str = " \u{2047} ";
 
 impl SentencePiece {
-    /// The tokenizer of a checked model; `path` is for the messages, `extras` are what the files
-    /// beside it say.
+    /// The tokenizer of a checked model. `path` is for messages. `extras` is what the files beside
+    /// the model say.
     ///
-    /// [`Error::Format`] where these contradict it.
+    /// [`Error::Format`] if they contradict the model.
     pub(in crate::tokenizer) fn from_checked(
         path: &Path,
         checked: Checked,
@@ -34,7 +34,7 @@ impl SentencePiece {
         let trainer = proto.trainer_spec.get_or_insert_default();
         let byte_fallback = trainer.byte_fallback();
         let suffix = trainer.treat_whitespace_as_suffix();
-        // The library takes it as a C string.
+        // The library takes the text as a C string, so it ends at the first NUL.
         let unk_surface = trainer
             .unk_surface
             .as_deref()
@@ -91,7 +91,7 @@ impl SentencePiece {
                 (_, Some(_)) => texts.push(text, true),
                 (Type::Control, None) => texts.entries.push(Entry::Absent),
                 (Type::Byte, _) => texts.byte(byte_of(text)),
-                // Only the symbol is a leading space to the library, a space proper is not.
+                // To the library only U+2581 is a leading space. A plain space is not.
                 (Type::Normal | Type::UserDefined | Type::Unused, None) => {
                     texts.push(&text.replace(SPACE_SYMBOL, " "), text.starts_with(' '));
                 }
@@ -148,7 +148,7 @@ impl SentencePiece {
     }
 }
 
-/// The texts of all pieces while they are collected.
+/// Collects the texts of all pieces.
 #[derive(Default)]
 struct Texts {
     entries: Vec<Entry>,
@@ -158,7 +158,7 @@ struct Texts {
 
 impl Texts {
     fn push(&mut self, text: &str, literal: bool) {
-        // At most 64 MiB of file: fits.
+        // These fit because a file has at most 64 MiB.
         let (start, len) = (self.texts.len() as u32, text.len() as u32);
         self.entries.push(match literal {
             true => Entry::Literal { start, len },
@@ -182,7 +182,7 @@ impl Texts {
     }
 }
 
-/// The token with this text: an added one, else a piece.
+/// The id of the token with this text: an added token, else a piece.
 fn id_of(text: &str, added: &BTreeMap<u32, AddedToken>, proto: &ModelProto) -> Option<Token> {
     let named = added.values().find(|token| token.text == text);
     let piece = || {
@@ -193,8 +193,8 @@ fn id_of(text: &str, added: &BTreeMap<u32, AddedToken>, proto: &ModelProto) -> O
     id.map(|id| id as Token)
 }
 
-/// The added tokens by id: control pieces and the unknown one, and what the files beside the model
-/// say. User-defined pieces stay the model's. The error is a sentence.
+/// The added tokens by id: control pieces, the unknown piece, and what the files beside the model
+/// list. User-defined pieces stay the model's. The error is a sentence.
 fn added_tokens(
     proto: &ModelProto,
     extras: &Extras,

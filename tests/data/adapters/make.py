@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""LoRA adapters as peft 0.21.2 writes them over a tiny Llama; logits of the merged model in float32 (transformers 5.23.0, torch 2.15.0): make.py OUT SEED"""
+"""LoRA adapters as peft 0.21.2 writes them over a tiny Llama; logits of the merged model in float32
+(transformers 5.23.0, torch 2.15.0): make.py OUT SEED"""
 import sys, json, shutil
 from pathlib import Path
 sys.path.insert(0,str(Path(__file__).resolve().parent.parent/"families")); from tiny import *

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Messages with the texts of special tokens in them, as ids: make_injection.py
 
-transformers 5.23.0 renders headers.jinja with its own function, tokenizers 0.23.3 encodes with ../tokenizers/llama3.json. `parsed`
-is what they make of the whole text. `safe` is what the template means: every message is marked inside the texts of special tokens,
-the rendered text is cut at those that are left, and what is between them is encoded without the marks and without special tokens.
+transformers 5.23.0 renders headers.jinja with its own function, tokenizers 0.23.3 encodes with
+../tokenizers/llama3.json. `parsed` is what they make of the whole text. `safe` is what the template
+means: every message is marked inside the texts of special tokens, the rendered text is cut at those
+that are left, and what is between them is encoded without the marks and without special tokens.
 """
 import json, random, re
 from pathlib import Path

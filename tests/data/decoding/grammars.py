@@ -1,12 +1,15 @@
-"""Masks of llguidance's own Python package on the reference tokenizer: which ids may follow each beginning of some texts.
+"""Masks of llguidance's own Python package on the reference tokenizer: which ids may follow each
+beginning of some texts.
 
-usage: grammars.py ../reference/mha-f32/hf/tokenizer.model grammar-masks.json   (llguidance 1.9.1, sentencepiece 0.2, numpy 2)
+usage: grammars.py ../reference/mha-f32/hf/tokenizer.model grammar-masks.json
+(llguidance 1.9.1, sentencepiece 0.2, numpy 2)
 
-A token's bytes are its contribution in the middle of a text (llama_token_bytes); control pieces are special tokens. `mask` is a bit set
-over all ids, 32-bit words as hex, id t is bit t % 32 of word t / 32. `rows` are of what llama_grammar_new compiles for a tokenizer that drops
-a leading space: the same language after one space, which may be missing where the language cannot begin with one itself (so that the text
-without it is of the language in any case). Row i is the state after i tokens; a row
-with `refused` says that the token before it cannot follow."""
+A token's bytes are its contribution in the middle of a text (llama_token_bytes); control pieces are
+special tokens. `mask` is a bit set over all ids, 32-bit words as hex, id t is bit t % 32 of word
+t / 32. `rows` are of what llama_grammar_new compiles for a tokenizer that drops a leading space:
+the same language after one space, which may be missing where the language cannot begin with one
+itself (so that the text without it is of the language in any case). Row i is the state after i
+tokens; a row with `refused` says that the token before it cannot follow."""
 import json, re, sys
 import numpy as np, sentencepiece as spm
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
@@ -42,7 +45,8 @@ def literal(s):
 
 
 def compiled(kind, source, wrap=""):
-    """What llguidance is given. `wrap`: "" for the language itself, " " and " ?" for one that has a space before it, or perhaps."""
+    """What llguidance is given. `wrap`: "" for the language itself, " " and " ?" for one that has a
+    space before it, or perhaps."""
     if kind == "json":
         kind, source = "json_schema", {"type": "object"}
     if kind == "choice":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""One tiny model per family and rope type, as transformers 5.23.0 writes it, the last ones 5.24.0 (torch 2.15.0, float32 on bf16 weights): make.py OUT SEED [NAMES]"""
+"""One tiny model per family and rope type, as transformers 5.23.0 writes it, the last ones 5.24.0
+(torch 2.15.0, float32 on bf16 weights): make.py OUT SEED [NAMES]"""
 import sys, random, json, shutil
 from pathlib import Path
 sys.path.insert(0,str(Path(__file__).resolve().parent)); from tiny import *

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Tiny GGUF models in many types, block vectors, and logits of the dequantised weights in float32: make.py OUT SEED [libggq.so]
-gguf 0.19.0 writes and dequantises; K and IQ4 types are quantised by ggml's own code (ggml.c, ggml-quants.c of llama_cpp_python 0.3.36,
-MIT; all of ggml/src/*.c* compiled with an empty ggml-version.h and linked: ggml_quantize_chunk); transformers 5.23.0 / torch 2.15.0 compute."""
+"""Tiny GGUF models in many types, block vectors, and logits of the dequantised weights in float32:
+make.py OUT SEED [libggq.so]
+gguf 0.19.0 writes and dequantises; K and IQ4 types are quantised by ggml's own code (ggml.c,
+ggml-quants.c of llama_cpp_python 0.3.36, MIT; all of ggml/src/*.c* compiled with an empty
+ggml-version.h and linked: ggml_quantize_chunk); transformers 5.23.0 / torch 2.15.0 compute."""
 import sys, random, json, ctypes, math
 from pathlib import Path
 HERE=Path(__file__).resolve().parent; REF=HERE.parent

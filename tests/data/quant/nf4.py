@@ -5,8 +5,8 @@
 
 The weights are a formula over integers that float32 computes exactly, so that the test makes the
 same ones; only what bitsandbytes makes of them is stored. Its native CPU library is kept out: that
-looks scales up in a table of 2^-15 resolution, where the code that all devices have in common takes the
-nearest value.
+looks scales up in a table of 2^-15 resolution, where the code that all devices have in common takes
+the nearest value.
 """
 import ctypes
 import json

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""A tiny Llama quantised as other programs store it; logits of the dequantised weights in float32: make.py OUT SEED [AUTO_GPTQ AUTOAWQ]
-torch 2.15.0, transformers 5.23.0; bitsandbytes 0.50.2 and compressed-tensors 0.20.0 do their own packing; GPTQ and AWQ are packed here, and
-compared with auto-gptq 0.7.1 and autoawq 0.2.9 where their sources' folders are given."""
+"""A tiny Llama quantised as other programs store it; logits of the dequantised weights in float32:
+make.py OUT SEED [AUTO_GPTQ AUTOAWQ]
+torch 2.15.0, transformers 5.23.0; bitsandbytes 0.50.2 and compressed-tensors 0.20.0 do their own
+packing; GPTQ and AWQ are packed here, and compared with auto-gptq 0.7.1 and autoawq 0.2.9 where
+their sources' folders are given."""
 import sys, json, random, shutil
 from pathlib import Path
 sys.path.insert(0,str(Path(__file__).resolve().parent.parent/"families")); from tiny import *

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Ten dialogs with SmolLM2-135M-Instruct, answered greedily by transformers and by llama.cpp: make.py MODEL.gguf OUT.json
+"""Ten dialogs with SmolLM2-135M-Instruct, answered greedily by transformers and by llama.cpp:
+make.py MODEL.gguf OUT.json
 
-MODEL.gguf is what scripts/smollm2 fetches. transformers 5.23.0 (torch 2.15.0) dequantises it to float32. llama.cpp is that of
-xllamacpp 2026.10.11549, at its defaults for a CPU: it rounds activations to 8 bits, so its answers may part from the others
-where two tokens are nearly as likely. `gaps` says how near: by how much the token's logit is above the next one's.
+MODEL.gguf is what scripts/smollm2 fetches. transformers 5.23.0 (torch 2.15.0) dequantises it to
+float32. llama.cpp is that of xllamacpp 2026.10.11549, at its defaults for a CPU: it rounds
+activations to 8 bits, so its answers may part from the others where two tokens are nearly as
+likely. `gaps` says how near: by how much the token's logit is above the next one's.
 """
 import json, sys
 import torch, xllamacpp

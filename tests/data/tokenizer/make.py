@@ -1,14 +1,16 @@
-"""Writes tokenizer.model, a SentencePiece tokenizer of 32,000 pieces, and what SentencePiece itself says of it.
+"""Writes tokenizer.model, a SentencePiece tokenizer of 32,000 pieces, and what SentencePiece itself
+says of it.
 
     python3 -m venv v && v/bin/pip install sentencepiece==0.2.3
     v/bin/python tests/data/tokenizer/make.py
 
-The trainer's settings are those that Llama 2's tokenizer file records: BPE with byte fallback, digits apart, a dummy
-prefix, no normalisation, white space kept. The text is the project's own: stories of the demo model's grammar, lines of
-program code, and words of an invented language, for 32,000 pieces need more words than the stories have.
+The trainer's settings are those that Llama 2's tokenizer file records: BPE with byte fallback,
+digits apart, a dummy prefix, no normalisation, white space kept. The text is the project's own:
+stories of the demo model's grammar, lines of program code, and words of an invented language, for
+32,000 pieces need more words than the stories have.
 
-cases.json: texts with their ids and what these decode to. dialogs.json: dialogs with their prompts' ids, in Meta's
-Llama 2 chat format, which this file states a second time, from its description.
+cases.json: texts with their ids and what these decode to. dialogs.json: dialogs with their prompts'
+ids, in Meta's Llama 2 chat format, which this file states a second time, from its description.
 """
 import io
 import itertools

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tiny tokenizers of every kind, and what the libraries make of texts with them: make.py [OUT]
 
-Written with tokenizers 0.23.3, tiktoken 0.14.0 and sentencepiece 0.2.3 of PyPI. Everything in the files is
-made here: the corpus is drawn at random, so nothing of anybody's is in it."""
+Written with tokenizers 0.23.3, tiktoken 0.14.0 and sentencepiece 0.2.3 of PyPI. Everything in the
+files is made here: the corpus is drawn at random, so nothing of anybody's is in it."""
 import sys, json, random, base64
 from pathlib import Path
 from tokenizers import Tokenizer, Regex, AddedToken, models, pre_tokenizers as P, decoders as D, normalizers as N, processors, trainers

@@ -43,6 +43,17 @@ fn until_behind(host: &Host, before: u64) {
     });
 }
 
+/// A call of four prompts, which has generated some tokens that nobody reads.
+fn unread(host: &Host, options: &GenerateOptions) -> (Vec<Prompt>, Stream) {
+    let texts = ["abcdefgh", "abcdefgh", "abcdefghijkl", "x"];
+    let prompts: Vec<Prompt> = texts.iter().map(|text| prompt(text)).collect();
+    let stream = host.submit(prompts.clone(), options.clone()).unwrap();
+    until(host, "it runs", |host| {
+        host.engine.timings().generated_tokens > 8
+    });
+    (prompts, stream)
+}
+
 fn parked(host: &Host) -> u32 {
     host.engine.timings().parked
 }
@@ -77,12 +88,7 @@ fn a_draft_model_catches_up_with_a_sequence_that_comes_back() {
             ..setup()
         };
         let (host, _, drafting) = setup.start_drafting(false, hash_think, draft);
-        let texts = ["abcdefgh", "abcdefgh", "abcdefghijkl", "x"];
-        let prompts: Vec<Prompt> = texts.iter().map(|text| prompt(text)).collect();
-        let unread = host.submit(prompts.clone(), options.clone()).unwrap();
-        until(&host, "it runs", |host| {
-            host.engine.timings().generated_tokens > 8
-        });
+        let (prompts, unread) = unread(&host, &options);
         // What runs meanwhile writes to the pages that it has left.
         for _ in 0..3 {
             host.run(
@@ -130,13 +136,8 @@ fn a_stream_that_nobody_reads_makes_room_and_goes_on_as_if_nothing_had_been() {
             },
         ] {
             let (host, _) = setup().start_ahead(ahead, hash_think);
-            let texts = ["abcdefgh", "abcdefgh", "abcdefghijkl", "x"];
-            let prompts: Vec<Prompt> = texts.iter().map(|text| prompt(text)).collect();
-            let unread = host.submit(prompts.clone(), options.clone()).unwrap();
+            let (prompts, unread) = unread(&host, &options);
             // It has all slots, and another completes.
-            until(&host, "it runs", |host| {
-                host.engine.timings().generated_tokens > 8
-            });
             for _ in 0..3 {
                 let got = host.run(vec![prompt("abcd"); 5], short());
                 assert!(got.iter().all(|out| out.tokens.len() <= 3));

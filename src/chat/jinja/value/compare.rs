@@ -32,7 +32,7 @@ impl Number {
     }
 }
 
-/// An integer and a float, without rounding the integer.
+/// Compares an integer with a float, without rounding the integer.
 fn int_float(a: i128, b: f64) -> Option<Ordering> {
     if b.is_nan() || b.abs() >= 1.7e38 {
         return (a as f64).partial_cmp(&b);
@@ -98,7 +98,7 @@ pub fn equal(a: &Value, b: &Value, meter: &mut Meter<'_>) -> Result<bool> {
     })
 }
 
-/// Python's `<`, `==` or `>`; none where a NaN has no place.
+/// Python's `<`, `==` or `>`; `None` if a NaN has no order.
 pub fn order(a: &Value, b: &Value, meter: &mut Meter<'_>) -> Result<Option<Ordering>> {
     if let (Some(a), Some(b)) = (a.number(), b.number()) {
         return Ok(a.order(b));

@@ -1,4 +1,4 @@
-//! Dicts: their keys, in the order of insertion, and how one is found.
+//! Dicts: their keys, in the order of insertion, and finding a key.
 
 use super::{Value, equal, one_deeper};
 use crate::chat::jinja::fault::{Result, evaluation};
@@ -9,16 +9,17 @@ use std::hash::{BuildHasher, RandomState};
 #[derive(Debug)]
 pub struct Dict {
     entries: Vec<(Value, Value)>,
-    /// Hashes and entries in ascending order, where a search is worth it.
+    /// Hashes and the numbers of their entries, in ascending order. Empty if a dict is too small to
+    /// make a search worth it.
     index: Vec<(u64, u32)>,
     pub(super) depth: u32,
 }
 
-/// Entries that are searched one by one.
+/// Up to so many entries are searched one by one.
 const FEW: usize = 8;
 
 thread_local! {
-    // Keyed, so that nobody outside knows keys of equal hashes.
+    // The hash is keyed, so that nobody outside can find keys with equal hashes.
     static HASHER: RandomState = RandomState::new();
 }
 
@@ -61,8 +62,8 @@ fn hash(key: &Value, meter: &mut Meter<'_>) -> Result<u64> {
 }
 
 impl Dict {
-    /// A dict of pairs that have been charged: of equal keys the first's place and the last's
-    /// value.
+    /// A dict of pairs that have been charged. Among equal keys, it has the place of the first and
+    /// the value of the last.
     pub fn new(meter: &mut Meter<'_>, mut entries: Vec<(Value, Value)>) -> Result<Dict> {
         let mut depth = 0;
         for (key, value) in &entries {

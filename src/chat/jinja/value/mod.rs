@@ -11,12 +11,12 @@ use super::limits::{MAX_VALUE_DEPTH, Meter};
 use super::text::Text;
 use std::rc::Rc;
 
-/// A value. Lists and dicts are never changed; what can change lives in tables of the evaluator and
-/// is an index here, so that values hold no cycles.
+/// A value. Lists and dicts are never changed. Whatever can change is in tables of the evaluator,
+/// and the value has an index into them, so that values have no cycles.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum Value {
-    /// Nothing there; with the sentence about it.
+    /// Nothing is there, with the sentence that says so.
     Undefined(Rc<Missing>),
     None,
     Bool(bool),
@@ -34,7 +34,7 @@ pub enum Value {
     /// A function of the environment.
     Function(&'static str),
     Namespace(usize),
-    /// What filters such as `map` return: goes through its elements once.
+    /// The result of filters such as `map`. It goes through its elements once.
     Generator(usize),
     Macro(usize),
     Loop(usize),
@@ -81,7 +81,8 @@ pub enum View {
 pub struct Seq {
     /// In order.
     pub items: Vec<Value>,
-    /// One of the pairs that `groupby` gives, whose elements have the names `grouper` and `list`.
+    /// Whether this is one of the pairs that `groupby` gives. Their elements have the names
+    /// `grouper` and `list`.
     pub is_group: bool,
     depth: u32,
 }
@@ -102,7 +103,8 @@ impl Range {
         Value::Int(self.place(i))
     }
 
-    /// Where element `i` is or, outside, would be; as far as integers go.
+    /// The number at place `i` or, outside of the range, the number that would be there, as far as
+    /// integers go.
     pub fn place(&self, i: i128) -> i128 {
         self.start.saturating_add(i.saturating_mul(self.step))
     }
@@ -130,7 +132,7 @@ impl Value {
         Ok(Value::Tuple(Rc::new(seq(items)?)))
     }
 
-    /// What the elements of `list` have in common, and they; a pair that has been charged.
+    /// A pair of what the elements of a list have in common, and the list. It has been charged.
     pub fn group(pair: Vec<Value>) -> Result<Value> {
         let mut group = seq(pair)?;
         group.is_group = true;
@@ -183,7 +185,7 @@ impl Value {
         }
     }
 
-    /// The same with its article.
+    /// Python's name of the type with its article.
     pub fn of_type(&self) -> String {
         let name = self.type_name();
         let article = match name {
@@ -208,7 +210,7 @@ impl Value {
         }
     }
 
-    /// As a number of Python's: bools are integers.
+    /// The value as Python's number: bools are integers.
     pub fn number(&self) -> Option<Number> {
         match self {
             Value::Bool(b) => Some(Number::Int(i128::from(*b))),
@@ -218,7 +220,7 @@ impl Value {
         }
     }
 
-    /// As an index: an integer or a bool.
+    /// The value as an index, if it is an integer or a bool.
     pub fn index(&self) -> Option<i128> {
         match self.number()? {
             Number::Int(i) => Some(i),

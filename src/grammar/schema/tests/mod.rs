@@ -1,4 +1,4 @@
-//! Of what language the parser's schema is.
+//! Checks which language the parser's schema describes.
 
 mod parts;
 mod values;
@@ -30,7 +30,7 @@ impl Kit {
         Arc::new(grammar.unwrap_or_else(|e| panic!("{schema}: {e}")))
     }
 
-    /// That texts are of a schema's language, and others are not.
+    /// Checks that the texts `taken` belong to a schema's language, and that `refused` do not.
     fn check(&self, schema: &str, taken: &[&str], refused: &[&str]) {
         let grammar = self.grammar(schema);
         let all = taken.iter().map(|text| (text, true));
@@ -44,7 +44,7 @@ impl Kit {
         }
     }
 
-    /// That a schema is refused, with a sentence that has these words.
+    /// Checks that a schema is refused, with a message that contains `words`.
     fn refuse(&self, schema: &str, words: &str) {
         let source = Source::JsonSchema(schema);
         match self.grammars.compile(&*self.tokenizer, source) {

@@ -1,4 +1,4 @@
-//! What is said of numbers, strings, items and names.
+//! What a schema says of numbers, strings, items and names.
 
 use super::Kit;
 use serde_json::{Value, json};
@@ -26,13 +26,13 @@ fn bounds_are_met_and_kept() {
         &["1"],
         &["0", "2"],
     );
-    // As draft 4 and OpenAPI 3.0 have it.
+    // The form of draft 4 and of OpenAPI 3.0.
     kit.check(
         r#"{"minimum":1,"allOf":[{"type":"number"}],"exclusiveMinimum":true,"maximum":1.5}"#,
         &["1.5"],
         &["1"],
     );
-    // What no double is: the next one inside.
+    // If no double equals a bound, the next double inside is the bound.
     kit.check(
         r#"{"type":"integer","minimum":-9223372036854775808,"maximum":9223372036854775807}"#,
         &["9223372036854774784", "-9223372036854774784", "0"],
@@ -47,7 +47,7 @@ fn bounds_are_met_and_kept() {
         r#"{"properties":{"a":{"minimum":1e300}}}"#,
         "at #/properties/a: minimum is 1e300, further than",
     );
-    // A constant there is no integer to the parser.
+    // The parser does not take such a constant for an integer.
     kit.check(
         r#"{"enum":[1e20]}"#,
         &["100000000000000000000"],
@@ -100,7 +100,8 @@ fn names_of_properties_are_held() {
     );
 }
 
-/// A key that a schema names, or has a pattern for, is one in all of its spellings.
+/// A key that a schema names, or that one of its patterns matches, is that key in all its
+/// spellings.
 #[test]
 fn keys_have_one_spelling() {
     let kit = Kit::new();
@@ -138,7 +139,7 @@ fn keys_have_one_spelling() {
     ] {
         kit.check(&format!("{{{text},{schema}}}"), &taken, &refused);
     }
-    // Whatever the schema asks of the parser.
+    // This holds whatever options the schema sets for the parser.
     let asks = r#"{"type":"object","properties":{"a":{"type":"integer"}},"x-guidance":{
         "json_allowed_escapes":"nu\"","json_allow_general_unicode_escapes":true}}"#;
     kit.check(
@@ -146,7 +147,7 @@ fn keys_have_one_spelling() {
         &[r#"{"b":"\n"}"#],
         &[r#"{"\u0061":"x"}"#, r#"{"b":"\t"}"#],
     );
-    // Where no name can be meant by another spelling, control characters stay.
+    // If no name can be meant by another spelling, control characters are still allowed.
     let closed = r#"{"properties":{"a":{"enum":["\u0001",2]}},"required":["a"],"#;
     let code = [r#"{"a":"\u0001"}"#];
     kit.check(
@@ -251,7 +252,8 @@ fn what_is_not_evaluated_is_additional() {
         &["[null]", "[]"],
         &["[null,1]"],
     );
-    // What the draft has not stands for nothing that is read with it, and evaluates nothing.
+    // A keyword that the draft does not have is ignored: it neither hides the keywords that are
+    // read with it nor evaluates anything.
     let of = |draft: &str, rest: &str| format!(r#"{{"$schema":"{draft}",{rest}}}"#);
     let (d7, d19) = (
         "http://json-schema.org/draft-07/schema#",
@@ -300,13 +302,13 @@ fn patterns_are_those_of_ecma_262() {
             vec!["\u{1f600}\u{1f600}"],
             vec!["\u{1f600}"],
         ),
-        // What a class has not is not of it for being escaped in JSON.
+        // A character that a class excludes stays excluded if JSON escapes it.
         ("^[^\"]+$", vec!["a\\", "\n"], vec!["\"", "a\"b"]),
         (r"^[^\\]+$", vec!["a\"", "\n"], vec!["\\"]),
         (r"^[\x00-\x1f]$", vec!["\u{1}", "\n"], vec!["\"", "\\"]),
         (r"^\p{Cc}$", vec!["\u{1}"], vec!["\"", "\\"]),
         (r"^[^\p{P}]$", vec!["a"], vec!["\"", "\\"]),
-        // A flag holds to the end of the group that it stands in.
+        // A flag holds to the end of its group.
         (r"^(?s:a).$", vec!["ab"], vec!["a\n", "b\n"]),
         (r"^(?:(?s)a.).$", vec!["a\nb"], vec!["a\n\n"]),
         (r"^(?s).(?-s:.).$", vec!["\na\n"], vec!["\n\n\n"]),

@@ -15,7 +15,7 @@ fn numbers(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Inputs of a few directions, some of them much greater, as those of models are.
+/// Inputs of a few directions. Some are much greater than others, as in models.
 fn inputs(rows: usize, k: usize) -> Vec<f32> {
     let (few, hidden) = (12, numbers(rows * 12, 5));
     let (mix, noise) = (numbers(few * k, 6), numbers(rows * k, 7));
@@ -33,7 +33,7 @@ fn inputs(rows: usize, k: usize) -> Vec<f32> {
     x
 }
 
-/// The square of what codes change in the products with `x`.
+/// The square of the change that codes make in the products with `x`.
 fn error(w: &[f32], codes: &[u8], scales: &[f32], x: &[f32], k: usize) -> f64 {
     let (width, n_scales) = (Quant::Int4.code_bytes(k), Quant::Int4.scales(k));
     let mut sum = 0.0;
@@ -63,7 +63,7 @@ fn gram(adder: &mut Adder, k: usize, x: &[f32], rows: usize) -> Vec<f32> {
 fn sums_are_those_of_float64() {
     let (rows, k) = (32, 77);
     let mut adder = Adder::new(rows, k).unwrap();
-    // The last rows are fewer.
+    // The last step has fewer rows.
     let x = inputs(2 * rows + 5, k);
     let got = gram(&mut adder, k, &x, rows);
     for (i, got) in got.iter().enumerate() {
@@ -79,7 +79,7 @@ fn sums_are_those_of_float64() {
 
 #[test]
 fn codes_of_a_calibration_change_products_less() {
-    // Whole groups and not, more rows than a task has and fewer, more columns than a block.
+    // Whole and partial groups; more and fewer rows than a task has; more columns than a block has.
     for (k, n) in [(96, 20), (77, 3), (200, 17), (32, 1)] {
         let mut adder = Adder::new(64, k).unwrap();
         let x = inputs(4 * k, k);
@@ -101,7 +101,7 @@ fn codes_of_a_calibration_change_products_less() {
             let plain = error(&w, &plain_codes, &plain_scales, x, k);
             assert!(got < 0.6 * plain, "{k} {n}: {got} {plain}");
         }
-        // A row does not depend on its company.
+        // A row does not depend on other rows.
         let last = (n - 1) * k;
         let (width, n_scales) = (Quant::Int4.code_bytes(k), Quant::Int4.scales(k));
         let (mut code, mut scale) = (vec![0; width], vec![0.0; n_scales]);
@@ -111,7 +111,7 @@ fn codes_of_a_calibration_change_products_less() {
     }
 }
 
-/// Inputs that are all zero, and columns that are, leave weights to themselves.
+/// If all inputs are zero, or those of a column, the weights are rounded by themselves.
 #[test]
 fn columns_that_are_never_used_do_no_harm() {
     let k = 64;

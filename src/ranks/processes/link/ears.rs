@@ -1,4 +1,4 @@
-//! What a rank listens with while it waits: the messages of the others, and how long they have been
+//! How a rank listens while it waits: the messages of the other ranks, and how long these have been
 //! silent.
 
 use crate::error::Kind as ErrorKind;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 pub(super) const LOOK: Duration = Duration::from_millis(1);
 
 /// The longest time between two looks that counts as another rank's silence. If this process was
-/// stopped, the others were not silent.
+/// stopped for longer, the others were not silent.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
-/// What came, or why nothing more will.
+/// What came, or why nothing more will come.
 pub(super) type Heard<T> = Result<T, Stop>;
 
 /// Why a rank no longer waits.
@@ -28,7 +28,7 @@ pub(super) enum Stop {
     Failed(usize, ErrorKind, String),
     /// Rank 0 has given up an exchange and asks who is there.
     Asked,
-    /// Nothing came in time; or another rank says so.
+    /// Nothing came in time, or another rank says that nothing came.
     Silent,
     /// Nothing was heard of a rank for too long, outside of an exchange.
     Quiet,
@@ -41,28 +41,28 @@ pub(super) enum Stop {
     Cancelled,
 }
 
-/// What is known of another rank.
+/// What this rank knows of another rank.
 pub(super) struct Other {
     /// Where it runs, once it has said so.
     pub host: String,
-    /// Messages that came and that nobody has asked for yet.
+    /// Messages that have come, but were not yet asked for.
     pub messages: VecDeque<Message>,
     /// What it has answered about adapters.
     pub answers: VecDeque<Answer>,
     pub received: u64,
     pub sent: u64,
-    /// How long nothing has come from it, while somebody looked.
+    /// For how long nothing has come from it while somebody looked.
     pub silent: Duration,
     /// The share of the weights that it has read.
     pub progress: f32,
     /// Whether it has said farewell. Its process may end before those of the others.
     pub has_left: bool,
-    /// Whether its connection has ended since, as rank 0 may see it while it waits for the
-    /// farewells of the others.
+    /// Whether its connection has ended after its farewell. Rank 0 may see this while it waits for
+    /// the farewells of the others.
     pub has_ended: bool,
 }
 
-/// What listens while a function of the host's waits.
+/// Listens while one of the host's functions waits.
 pub(super) struct Ears {
     pub rank: usize,
     pub others: Vec<Other>,
@@ -71,12 +71,12 @@ pub(super) struct Ears {
     pub figures: Arc<Figures>,
 }
 
-/// One waiting.
+/// The state of one wait.
 pub(super) struct Wait {
     waited: Duration,
     last: Instant,
     limit: Duration,
-    /// A rank whose message is waited for, which must not be taken by a look.
+    /// The rank whose message is waited for. A look must not take that message.
     from: Option<usize>,
     pub stop: Option<Stop>,
 }
@@ -94,7 +94,7 @@ impl Wait {
 }
 
 impl Ears {
-    /// The answer of `go_on`.
+    /// What `go_on` answers the host: whether to go on waiting.
     pub fn go_on(&mut self, comm: &dyn Comm, wait: &mut Wait) -> bool {
         let elapsed = wait.last.elapsed();
         if elapsed < LOOK {
@@ -135,7 +135,7 @@ impl Ears {
         }
     }
 
-    /// Takes all messages that are there, except those of one rank.
+    /// Takes all messages that have come, except those of rank `except`.
     pub fn look(&mut self, comm: &dyn Comm, except: Option<usize>) -> Heard<()> {
         for rank in self.speakers().filter(|&rank| Some(rank) != except) {
             while !self.others[rank].has_ended {
@@ -146,10 +146,11 @@ impl Ears {
                     Moved::Done => self.take(rank, buffer.get(..n).unwrap_or(&[])),
                     Moved::GivenUp => Ok(()),
                     Moved::Failed(code) => {
-                        // Somebody may still write to it, and so it is not freed.
+                        // Somebody may still write to this buffer, so it is not freed.
                         let new = reserve::filled("messages", buffer.len(), 0);
                         std::mem::forget(std::mem::replace(&mut buffer, new.unwrap_or_default()));
-                        // Rank 0 leaves last, so whoever loses it before it leaves is alone.
+                        // Rank 0 leaves last. So a rank that loses rank 0 before it has left itself
+                        // is alone.
                         let other = &mut self.others[rank];
                         other.has_ended = other.has_left && self.rank == 0;
                         match other.has_ended {
@@ -168,7 +169,7 @@ impl Ears {
         Ok(())
     }
 
-    /// Keeps a message, or does at once what it asks for.
+    /// Keeps a message, or does at once what the message asks for.
     pub fn take(&mut self, rank: usize, bytes: &[u8]) -> Heard<()> {
         let nonsense = |error| Stop::Nonsense(rank, error);
         let number = self.others[rank].received;

@@ -1,4 +1,4 @@
-//! How a link ends: rank 0 finds out why and tells all others; they ask rank 0.
+//! How a link ends: rank 0 finds out the reason and tells all other ranks; the others ask rank 0.
 
 use super::Link;
 use super::ears::{LOOK, Stop};
@@ -8,18 +8,18 @@ use crate::ranks::processes::comm::Moved;
 use crate::ranks::processes::message::Kind;
 use std::time::{Duration, Instant};
 
-/// How long a message takes at most that is sent to a rank which may be gone.
+/// The longest time for sending a message to a rank that may be gone.
 const BRIEF: Duration = Duration::from_millis(200);
 
 /// How long rank 0 waits for answers when it asks who is there.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// How long other ranks wait for rank 0's verdict: it asks all ranks first.
+/// How long other ranks wait for rank 0's verdict. Rank 0 asks all ranks first.
 const VERDICT: Duration = Duration::from_secs(3);
 
 impl Link {
-    /// Ends with a failure of this rank's own, of which the others are told. What a forked child
-    /// fails with is none of theirs.
+    /// Ends the link with a failure of this rank, and tells the other ranks. A failure of a forked
+    /// child does not concern them.
     pub fn fail(&mut self, error: &Error) {
         if self.ended.is_none() && !self.closed {
             self.say_failure(error);
@@ -27,7 +27,8 @@ impl Link {
         }
     }
 
-    /// Says farewell, and waits for the others to do so. Nothing is sent or received afterwards.
+    /// Says farewell. Rank 0 then waits for the farewells of the others. Nothing is sent or
+    /// received afterwards.
     pub fn close(&mut self) {
         if self.ended.is_some() || std::mem::replace(&mut self.closed, true) {
             return;
@@ -43,20 +44,20 @@ impl Link {
         }
     }
 
-    /// Says nothing in a forked child. All that is said without a [`Link::check`] is said here or
-    /// by [`Link::settle`].
+    /// Tells the other ranks of a failure, unless this is a forked child. Only this function and
+    /// [`Link::settle`] send anything without a [`Link::check`].
     fn say_failure(&mut self, error: &Error) {
         if !self.process.is_current() {
             return;
         }
         for rank in self.ears.speakers() {
             self.writer.begin(Kind::Failed).error(error);
-            // Whoever does not hear it in this time is gone.
+            // A rank that does not hear it in this time is gone.
             let _ = self.send_last(rank);
         }
     }
 
-    /// Sends what the writer has to a rank that may be gone, whatever comes meanwhile.
+    /// Sends the writer's message to a rank that may be gone, whatever comes meanwhile.
     fn send_last(&mut self, to: usize) -> Moved {
         if self.writer.check().is_err() {
             return Moved::GivenUp;
@@ -72,7 +73,7 @@ impl Link {
         moved
     }
 
-    /// Finds out why, tells the others, and ends.
+    /// Finds out why the link ends, tells the other ranks, and ends it.
     pub(super) fn settle(&mut self, stop: Stop) -> Error {
         if let Err(error) = self.check() {
             return error;
@@ -89,7 +90,7 @@ impl Link {
         error
     }
 
-    /// Rank 0: why it ends.
+    /// At rank 0: why the link ends.
     fn reason(&mut self, stop: Stop) -> Error {
         match stop {
             Stop::Failed(rank, ErrorKind::Cancelled, _) => {
@@ -120,7 +121,8 @@ impl Link {
     }
 
     /// Asks all ranks that have not said farewell whether they are there. Returns the failure that
-    /// one of them tells of, or who does not answer; `otherwise` is what has happened if all do.
+    /// one of them reports, or which ranks do not answer. If all answer, `otherwise` is what has
+    /// happened.
     fn ask(&mut self, otherwise: String) -> Error {
         let size = self.size();
         let before: Vec<u64> = self
@@ -147,7 +149,7 @@ impl Link {
                 && !other.has_left
                 && !gone.iter().any(|(gone, _)| gone == rank)
         };
-        // At least once, for what a rank that is gone said before.
+        // Looks at least once: a rank that is gone may have said something before.
         loop {
             match self.ears.look(&*self.comm, None) {
                 Ok(()) | Err(Stop::Silent | Stop::Asked | Stop::Broken(..)) => {}
@@ -171,7 +173,7 @@ impl Link {
         })
     }
 
-    /// Another rank: why it ends, which rank 0 knows best.
+    /// At another rank: why the link ends. Rank 0 knows this best.
     fn verdict(&mut self, stop: Stop) -> Error {
         let told = |link: &Link, kind, sentence| match kind {
             ErrorKind::Cancelled => Error::Cancelled,

@@ -1,11 +1,11 @@
-//! A rank's connection to the others: messages, exchanges of numbers, and an end that all of them
-//! hear of, whatever it was.
+//! A rank's connection to the other ranks: messages, exchanges of numbers, and an end that all of
+//! them hear of, whatever its reason is.
 //!
-//! Rank 0 talks with every rank, every other rank with rank 0 alone. Whoever waits, for a message
-//! or for an exchange, looks for messages meanwhile: so the failure of one rank ends the waiting of
-//! all within milliseconds. Nobody waits longer than the timeout for a rank that gives no sign of
-//! life. An exchange does not tell who is missing, so rank 0 then asks all ranks, and names those
-//! that do not answer.
+//! Rank 0 talks with every rank, every other rank with rank 0 alone. A rank that waits for a
+//! message or for an exchange looks for messages meanwhile. So the failure of one rank ends the
+//! waiting of all within milliseconds. Nobody waits longer than the timeout for a rank that gives
+//! no sign of life. An exchange does not tell which rank is missing. So rank 0 then asks all ranks,
+//! and names those that do not answer.
 
 mod ears;
 mod end;
@@ -23,19 +23,19 @@ use std::time::{Duration, Instant};
 
 use ears::{Ears, Heard, LOOK, Other, Stop, Wait};
 
-/// How often rank 0 says that it is there when it has nothing to do, if ranks may be silent for
-/// [`BEATS`] times as long.
+/// How often rank 0 gives a sign of life when it has nothing to do, if ranks may be silent for at
+/// least [`BEATS`] times as long.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// How often it says so at least in the time for which a rank may be silent.
+/// How many signs of life rank 0 gives at least in the time for which a rank may be silent.
 const BEATS: u32 = 4;
 
 /// The most numbers of a rank in one exchange: 2^30 bytes.
 pub const MOST: usize = 1 << 28;
 
-/// Numbers from which on every rank adds a slice of a sum, if there are more than two ranks. Below,
-/// the second exchange takes longer than the bytes that it saves. A guess: it was not measured with
-/// more ranks than this project's machines have processors.
+/// From this many numbers on, every rank adds one slice of a sum, if there are more than two ranks.
+/// Below, the second exchange takes longer than the time that the saved bytes would take. This is a
+/// guess: it was not measured with more ranks than this project's machines have processors.
 const SLICES_FROM: usize = 64 * 1024;
 
 /// A rank's connection to the others.
@@ -48,16 +48,16 @@ pub struct Link {
     mine: Vec<f32>,
     all: Vec<f32>,
     beat: Instant,
-    /// Why it has ended.
+    /// Why the link has ended.
     ended: Option<Error>,
-    /// Whether it has ended as it should.
+    /// Whether the link has ended as it should.
     closed: bool,
     process: Process,
 }
 
 impl Link {
-    /// A connection over the host's functions. A rank that is silent for longer than `timeout` is
-    /// lost, and all others with it. `cancel` ends whatever is waited for.
+    /// A connection over the host's functions. If a rank is silent for longer than `timeout`, it is
+    /// lost, and all others with it. `cancel` ends all waiting.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an impossible rank or number of ranks.
@@ -129,12 +129,12 @@ impl Link {
         self.timeout = timeout;
     }
 
-    /// Nothing cancels it any more.
+    /// From now on, nothing cancels the link.
     pub fn forget_cancel(&mut self) {
         self.ears.cancel = None;
     }
 
-    /// Makes room for messages of so many bytes, and for exchanges of so many numbers of a rank.
+    /// Makes room for messages of `message` bytes, and for exchanges of `numbers` numbers per rank.
     pub fn make_room(&mut self, message: usize, numbers: usize) -> Result<()> {
         for buffer in [&mut self.ears.buffer, &mut self.incoming] {
             let more = (message + HEADER).saturating_sub(buffer.len());
@@ -155,7 +155,7 @@ impl Link {
         floats.saturating_add(3 * message as u64)
     }
 
-    /// How long nothing has come from a rank, while this one listened.
+    /// For how long nothing has come from a rank while this rank listened.
     pub fn silent(&self, rank: usize) -> Duration {
         self.ears.others[rank].silent
     }
@@ -167,7 +167,8 @@ impl Link {
         shares.fold(1.0, f32::min)
     }
 
-    /// Fails if it has ended, or in a forked child, which must not speak or listen for its parent.
+    /// Fails if the link has ended. Also fails in a forked child, which must not speak or listen
+    /// for its parent.
     pub fn check(&self) -> Result<()> {
         if !self.process.is_current() {
             return Err(Error::Forked { what: "this rank" });
@@ -216,19 +217,19 @@ impl Link {
         let stop = match comm.send(to, bytes, &mut || ears.go_on(comm, &mut wait)) {
             Moved::Done => return Ok(()),
             Moved::GivenUp => wait.stop.unwrap_or(Stop::Silent),
-            // A rank that has left said why before its connection failed.
+            // A rank that has left sent the reason before its connection failed.
             Moved::Failed(code) => match ears.look(comm, None) {
                 Err(left @ Stop::Failed(..)) => left,
                 _ => Stop::Broken(to, code),
             },
         };
-        // The message may still be on its way.
+        // The host may still read the message, so it is not freed.
         std::mem::forget(std::mem::take(&mut self.writer));
         Err(stop)
     }
 
-    /// The next message of a rank. `None` if none came within this time, or if what came was only a
-    /// sign of life.
+    /// The next message of a rank. `None` if none came within `limit`, or if only a sign of life
+    /// came.
     pub fn hear(&mut self, from: usize, limit: Duration) -> Result<Option<Message>> {
         self.check()?;
         self.listen(from, limit).map_err(|stop| self.settle(stop))
@@ -259,8 +260,8 @@ impl Link {
         }
     }
 
-    /// Waits for a message of this kind from a rank, which may be silent for as long as the timeout
-    /// says. `meanwhile` is called now and then.
+    /// Waits for a message of this kind from a rank. The rank may be silent for as long as the
+    /// timeout says. `meanwhile` is called now and then.
     pub fn await_kind(
         &mut self,
         from: usize,
@@ -278,13 +279,13 @@ impl Link {
         }
     }
 
-    /// Ends because of a message that should not have come.
+    /// Ends the link because of a message that should not have come.
     pub fn unexpected(&mut self, from: usize, message: &Message, expected: Kind) -> Error {
         let kind = message.kind;
         self.nonsense(from, format!("a message {kind:?}, expected {expected:?}"))
     }
 
-    /// Ends because of something else that makes no sense.
+    /// Ends the link because of something else that makes no sense.
     pub fn nonsense(&mut self, from: usize, what: String) -> Error {
         self.settle(Stop::Nonsense(from, Error::Peer(what)))
     }
@@ -300,20 +301,20 @@ impl Link {
         self.tell(0, Kind::Pong, |m| m.u64(nanos))
     }
 
-    /// Takes the messages that are there.
+    /// Takes the messages that have come.
     pub fn look(&mut self) -> Result<()> {
         self.check()?;
         let looked = self.ears.look(&*self.comm, None);
         looked.map_err(|stop| self.settle(stop))
     }
 
-    /// How often rank 0 says that it is there.
+    /// How often rank 0 gives a sign of life.
     pub fn beats(&self) -> Duration {
         BEAT.min(self.timeout / BEATS).max(LOOK)
     }
 
-    /// How often a rank that waits looks for something else to do, and one that loads says how far
-    /// it is.
+    /// How often a waiting rank looks for something else to do, and a loading rank says how far it
+    /// is.
     pub fn patience(&self) -> Duration {
         (self.beats() / 4).max(LOOK)
     }
@@ -323,7 +324,8 @@ impl Link {
         self.timeout
     }
 
-    /// Takes the messages that are there, while this rank has waited so long for its device.
+    /// Takes the messages that have come, while this rank waits for its device. Fails if it has
+    /// `waited` for longer than the timeout.
     pub fn watch(&mut self, waited: Duration) -> Result<()> {
         if !self.closed {
             self.look()?;
@@ -334,7 +336,7 @@ impl Link {
         }
     }
 
-    /// Whether the last beat was long enough ago for the next one, which then begins.
+    /// Whether the next beat is due. If so, it begins.
     pub fn is_time(&mut self, every: Duration) -> bool {
         let elapsed = self.beat.elapsed();
         if elapsed < every {
@@ -344,14 +346,15 @@ impl Link {
         true
     }
 
-    /// Rank 0, between two steps: says now and then that it is there, and looks who else is.
+    /// Rank 0 calls this between two steps. Now and then it gives a sign of life, and looks which
+    /// other ranks give one.
     pub fn beat(&mut self) -> Result<()> {
         let every = self.beats();
         if !self.is_time(every) {
             return Ok(());
         }
         self.look()?;
-        // Of a longer time this process has seen nothing.
+        // No more than `every` is counted: of a longer time, this process has seen nothing.
         self.ears.grow_old(every);
         let timeout = self.timeout;
         if (1..self.size()).any(|rank| self.ears.others[rank].silent > timeout) {
@@ -360,7 +363,7 @@ impl Link {
         self.tell_all(Kind::Ping, |m| m)
     }
 
-    /// Nobody has been silent until now: the other ranks had nothing to say.
+    /// Counts no rank as silent until now: the other ranks had nothing to say.
     pub fn forget_silence(&mut self) {
         let speakers = self.ears.speakers();
         speakers.for_each(|rank| self.ears.heard(rank));
@@ -417,7 +420,7 @@ impl Link {
         Ok(())
     }
 
-    /// Copies numbers to where they may stay if the host's function does not end.
+    /// Copies numbers to buffers that can stay if the host's function does not end.
     fn fill(&mut self, numbers: &[f32], mine: usize, all: usize) -> Result<()> {
         self.check()?;
         for (buffer, len) in [(&mut self.mine, mine), (&mut self.all, all)] {

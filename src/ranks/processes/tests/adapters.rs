@@ -13,7 +13,7 @@ fn an_adapter(held: &Arc<()>) -> Adapter {
     }
 }
 
-/// A caller's order, while the engine's thread does what it does between steps.
+/// A caller's order, while the engine's thread does what it always does between steps.
 fn ordered(
     processes: &mut Processes,
     orders: &Orders,
@@ -81,7 +81,7 @@ fn adapters_reach_every_rank_and_are_forgotten_when_nobody_uses_them() {
             assert_eq!(Arc::strong_count(&held), size, "it stays");
             drop(remote);
             assert_freed(processes, &held);
-            // The number is not given again, but another is.
+            // That number is not given again, but another one is.
             let other = ordered(processes, orders, (10, "some/where"), &mut |_| {}).unwrap();
             sum_with(processes, 5, 10).unwrap();
             // No step without it comes behind the last one with it.
@@ -126,7 +126,7 @@ fn an_adapter_that_a_rank_refuses_is_kept_by_none() {
     assert!(ended.iter().all(Result::is_ok), "{ended:?}");
 }
 
-/// Longer than a rank may be silent.
+/// Loading takes longer than a rank may be silent.
 #[test]
 fn steps_and_beats_go_on_while_a_rank_loads() {
     let timeout = Duration::from_millis(1500);
@@ -141,7 +141,7 @@ fn steps_and_beats_go_on_while_a_rank_loads() {
         let (mut steps, mut n) = (0, 0);
         ordered(processes, orders, (1, "slow"), &mut |processes| {
             n += 1;
-            // Some of the time there are none.
+            // For some of the time there are no steps.
             if n % 200 == 0 {
                 assert_eq!(sum_of(processes, 5).unwrap(), 15.0);
                 steps += 1;
@@ -184,7 +184,7 @@ fn a_handle_that_is_freed_cancels_what_is_being_loaded() {
                 let cancelled = orders.load(1, (Path::new("a"), 0.5), 77, &|| Ok(()));
                 assert!(matches!(cancelled.err().unwrap(), Error::Cancelled));
             });
-            // Whether rank 1 has been told by now or not.
+            // The outcome is the same whether rank 1 has been told by now or not.
             for _ in 0..20 {
                 processes.beat().unwrap();
                 std::thread::sleep(Duration::from_millis(1));
