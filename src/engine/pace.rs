@@ -7,8 +7,8 @@ use crate::{Result, reserve};
 use std::ops::Range;
 
 /// Prompts get this share of the time that decode rows take, even if the decode rows alone take
-/// longer than a step should. With only the least number of rows, which is 16
-/// or with tiles 32, a prompt of 2,000 tokens beside 32 streams would take 125 or 63 steps.
+/// longer than a step should. With only the least number of rows (16, or 32 with tiles), a prompt
+/// of 2,000 tokens beside 32 streams would take 125 steps, or 63 with tiles.
 const LEAST_SHARE: f64 = 0.5;
 /// The number of prompt rows before anything has been measured.
 const FIRST_ROWS: usize = 64;

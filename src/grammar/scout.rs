@@ -8,8 +8,9 @@ use std::sync::Arc;
 /// For each token that is asked for, this many bytes of the forced text are looked at.
 const TOKEN_BYTES: usize = 16;
 
-/// A text at which tokens end. What follows it is cut into tokens as in the middle of a text, where
-/// SentencePiece's tokenizers add no space of their own.
+/// A text that tokens usually do not continue beyond; [`Scout::forced`] gives nothing if one does.
+/// What follows the barrier is cut into tokens as in the middle of a text, where SentencePiece's
+/// tokenizers add no space of their own.
 const BARRIER: &str = "\n";
 
 /// Follows a text beside its [`Cursor`], and runs ahead of it where the grammar allows only one

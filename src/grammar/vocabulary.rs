@@ -37,9 +37,9 @@ pub struct Vocabulary {
     pub(super) mask_words: usize,
     /// Whether the decoded text lacks a space that the tokens begin with.
     pub(super) drops_space: bool,
-    /// Tokens that cannot begin a text. For the grammar, their leading space is the one that
-    /// decoding drops. But decoding does not drop it, or it drops further spaces of the token as
-    /// well.
+    /// Tokens that cannot begin a text, because the grammar and decoding would disagree on their
+    /// spaces. Either decoding keeps a leading space that the grammar takes for the dropped one, or
+    /// decoding drops spaces inside the token, which the grammar counts as text.
     pub(super) kept_spaces: Vec<Token>,
     /// Tokens whose leading space is dropped even if it follows another dropped space.
     pub(super) dropped_spaces: Vec<Token>,
@@ -80,7 +80,7 @@ impl Vocabulary {
         })
     }
 
-    /// A walker, which computes the masks of one parser.
+    /// A walker, which computes the masks of a parser and of the parsers that share its lexer.
     pub(super) fn walker(&self) -> Walker {
         Walker::new(self.tree.clone(), self.factory.slicer())
     }

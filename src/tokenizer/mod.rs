@@ -181,7 +181,7 @@ pub trait Tokenizer: Send + Sync {
         Ok(tokens)
     }
 
-    /// Appends the ids of a rendered chat to `tokens`. A BOS is added only if the text spells it.
+    /// Appends the ids of a rendered chat to `tokens`. There is a BOS only if the text spells it.
     ///
     /// The texts of added tokens become these tokens if the template wrote all of their bytes; with
     /// `parse_all` they do so everywhere. The lengths of `runs` add up to the length of the text.

@@ -86,7 +86,7 @@ fn in_directory(dir: &Path, end: Option<u32>) -> Result<Arc<dyn Tokenizer>> {
         }
         (false, false) if is_there(&tekken) => in_file(&tekken, end),
         (false, false) => {
-            // Something else looks like a tokenizer.
+            // The message names files that look like a tokenizer of another kind.
             let hint = match is_there(&dir.join("vocab.json")) {
                 true => "; vocab.json and merges.txt are not supported",
                 false => "",

@@ -1,7 +1,7 @@
 //! Reads Llama 3's `tokenizer.model`. Each line has a token in base64 and its rank, as tiktoken
 //! writes them.
 //!
-//! The special tokens are not in the file. They are taken from Meta's code (llama-models,
+//! The special tokens are not in the file. They are those of Meta's code (llama-models,
 //! `models/llama3/tokenizer.py`).
 
 use super::Joining;

@@ -393,7 +393,7 @@ fn json_float(f: f64) -> String {
 
 /// The items in the order of their keys, as with Python's `sorted`: items with equal keys keep
 /// their order. If the order contradicts itself (NaN), the result has some order. The standard
-/// library's sort may panic then.
+/// library's sort is not used, because it may panic then.
 pub fn sorted<T: Clone>(
     meter: &mut Meter<'_>,
     items: &[T],

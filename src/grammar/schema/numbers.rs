@@ -13,7 +13,7 @@ const MAX_MULTIPLE: u64 = 1 << 14;
 /// `u32`.
 const MAX_COEFFICIENT: u64 = u32::MAX as u64 / 10;
 
-/// Refuses such numbers. `text` is the source of `schema`.
+/// Refuses a schema with such numbers. `text` is its source.
 pub(in super::super) fn check(text: &str, schema: &Value) -> Result<()> {
     for number in numbers(text) {
         // A whole number keeps all its digits for now. [`kept`] checks it where its use is known.

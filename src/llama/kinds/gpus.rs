@@ -60,8 +60,8 @@ impl<'a, D: gpu::device::Device> OnGpus<'a, D> {
         })
     }
 
-    /// The bytes that the first ranks of this process, up to number `last`, take on the GPU of
-    /// number `at`.
+    /// The bytes that ranks 0 to `last` take on the GPU of rank `at`. Ranks count within this
+    /// process.
     fn needed(&self, at: usize, last: usize, ranks: &[Items]) -> u64 {
         let of = |other: &usize| self.indices[*other] == self.indices[at];
         let bytes = |other: usize| ranks[other].iter().map(|item| item.1);
@@ -156,10 +156,6 @@ impl<D: gpu::device::Device> Kind for OnGpus<'_, D> {
     ///
     /// A process with one GPU waits for its own work only. That work waits for launches of other
     /// processes, which do not wait for this process: work that all ranks have launched in one
-    /// order ends.
-    ///
-    /// A process with one GPU waits for its own work alone. What that waits for are launches of
-    /// other processes, which do not wait for this one: work that all ranks have launched in one
     /// order ends.
     fn takes_adapters(&self) -> Result<()> {
         match &self.group {

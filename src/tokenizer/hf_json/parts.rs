@@ -16,8 +16,8 @@ const MAX_BYTES: usize = 256 << 10;
 const WORK_PER_BYTE: usize = 100;
 /// The most normalisers, or expressions, that may follow one another.
 const MAX_STEPS: usize = 16;
-/// The most times by which normalisers may make a text longer. Without a limit, each doubling would
-/// double the result of the last one.
+/// Normalisers may make a text at most this many times as long. Without a limit, each doubling
+/// would double the result of the last one.
 const MAX_GROWTH: usize = 16;
 
 /// A part, or a part of a part.

@@ -15,7 +15,7 @@ pub struct Dict {
     pub(super) depth: u32,
 }
 
-/// Up to so many entries are searched one by one.
+/// Up to this many entries are searched one by one.
 const FEW: usize = 8;
 
 thread_local! {
