@@ -211,8 +211,9 @@ impl Build<'_> {
             });
             carriers.push(carrier);
         }
-        // If the failure is on the board, devices end at once. Otherwise each device waits for the
-        // others to end with it; but devices on which nothing runs end here, one after another.
+        // A failure is put on the board, so that devices end at once. Otherwise each device would
+        // wait for the others to end with it. But devices on which nothing runs end here one after
+        // another, so they would wait in vain.
         let fail = |error: &Error| board.fail(error.clone());
         let loaded = Loaded {
             draft: None,

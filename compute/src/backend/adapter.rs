@@ -116,8 +116,8 @@ impl LowRank {
 pub struct Adapter {
     /// Its number, from 1 on; two adapters of a handle never have the same. 0 until it has one.
     pub id: u32,
-    /// For each matrix of the layers, at its [`super::MatSpec::adapter_index`], what is added to each of
-    /// its parts.
+    /// For each matrix of the layers, at its [`super::MatSpec::adapter_index`]: what is added to
+    /// each of its parts.
     pub matrices: Vec<[Option<LowRank>; MAX_PARTS]>,
     /// What a [`Carrier`] has put in the place of the matrices. Only its backend knows the type.
     pub on_device: Option<Box<dyn Any + Send + Sync>>,
