@@ -61,3 +61,12 @@ fn a_file_that_is_gone_is_found() {
     let markdown = "`src/lib.rs` and `src/{lib,gone}.rs`, `src/<op>.rs`, `make build`, `gone.rs`";
     assert_eq!(missing(root, markdown), ["src/gone.rs"]);
 }
+
+/// Whoever is new reads all of it: what does not fit belongs into `docs/`.
+#[test]
+fn the_readme_has_at_most_900_words() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let words = readme.split_whitespace().count();
+    assert!(words <= 900, "{words} words");
+}
