@@ -3,7 +3,7 @@ kernel. From these: milliseconds on a machine that is described by a few numbers
 `python3 benches/gpu_cost.py` prints the predictions of benches/record; tests/gpu/day.sh prints them
 beside what it measures.
 
-Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/parity.py compares
+Launches and bytes of weights and cache are those of src/backend/gpu: tests/gpu/cost.py compares
 them with what the driver is asked for. Launches with LLAMABI_CUDA_BLASLT are not modelled.
 
 The rest is a model, fitted to what an H100 took (benches/record/2026-11-26-h100-first-day.txt, and

@@ -164,7 +164,7 @@ typedef struct llama_error {
 #define LLAMA_E_UTF8 -11
 
 /// Slots are missing for a call with `LLAMA_GEN_NO_WAIT`, or as many calls wait as `max_waiting`
-/// allows.
+/// allows. `llama_compress` has another reason. Try again later.
 #define LLAMA_E_BUSY -12
 
 /// An earlier panic or device failure has left the handle unusable. Free it.
@@ -1451,9 +1451,10 @@ void llama_compress_options_init(struct llama_compress_options *o, size_t struct
 ///
 /// Returns `LLAMA_CANCELLED`, with empty sequences in `*out`, if `o->cancel` or `llama_free`
 /// stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_BATCH` (0 segments or more than
-/// 65,536), `_UTF8`, `_BUSY` (if as many calls wait as `max_waiting` allows), `_UNSUPPORTED` (a
-/// tokenizer with neither BOS nor EOS, or logits that are not finite), `_NO_MEMORY`, `_DEVICE`,
-/// `_POISONED`, `_INTERNAL`. `*out` is not written then.
+/// 65,536), `_UTF8`, `_BUSY` (if as many calls wait as `max_waiting` allows; or if this thread was
+/// held up so often that scores ended as unread), `_UNSUPPORTED` (a tokenizer with neither BOS nor
+/// EOS, or logits that are not finite), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`. `*out`
+/// is not written then.
 llama_status llama_compress(llama_t *l,
                             const struct llama_segment *segments,
                             size_t n,

@@ -48,7 +48,7 @@
 //! ```
 //!
 //! `unsafe` is denied here and allowed again only in files that say so at their head. Lists of
-//! files mark these with (U).
+//! files mark these with (U); a folder in a list may have such files, and its own list marks them.
 
 #![deny(unsafe_code, missing_docs)]
 

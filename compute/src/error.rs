@@ -220,6 +220,12 @@ pub enum Error {
         max: usize,
     },
     /// A child after `fork` uses what its parent made, or goes on with a call that its parent
+    /// What the library itself has to read was not read in time, again and again.
+    #[error("{what} could not be read in time: max_unread_ms or stall_memory_bytes is too small")]
+    Unread {
+        /// What it was.
+        what: &'static str,
+    },
     /// began.
     #[error("{what} is from before a fork, and a child does not have the threads that work for it")]
     Forked {
@@ -288,7 +294,7 @@ impl Error {
             Error::Told { kind, .. } => *kind,
             Error::TooLong { .. } | Error::TextTooLong { .. } => Kind::TooLong,
             Error::Batch { .. } | Error::Samples { .. } | Error::Beams { .. } => Kind::Batch,
-            Error::Busy { .. } | Error::Waiting { .. } => Kind::Busy,
+            Error::Busy { .. } | Error::Waiting { .. } | Error::Unread { .. } => Kind::Busy,
             Error::Cancelled => Kind::Cancelled,
             Error::Poisoned(_) => Kind::Poisoned,
             Error::Internal(_) => Kind::Internal,

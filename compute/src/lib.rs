@@ -11,7 +11,7 @@
 //! | [`quant`] | block formats of weights: INT8, INT4, NF4, and what other programs store |
 //! | [`dtype`] | the formats of numbers by name |
 //! | [`error`] | every way in which something can fail, with its sentence |
-//! | [`reserve`], [`rlimit`] | memory whose lack is an error; the limits of the process |
+//! | [`reserve`], [`rlimit`] | memory whose lack is an error; the limits of the process (U) |
 //! | [`process`], [`sentence`] | `fork` noticed; names and paths as part of a sentence |
 
 pub mod backend;

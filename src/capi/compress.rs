@@ -144,9 +144,10 @@ pub unsafe extern "C" fn llama_compress_options_init(
 ///
 /// Returns `LLAMA_CANCELLED`, with empty sequences in `*out`, if `o->cancel` or `llama_free`
 /// stopped it. Fails with `LLAMA_E_INVALID_ARGUMENT`, `_ABI`, `_BATCH` (0 segments or more than
-/// 65,536), `_UTF8`, `_BUSY` (if as many calls wait as `max_waiting` allows), `_UNSUPPORTED` (a
-/// tokenizer with neither BOS nor EOS, or logits that are not finite), `_NO_MEMORY`, `_DEVICE`,
-/// `_POISONED`, `_INTERNAL`. `*out` is not written then.
+/// 65,536), `_UTF8`, `_BUSY` (if as many calls wait as `max_waiting` allows; or if this thread was
+/// held up so often that scores ended as unread), `_UNSUPPORTED` (a tokenizer with neither BOS nor
+/// EOS, or logits that are not finite), `_NO_MEMORY`, `_DEVICE`, `_POISONED`, `_INTERNAL`. `*out`
+/// is not written then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llama_compress(
     l: *mut llama_t,

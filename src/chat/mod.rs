@@ -7,7 +7,7 @@
 //! | `template` | which format a model has, what a template sees, how its text becomes tokens |
 //! | `messages` | messages as JSON in OpenAI's shape |
 //! | `jinja` | the language of templates |
-//! | `clock`, `python` | local time; Python's white space |
+//! | `clock`, `python` | local time (U); Python's white space |
 
 mod clock;
 pub mod jinja;

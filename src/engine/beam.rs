@@ -80,10 +80,12 @@ struct Banked {
     looked_at: usize,
 }
 
-/// For each beam, a step asks of so many candidates that get on with phrases whether they end. The
-/// question takes up to 30 µs with many stop strings, and each of thousands of phrases may have a
-/// candidate: all of them took 1.8 s a step. Those that are not asked about do not run on.
-const ASKED_EACH: usize = 16;
+/// A step asks at most this many candidates that get on with phrases whether they end; the others
+/// do not run on. An answer takes up to 30 µs with many stop strings, and each of thousands of
+/// phrases may have a candidate: asking all of them took 1.8 s a step.
+const MOST_ASKED: usize = 1024;
+/// Of a bank, at most this many before it is the next bank's turn.
+const ASKED_IN_TURN: usize = 64;
 
 /// A search, and texts of what has finished.
 #[derive(Debug)]
@@ -229,35 +231,41 @@ impl<T> Search<T> {
             banks.then(in_order(&a.candidate, &b.candidate))
         };
         self.banked.sort_unstable_by(by_bank);
-        let mut may_ask = ASKED_EACH.saturating_mul(width);
-        loop {
-            let before = self.heirs.len();
+        let mut may_ask = MOST_ASKED;
+        let mut is_over = false;
+        while !is_over {
+            is_over = true;
             let mut rest = &mut self.banked[..];
-            while let Some(first) = rest.first()
-                && self.heirs.len() < width
-            {
+            while let Some(first) = rest.first() {
                 let bank = first.bank;
                 let len = rest.partition_point(|banked| banked.bank == bank);
                 let (of_bank, others) = rest.split_at_mut(len);
                 rest = others;
+                let mut in_turn = ASKED_IN_TURN;
                 while let Some(next) = of_bank.get(of_bank[0].looked_at) {
                     let (candidate, mut runs_on) = (next.candidate, next.runs_on);
-                    of_bank[0].looked_at += 1;
-                    // Nothing runs on behind an end, whatever it gets on with.
                     if !runs_on && may_ask > 0 {
-                        may_ask -= 1;
+                        if in_turn == 0 {
+                            is_over = false;
+                            break;
+                        }
+                        (may_ask, in_turn) = (may_ask - 1, in_turn - 1);
+                        // Nothing runs on behind an end, whatever it gets on with.
                         runs_on = ends(&candidate)?.is_none();
                     }
+                    of_bank[0].looked_at += 1;
                     if runs_on {
                         self.heirs.push(candidate);
+                        if self.heirs.len() == width {
+                            return Ok(());
+                        }
+                        is_over = false;
                         break;
                     }
                 }
             }
-            if self.heirs.len() == before || self.heirs.len() == width {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// A beam with this sum and of this length competes. Where it has a place, its text is to be
@@ -310,4 +318,95 @@ impl<T> Search<T> {
 fn in_order(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     let sums = b.sum.total_cmp(&a.sum);
     sums.then(a.beam.cmp(&b.beam)).then(a.token.cmp(&b.token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(width: usize, forced: usize) -> Search<()> {
+        let rules = Rules {
+            width,
+            considered: 2 * width,
+            length_penalty: 1.0,
+            early_stopping: EarlyStopping::False,
+            most: 100,
+        };
+        Search::new(rules, 2 * width, forced, vec![(); width]).unwrap()
+    }
+
+    fn candidate(beam: usize, token: Token, sum: f64) -> Candidate {
+        Candidate {
+            beam,
+            token,
+            sum,
+            logprob: 0.0,
+        }
+    }
+
+    /// Without a limit: all that run on, the best of each bank first, then the second of each.
+    fn in_turn(
+        all: &[Candidate],
+        width: usize,
+        ends: impl Fn(&Candidate) -> bool,
+        bank: impl Fn(&Candidate) -> usize,
+    ) -> Vec<Candidate> {
+        let mut all: Vec<Candidate> = all.iter().copied().filter(|c| !ends(c)).collect();
+        all.sort_by(|a, b| bank(b).cmp(&bank(a)).then(in_order(a, b)));
+        let behind = |at: usize| {
+            let same = |other: &&Candidate| bank(other) == bank(&all[at]);
+            all[..at].iter().filter(same).count()
+        };
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|at| (behind(*at), *at));
+        order.into_iter().take(width).map(|at| all[at]).collect()
+    }
+
+    #[test]
+    fn the_best_of_each_bank_run_on_in_turn() {
+        for seed in 0..200_u64 {
+            let mut state = seed;
+            let mut random = |below: u64| {
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                (state >> 33) % below
+            };
+            let width = 1 + random(8) as usize;
+            let mut search = search(width, 60);
+            let n = random(60);
+            let forced: Vec<Candidate> = (0..n)
+                .map(|i| candidate(random(8) as usize, i as Token, -(random(9) as f64)))
+                .collect();
+            let ends = |c: &Candidate| (c.token * 7 + seed as Token) % 5 < 3;
+            let bank = |c: &Candidate| (c.token % 4) as usize;
+            search.forced.extend(&forced);
+            let end = |c: &Candidate| Ok(ends(c).then_some((FinishReason::Stop, false)));
+            search.judge_phrases(end, bank).unwrap();
+            assert_eq!(search.heirs, in_turn(&forced, width, ends, bank), "{seed}");
+        }
+    }
+
+    #[test]
+    fn a_step_asks_a_limited_number_of_candidates() {
+        let n = 4 * MOST_ASKED;
+        let mut search = search(4, n);
+        // The better half has come further, and ends but for its last one.
+        let half = n / 2;
+        search
+            .forced
+            .extend((0..n).map(|i| candidate(0, i as Token, -(i as f64))));
+        let mut asked = 0;
+        let ends = |c: &Candidate| {
+            asked += 1;
+            Ok((c.token < half as Token - 1).then_some((FinishReason::Stop, false)))
+        };
+        search
+            .judge_phrases(ends, |c| usize::from(c.token < half as Token))
+            .unwrap();
+        // The bank behind has its turn before the other has used all questions up.
+        let heirs: Vec<Token> = search.heirs.iter().map(|heir| heir.token).collect();
+        assert_eq!(heirs, [0, 1, 2, 3].map(|i| half as Token + i));
+        assert!(asked <= MOST_ASKED, "{asked}");
+    }
 }

@@ -91,7 +91,7 @@ impl CompressOptions {
 /// tokens take little memory.
 const AT_ONCE: usize = 256;
 
-/// How often all pieces may be scored in vain ([`Llama::score_pieces`]).
+/// How many rounds of a call may score no piece ([`Llama::score_pieces`]).
 const TRIES: u32 = 3;
 
 /// The number of a text, and a part of the text that is scored at once.
@@ -217,9 +217,8 @@ impl Llama {
                 tries -= 1;
             }
             if tries == 0 {
-                let sentence = "prompts cannot be compressed: this thread did not read their \
-                                scores within max_unread_ms";
-                return Err(Error::Unsupported(sentence.into()));
+                let what = "the scores of a compressed prompt";
+                return Err(Error::Unread { what });
             }
             pieces = again;
         }

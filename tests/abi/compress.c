@@ -343,9 +343,10 @@ static int is_same(const llama_result_t *a, const llama_result_t *b) {
 }
 
 /* A thread that is held up for longer than max_unread_ms gets the same, or an error that says so,
-   and nobody else notices. */
+   and the handle goes on. Without the second try of src/llama/compress.rs, scores were those of
+   other tokens, or missing. */
 static void held_up(const char *dir) {
-  enum { WORDS = 1500 };
+  enum { WORDS = 1500, TRIES = 10 };
   char *text = malloc(16 * WORDS), *at = text;
   llama_build_options b = build_defaults();
   llama_compress_options o = defaults();
@@ -354,34 +355,38 @@ static void held_up(const char *dir) {
   llama_result_t *r, *want;
   llama_t *l = NULL;
   pthread_t other;
-  int i;
+  int i, done = 0;
   for (i = 0; i < WORDS; i++) at += sprintf(at, "word%d cat ", i % 97);
   both[0] = both[1] = segment(text, LLAMA_SEGMENT_COMPRESS);
+  o.rate = 0.1f;
   b.device = LLAMA_DEVICE_CPU;
   b.n_threads = 1;
   b.max_seq_len = 2048;
   b.max_batch_size = 8;
-  b.max_unread_ms = 1;
-  o.rate = 0.1f;
   EXPECT(LLAMA_OK, llama_build(dir, NULL, &b, &l, err));
   want = compress(l, both, 2, &o);
+  llama_free(l);
+  b.max_unread_ms = 1;
+  EXPECT(LLAMA_OK, llama_build(dir, NULL, &b, &l, err));
   memset(&action, 0, sizeof action);
   action.sa_handler = hold;
   sigaction(SIGUSR1, &action, NULL);
   held = pthread_self();
   holding = 1;
   pthread_create(&other, NULL, keep_holding, NULL);
-  for (i = 0; i < 3; i++) {
+  /* A busy machine may hold it up in every try. */
+  for (i = 0; i < TRIES && done < 3; i++) {
     llama_error e;
     int32_t status;
     e.struct_size = sizeof e;
     status = llama_compress(l, both, 2, &o, &r, &e);
-    if (status == LLAMA_E_UNSUPPORTED) {
+    if (status == LLAMA_E_BUSY) {
       CHECK(strstr(e.message, "max_unread_ms") != NULL);
       continue;
     }
-    CHECK(status == LLAMA_OK);
-    CHECK(is_same(want, r));
+    done++;
+    CHECK(status == LLAMA_OK && is_same(want, r));
+    if (status != LLAMA_OK) break;
     llama_result_free(r);
   }
   __atomic_store_n(&holding, 0, __ATOMIC_RELAXED);

@@ -6,6 +6,7 @@
 //! | [`memory`] | allocations on a device, and memory into which it copies (U) |
 //! | [`room`] | the shared memory of a multiprocessor |
 //! | [`driver`], [`preflight`] | the driver's functions (U), whether there is a GPU (U) |
+//! | [`reason`] | why a GPU cannot be used |
 //! | [`cuda`] | a real GPU (U) |
 //! | [`kernels`], [`images`] | the list of kernels, and the compiled kernels |
 //! | `params` | the kernels' parameters and constants (U) |
@@ -18,7 +19,7 @@
 //! | `rows` | what kernels read besides weights |
 //! | `medusa` | what Medusa heads need beside their weights, and their operations |
 //! | `adapters` | adapters of requests: their memory, and the rows of a step that have them |
-//! | `exchange` | what several ranks of a model exchange |
+//! | `exchange`, `peers` | what several ranks of a model exchange, or read of each other |
 //! | `sample` | the choice of tokens on the device |
 //! | `answer` | the answer of a step, while the next step may already run |
 //!

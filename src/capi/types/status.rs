@@ -49,7 +49,7 @@ pub const LLAMA_E_BATCH: llama_status = -10;
 /// A text is not UTF-8. The message names the argument and the byte.
 pub const LLAMA_E_UTF8: llama_status = -11;
 /// Slots are missing for a call with `LLAMA_GEN_NO_WAIT`, or as many calls wait as `max_waiting`
-/// allows.
+/// allows. `llama_compress` has another reason. Try again later.
 pub const LLAMA_E_BUSY: llama_status = -12;
 /// An earlier panic or device failure has left the handle unusable. Free it.
 pub const LLAMA_E_POISONED: llama_status = -13;

@@ -9,7 +9,7 @@ mod options;
 pub use options::*;
 
 use crate::backend::Adapter;
-use crate::{Error, Result, Token};
+use crate::{Error, Result, Token, reserve};
 use std::sync::Arc;
 
 /// The most sequences of a call. They run as slots become free.
@@ -133,9 +133,7 @@ impl Request {
         for group in &mut options.force_words {
             group.sort_unstable();
         }
-        // Each row's edits are sorted by token, which takes 65,536 of them no time if they are.
-        let by_token = |a: &Bias, b: &Bias| a.token.cmp(&b.token).then(a.bias.total_cmp(&b.bias));
-        options.logit_bias.sort_unstable_by(by_token);
+        sort_by_token(&mut options.logit_bias)?;
         let least = options.least_phrases();
         for (index, tokens) in token_prompts() {
             let room = limits.max_seq_len - tokens.len();
@@ -151,5 +149,53 @@ impl Request {
             options,
             adapter,
         })
+    }
+}
+
+/// Sorts biases by token; those of the same token stay in their order, because sums saturate. Each
+/// row's edits are sorted by token, which takes no time where they are.
+fn sort_by_token(biases: &mut [Bias]) -> Result<()> {
+    if biases.is_sorted_by_key(|bias| bias.token) {
+        return Ok(());
+    }
+    let mut sorted = reserve::room("logit_bias", biases.len())?;
+    sorted.extend(biases.iter().copied().enumerate());
+    sorted.sort_unstable_by_key(|(at, bias): &(usize, Bias)| (bias.token, *at));
+    for (to, (_, bias)) in biases.iter_mut().zip(sorted) {
+        *to = bias;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn biases_of_a_token_stay_in_order() {
+        let all = |all: &[(Token, f32)]| -> Vec<Bias> {
+            let bias = |&(token, bias): &(Token, f32)| Bias { token, bias };
+            all.iter().map(bias).collect()
+        };
+        let mut biases = all(&[
+            (7, 1e30),
+            (3, 1.0),
+            (7, -1e30),
+            (3, -2.0),
+            (7, 5.0),
+            (1, 0.5),
+        ]);
+        sort_by_token(&mut biases).unwrap();
+        let want = all(&[
+            (1, 0.5),
+            (3, 1.0),
+            (3, -2.0),
+            (7, 1e30),
+            (7, -1e30),
+            (7, 5.0),
+        ]);
+        assert_eq!(biases, want);
+        sort_by_token(&mut biases).unwrap();
+        assert_eq!(biases, want);
     }
 }

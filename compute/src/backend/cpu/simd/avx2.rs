@@ -32,7 +32,7 @@ impl Avx2<1> {
         Avx2(())
     }
 
-    /// For a test that does itself what the instructions do (tests/vex_vnni.rs).
+    /// For a test that does itself what the instructions do (compute/tests/vex_vnni.rs).
     ///
     /// # Safety
     /// Whoever executes an instruction that the processor lacks has to handle the signal.
