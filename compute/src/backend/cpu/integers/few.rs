@@ -31,8 +31,8 @@ impl<A: Integers> Kernel for Few<'_, A> {
         // the compile time of the crate.
         match S::REGISTERS {
             4 => match self.0.x.side() {
-                1 => s.vectorize(Tiles::<A, 1, 1>(self.0, &strips)),
-                2 => s.vectorize(Tiles::<A, 2, 1>(self.0, &strips)),
+                1 => self.tiles::<S, 1, 1>(s, &strips),
+                2 => self.tiles::<S, 2, 1>(s, &strips),
                 side => unreachable!("{side} rows"),
             },
             _ => self.many_registers(s, &strips),
@@ -40,37 +40,37 @@ impl<A: Integers> Kernel for Few<'_, A> {
     }
 }
 
-impl<'a, A: Integers> Few<'a, A> {
+impl<A: Integers> Few<'_, A> {
     /// Chooses (rows side by side, strips side by side): as many sums as registers allow.
     #[inline(always)]
-    fn many_registers<S: Simd>(self, s: S, strips: &Blocked<'a, A>) {
+    fn many_registers<S: Simd>(self, s: S, strips: &Blocked<'_, A>) {
         let side = self.0.x.side();
         match const { S::REGISTERS / A::PARTS } {
             32 => match side {
-                1 => s.vectorize(Tiles::<A, 1, 8>(self.0, strips)),
-                2 => s.vectorize(Tiles::<A, 2, 8>(self.0, strips)),
-                3 => s.vectorize(Tiles::<A, 3, 4>(self.0, strips)),
-                4 => s.vectorize(Tiles::<A, 4, 4>(self.0, strips)),
-                5 => s.vectorize(Tiles::<A, 5, 2>(self.0, strips)),
-                6 => s.vectorize(Tiles::<A, 6, 2>(self.0, strips)),
-                7 => s.vectorize(Tiles::<A, 7, 2>(self.0, strips)),
-                8 => s.vectorize(Tiles::<A, 8, 2>(self.0, strips)),
+                1 => self.tiles::<S, 1, 8>(s, strips),
+                2 => self.tiles::<S, 2, 8>(s, strips),
+                3 => self.tiles::<S, 3, 4>(s, strips),
+                4 => self.tiles::<S, 4, 4>(s, strips),
+                5 => self.tiles::<S, 5, 2>(s, strips),
+                6 => self.tiles::<S, 6, 2>(s, strips),
+                7 => self.tiles::<S, 7, 2>(s, strips),
+                8 => self.tiles::<S, 8, 2>(s, strips),
                 _ => unreachable!("{side} rows"),
             },
             16 => match side {
-                1 => s.vectorize(Tiles::<A, 1, 8>(self.0, strips)),
-                2 => s.vectorize(Tiles::<A, 2, 4>(self.0, strips)),
-                3 => s.vectorize(Tiles::<A, 3, 2>(self.0, strips)),
-                4 => s.vectorize(Tiles::<A, 4, 2>(self.0, strips)),
+                1 => self.tiles::<S, 1, 8>(s, strips),
+                2 => self.tiles::<S, 2, 4>(s, strips),
+                3 => self.tiles::<S, 3, 2>(s, strips),
+                4 => self.tiles::<S, 4, 2>(s, strips),
                 _ => self.one_strip(s, strips),
             },
             8 => match side {
-                1 => s.vectorize(Tiles::<A, 1, 4>(self.0, strips)),
-                2 => s.vectorize(Tiles::<A, 2, 2>(self.0, strips)),
+                1 => self.tiles::<S, 1, 4>(s, strips),
+                2 => self.tiles::<S, 2, 2>(s, strips),
                 _ => self.one_strip(s, strips),
             },
             4 => match side {
-                1 => s.vectorize(Tiles::<A, 1, 2>(self.0, strips)),
+                1 => self.tiles::<S, 1, 2>(s, strips),
                 _ => self.one_strip(s, strips),
             },
             _ => self.one_strip(s, strips),
@@ -78,48 +78,35 @@ impl<'a, A: Integers> Few<'a, A> {
     }
 
     #[inline(always)]
-    fn one_strip<S: Simd>(self, s: S, strips: &Blocked<'a, A>) {
+    fn one_strip<S: Simd>(self, s: S, strips: &Blocked<'_, A>) {
         match self.0.x.side() {
-            1 => s.vectorize(Tiles::<A, 1, 1>(self.0, strips)),
-            2 => s.vectorize(Tiles::<A, 2, 1>(self.0, strips)),
-            3 => s.vectorize(Tiles::<A, 3, 1>(self.0, strips)),
-            4 => s.vectorize(Tiles::<A, 4, 1>(self.0, strips)),
+            1 => self.tiles::<S, 1, 1>(s, strips),
+            2 => self.tiles::<S, 2, 1>(s, strips),
+            3 => self.tiles::<S, 3, 1>(s, strips),
+            4 => self.tiles::<S, 4, 1>(s, strips),
             side => match const { most_side(S::REGISTERS, S::BYTES) } {
                 MAX_SIDE => match side {
-                    5 => s.vectorize(Tiles::<A, 5, 1>(self.0, strips)),
-                    6 => s.vectorize(Tiles::<A, 6, 1>(self.0, strips)),
-                    7 => s.vectorize(Tiles::<A, 7, 1>(self.0, strips)),
-                    8 => s.vectorize(Tiles::<A, 8, 1>(self.0, strips)),
+                    5 => self.tiles::<S, 5, 1>(s, strips),
+                    6 => self.tiles::<S, 6, 1>(s, strips),
+                    7 => self.tiles::<S, 7, 1>(s, strips),
+                    8 => self.tiles::<S, 8, 1>(s, strips),
                     _ => unreachable!("{side} rows"),
                 },
                 most => unreachable!("{side} rows, of which {most} are multiplied at once"),
             },
         }
     }
-}
 
-/// A task with SIDE rows side by side, and WIDE strips. Takes one block of every strip in turn: all
-/// rows pass over a block while it is in the near caches.
-///
-/// It is a function for each number of rows: the compiler takes more than eight times as long for
-/// one with eight of them (benches/record/2026-12-01-attention-compiled.txt).
-struct Tiles<'t, 'a, A: Integers, const SIDE: usize, const WIDE: usize>(
-    Task<'a, A::Q>,
-    &'t Blocked<'a, A>,
-);
-
-impl<A: Integers, const SIDE: usize, const WIDE: usize> Kernel for Tiles<'_, '_, A, SIDE, WIDE> {
-    type Output = ();
-
+    /// Takes one block of every strip in turn. All rows pass over a block while it is in the near
+    /// caches.
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Tiles(task, strips) = self;
+    fn tiles<S: Simd, const SIDE: usize, const WIDE: usize>(self, s: S, strips: &Blocked<'_, A>) {
         let Task {
             weights,
             x,
             scratch,
             mut write,
-        } = task;
+        } = self.0;
         let table = A::table(s);
         let strips = strips.as_chunks::<WIDE>().0;
         let blocks = strips[0][0].len();
