@@ -122,7 +122,8 @@ impl Plan {
             true => &self.tiled,
             false => &self.plain,
         };
-        // The task of some rows, whatever its arithmetic. (A closure would keep its arguments borrowed.)
+        // The task of some rows, whatever its arithmetic. (A closure would keep its arguments
+        // borrowed.)
         macro_rules! plain {
             ($E:ty, $work:expr, $rows:expr, $chunks:expr, $scratch:expr, $out:expr) => {
                 Task::<$E> {
