@@ -114,7 +114,8 @@ bench-services: build ## tokens/s of the example services, 64 clients for a minu
 	tests/services/run.sh build/bench-prefix 60
 
 header: setup ## include/llamabi.h from src/capi, and from it what bindings, services and tests have of its fields
-	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test generated -- --test-threads 1 dtypes:: header:: numbers:: requests:: structs::
+	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test generated -- header::
+	LLAMABI_UPDATE_HEADER=1 cargo test --release --locked --test generated -- --test-threads 1 dtypes:: numbers:: requests:: structs::
 
 bench: setup ## speed and memory of a 1.1B and a 7B shape in every format, beside what this machine can do; the services under load
 	benches/run
