@@ -172,9 +172,9 @@ impl<E: Element> Chunk<'_, '_, E> {
         part: &mut State<'_>,
     ) {
         // The shapes of the register tiles, (queries, pages) and (queries, vectors of V), and the
-        // shapes for the queries that are left. Scores and sums are two separate kernels: in one
-        // kernel, they were functions of up to 100 KiB, and the compiler spent a third of its time
-        // for the crate on them (benches/record/2026-12-01-attention-compiled.txt).
+        // shapes for the queries that are left. Scores and sums are two separate kernels: as parts
+        // of a task, they took much of the third of the compiler's time for the crate that tasks
+        // took (benches/record/2026-12-01-attention-compiled.txt).
         macro_rules! in_tiles {
             ($Q:literal, $P:literal, $ONE:literal, $D:literal) => {{
                 s.vectorize(Scores::<E, $Q, $P, $ONE> {
