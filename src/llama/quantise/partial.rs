@@ -4,9 +4,8 @@ use super::layout::Layout;
 use crate::checkpoint::unfinished;
 use crate::file::{open_regular, read_small};
 use crate::{Error, Result, sentence};
-use std::ffi::OsStr;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Read};
+use std::fs::{DirEntry, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -45,7 +44,11 @@ impl Partial {
             Err(e) => return Err(Error::io(&dir, &e)),
         }
         let done = state(&dir, file_name, mark, layout.units.len())?;
-        if path.symlink_metadata().is_ok() {
+        if let Ok(there) = path.symlink_metadata() {
+            if there.is_symlink() {
+                let detail = "is a link: remove the directory to begin anew".into();
+                return Err(Error::Io { path, detail });
+            }
             // Nothing is written to a device, and no device is waited for.
             open_regular(&path)?;
         }
@@ -163,8 +166,14 @@ impl Partial {
         let mark = &self.mark;
         let json = serde_json::json!({"job": mark, "units": done, unfinished::WHOLE: whole});
         let write = || {
-            std::fs::write(&next, json.to_string())?;
-            File::open(&next)?.sync_all()?;
+            // What is there may be a link.
+            match std::fs::remove_file(&next) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            let mut file = File::create_new(&next)?;
+            file.write_all(json.to_string().as_bytes())?;
+            file.sync_all()?;
             std::fs::rename(&next, &state)
         };
         write().map_err(|e| Error::io(&state, &e))?;
@@ -215,11 +224,19 @@ fn sync_names(dir: &Path) -> Result<()> {
 fn state(dir: &Path, file_name: &str, mark: &str, units: usize) -> Result<usize> {
     let path = dir.join(STATE);
     if path.symlink_metadata().is_err() {
-        // A job that was cut off at its very beginning has at most these files.
-        let ours = [OsStr::new(file_name), OsStr::new(NEXT)];
+        // A job that was cut off at its very beginning has at most these files, and has written
+        // nothing to the first: it may be somebody else's otherwise, or the source itself.
+        let is_ours = |entry: &DirEntry| {
+            let name = entry.file_name();
+            let is_empty = || {
+                let there = entry.metadata();
+                there.is_ok_and(|there| there.is_file() && there.len() == 0)
+            };
+            name == NEXT || name == file_name && is_empty()
+        };
         for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, &e))? {
-            let name = entry.map_err(|e| Error::io(dir, &e))?.file_name();
-            if !ours.contains(&name.as_os_str()) {
+            let entry = entry.map_err(|e| Error::io(dir, &e))?;
+            if !is_ours(&entry) {
                 return Err(Error::Io {
                     path: dir.into(),
                     detail: format!("has files but no {STATE}: remove it to begin anew"),

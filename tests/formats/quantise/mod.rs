@@ -260,7 +260,7 @@ fn what_is_there_is_not_written_over() {
     std::fs::remove_file(&weights).unwrap();
     std::os::unix::fs::symlink("/dev/full", &weights).unwrap();
     let error = sentence(job.run(&mut |_, _| true), dir.path());
-    assert!(error.contains("expected a regular file"), "{error}");
+    assert!(error.contains("is a link"), "{error}");
     std::fs::remove_file(&state).unwrap();
     std::fs::write(partial.join("letter"), "dear").unwrap();
     let error = sentence(job.run(&mut |_, _| true), dir.path());
@@ -268,6 +268,37 @@ fn what_is_there_is_not_written_over() {
         error.contains("has files but no unfinished.json"),
         "{error}"
     );
+}
+
+/// What lies in `new.partial` without a state, and is not empty, is somebody else's, even under the
+/// name that the result would have.
+#[test]
+fn files_of_others_are_not_written_over() {
+    let dir = TempDir::new();
+    let (to, partial) = (dir.path().join("new"), dir.path().join("new.partial"));
+    std::fs::create_dir(&partial).unwrap();
+    let there = partial.join("model.gguf");
+    let plain = |from: &Path| sentence(quantise::write(from, &to, Quant::Int8), dir.path());
+    let no_state = "has files but no unfinished.json";
+    // The source itself.
+    let from = root("tests/data/gguf/f32.gguf");
+    let source = std::fs::read(&from).unwrap();
+    std::fs::write(&there, &source).unwrap();
+    for from in [&there, &from] {
+        let error = plain(from);
+        assert!(error.contains(no_state), "{error}");
+        assert!(std::fs::read(&there).unwrap() == source);
+    }
+    // A link, as what is to be written, and as what says how far it is.
+    let other = dir.path().join("other");
+    std::fs::rename(&there, &other).unwrap();
+    std::os::unix::fs::symlink(&other, &there).unwrap();
+    let error = plain(&from);
+    assert!(error.contains(no_state), "{error}");
+    std::fs::remove_file(&there).unwrap();
+    std::os::unix::fs::symlink(&other, partial.join("unfinished.next")).unwrap();
+    quantise::write(&from, &to, Quant::Int8).unwrap();
+    assert!(std::fs::read(&other).unwrap() == source);
 }
 
 /// Work that is done is not done again because its name was taken meanwhile.
