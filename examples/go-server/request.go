@@ -206,7 +206,7 @@ func (f *fields) stops() []string {
 	return stops
 }
 
-// bodyPatience is how long a request's body may take to arrive.
+// bodyPatience is how long a request's body may take to arrive at most.
 const bodyPatience = 30 * time.Second
 
 // read parses a request's body.
@@ -247,13 +247,18 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (*fields, error) {
 	return &fields{body: object, text: body}, nil
 }
 
-func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	patience := bodyPatience
+// patience is how long the body of a request may take to arrive, which is no longer than its
+// answer may take.
+func (s *server) patience() time.Duration {
 	if s.timeout > 0 {
-		patience = min(patience, s.timeout)
+		return min(bodyPatience, s.timeout)
 	}
+	return bodyPatience
+}
+
+func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	control := http.NewResponseController(w)
-	control.SetReadDeadline(time.Now().Add(patience))
+	control.SetReadDeadline(time.Now().Add(s.patience()))
 	// A body that does not come must not hold up the service's end.
 	arrived := context.AfterFunc(r.Context(), func() { control.SetReadDeadline(time.Unix(1, 0)) })
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.maxBody))
@@ -273,7 +278,7 @@ func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		w.Header().Set("Connection", "close")
 		return nil, &apiError{status: http.StatusRequestTimeout, kind: "invalid_request_error", code: "request_timeout",
-			message: fmt.Sprintf("The request's body took longer than %v s to arrive.", patience.Seconds())}
+			message: fmt.Sprintf("The request's body took longer than %v s to arrive.", s.patience().Seconds())}
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &broken):
 		return nil, &apiError{status: statusLeft} // nobody is there to read it
 	}

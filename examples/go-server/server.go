@@ -138,6 +138,11 @@ func (s *server) routes() http.Handler {
 		}
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// net/http reads what a handler leaves of a body before it sends a short answer: without a
+		// deadline, a client that sends no more of it has no answer and keeps its connection.
+		if r.ContentLength != 0 {
+			http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.patience()))
+		}
 		if !s.loaded.Load() && !probes[r.URL.Path] {
 			writeError(w, unavailable("loading", "The model is being loaded. Try again later."))
 			return

@@ -8,7 +8,7 @@ export function tokenize(service, body) {
   checkNames(body, ['content', 'add_special', 'parse_special', 'with_pieces']);
   if (typeof body.content !== 'string') throw badRequest('content', `'content' must be a string, not ${kind(body.content)}.`);
   if (flag(body, 'parse_special')) throw badRequest('parse_special', "'parse_special' must be false: a special token's text is a text as any other here.");
-  return { sequences: 1, param: 'content', text: wellFormed(body.content), bos: flag(body, 'add_special'), pieces: flag(body, 'with_pieces') };
+  return { sequences: 1, n: 1, param: 'content', text: wellFormed(body.content), bos: flag(body, 'add_special'), pieces: flag(body, 'with_pieces') };
 }
 
 const STRIDE = 4096; // tokens that are written before other requests have their turn
@@ -45,7 +45,7 @@ function pieceOf(model, token) {
 export function detokenize(service, body) {
   checkNames(body, ['tokens']);
   const tokens = tokensOf('tokens', 'tokens', body.tokens, service.vocabSize);
-  return { sequences: 1, param: 'tokens', tokens: Int32Array.from(tokens) };
+  return { sequences: 1, n: 1, param: 'tokens', tokens: Int32Array.from(tokens) };
 }
 
 export async function answerContent({ model }, job) {

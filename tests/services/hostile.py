@@ -96,6 +96,11 @@ def bodies():
             answer = connection.makefile("rb").read()
             assert time.monotonic() - begin > 0.9 and b" 408 " in answer and b"longer than 1 s to arrive" in answer, answer
         logged(service, status=408)
+        # Nor does it hold up the answer of what does not read it.
+        with opened(service, "/no/such/path", b"{", 1000) as connection:
+            connection.settimeout(60)
+            line = connection.makefile("rb").readline()
+            assert b" 404 " in line, line
         with opened(service, "/v1/completions", b'{"model"', 1000):
             pass
         logged(service, status=499)

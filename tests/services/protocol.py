@@ -361,6 +361,11 @@ def more_than_slots():
 def queue():
     """Requests of many sequences count as what they can have running; when the queue is full,
     others are told to come back."""
+    # What has no sequences leaves the queue as it was.
+    for path, body in (("/tokenize", {"content": "a"}), ("/detokenize", {"tokens": [5]})):
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(URL + path, json.dumps(body).encode(), headers)
+        assert urllib.request.urlopen(request).status == 200
     options = dict(model=MODEL, prompt="12345678901234567890", max_tokens=400)
     streams = []
     for _ in range(2):  # 8 of 40 sequences run, so a second request comes in
