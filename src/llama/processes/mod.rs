@@ -14,7 +14,7 @@ use crate::ranks::board::MAX_RANKS;
 use crate::ranks::figures::Figures;
 use crate::ranks::processes::adapters::Orders;
 use crate::ranks::processes::comm::Comm;
-use crate::ranks::processes::handshake::{Found, Hello, Offer, check_room};
+use crate::ranks::processes::handshake::{Found, Hello, Offer, check_page, check_room};
 use crate::ranks::processes::link::Link;
 use crate::ranks::processes::message::Kind as Message;
 use crate::ranks::processes::{Processes, Shared, serve};
@@ -240,7 +240,7 @@ impl Build<'_> {
         };
         let (runner, carrier) = share.load(backend, options, shared, &mut said)?;
         let mut pages = Vec::with_capacity(n);
-        for rank in 1..n {
+        for (rank, name) in names.iter().enumerate().skip(1) {
             let mut beat = |link: &mut Link| {
                 if !said.say(link.progress()) {
                     return Err(Error::Cancelled);
@@ -252,7 +252,9 @@ impl Build<'_> {
                 }
             };
             let ready = shared.link().await_kind(rank, Message::Ready, &mut beat)?;
-            pages.push(ready.reader().size()?);
+            let page = share.page_bytes(rank);
+            check_page(&ready, page, name)?;
+            pages.push(page);
         }
         if !said.say(1.0) {
             return Err(Error::Cancelled);

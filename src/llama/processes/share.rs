@@ -93,6 +93,11 @@ impl<'a, K: Kind> Share<'a, K> {
         }
     }
 
+    /// Bytes of a page at a rank, this one or another.
+    pub fn page_bytes(&self, rank: usize) -> usize {
+        K::Backend::page_bytes(&self.cuts.shape(rank), self.setting.kv_dtype) as usize
+    }
+
     fn explain(&self, error: Error) -> Error {
         self.kind.explain(error, self.rank, &[self.items])
     }
@@ -147,8 +152,7 @@ impl<'a, K: Kind> Share<'a, K> {
         let limits = &self.setting.limits;
         let shape = self.cuts.shape(self.rank);
         let kv_dtype = self.setting.kv_dtype;
-        let page = K::Backend::page_bytes(&shape, kv_dtype) as usize;
-        let message = Writer::most(limits).max(page);
+        let message = Writer::most(limits).max(self.page_bytes(self.rank));
         shared.link().make_room(message, self.most)?;
         let carrier = backend.carrier();
         let runner = Runner::new(backend, weights, &shape, kv_dtype, limits.clone());

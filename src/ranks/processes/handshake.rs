@@ -4,9 +4,11 @@
 use super::link::Link;
 use super::message::{Kind, Message, Reader, Writer};
 use crate::backend::gpu::device::GroupId;
+use crate::ranks::board::MAX_RANKS;
 use crate::ranks::nodes::{self, Processors};
 use crate::{Dtype, Error, Precision, Result};
 use std::ffi::OsStr;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +21,9 @@ const MAGIC: &[u8] = b"llamabi";
 
 /// The most processors of a machine that a message may name.
 const MOST_PROCESSORS: usize = 1 << 16;
+
+/// The sizes of a model that a message may say. Products of two of them do not overflow.
+const SIZES: RangeInclusive<usize> = 1..=u32::MAX as usize;
 
 /// Who a rank is.
 #[derive(Clone, Debug, PartialEq)]
@@ -143,6 +148,18 @@ fn element<T: Copy>(list: &[T], m: &mut Reader<'_>) -> Result<Option<T>> {
     }
 }
 
+fn size_in(range: &RangeInclusive<usize>, what: &str, m: &mut Reader<'_>) -> Result<usize> {
+    let n = m.size()?;
+    match range.contains(&n) {
+        true => Ok(n),
+        false => Err(Error::Peer(format!(
+            "a message with {what} {n}, expected {} to {}",
+            range.start(),
+            range.end()
+        ))),
+    }
+}
+
 impl Offer {
     /// Writes the offer.
     pub fn write<'m>(&self, m: &'m mut Writer) -> &'m mut Writer {
@@ -163,12 +180,14 @@ impl Offer {
     /// Reads the offer.
     pub fn read(message: &Message) -> Result<Offer> {
         let m = &mut message.reader();
-        let (max_seq_len, max_batch_size) = (m.size()?, m.size()?);
+        let max_seq_len = size_in(&SIZES, "max_seq_len", m)?;
+        let max_batch_size = size_in(&SIZES, "max_batch_size", m)?;
         let prefill_chunk = Some(m.size()?).filter(|&n| n > 0);
         let (weights_dtype, kv_dtype) = (element(&Dtype::ALL, m)?, element(&Dtype::ALL, m)?);
         let precision = element(&PRECISIONS, m)?.unwrap_or_default();
         let timeout = Duration::from_millis(m.u64()?);
-        let (n_tokens, sharers) = (m.size()?, m.size()?);
+        let n_tokens = size_in(&SIZES, "a number of tokens of", m)?;
+        let sharers = size_in(&(1..=MAX_RANKS), "a number of sharers of", m)?;
         let mut adapters = Vec::new();
         for _ in 0..m.size()? {
             adapters.push((read_path(m)?, m.f32()?));
@@ -270,6 +289,19 @@ impl Found {
     }
 }
 
+/// Checks the page size in [`Kind::Ready`] of the rank `name`: rank 0 knows that it is `page`.
+///
+/// # Errors
+/// [`Error::Peer`] with both sizes.
+pub fn check_page(ready: &Message, page: usize, name: &str) -> Result<()> {
+    match ready.reader().size()? {
+        theirs if theirs == page => Ok(()),
+        theirs => Err(Error::Peer(format!(
+            "{name} has pages of {theirs} bytes, rank 0 expects {page}"
+        ))),
+    }
+}
+
 /// Checks that the machines of all ranks have room for the ranks that run on them. `names` are the
 /// names of the ranks.
 ///
@@ -310,9 +342,8 @@ mod tests {
         Message::read(writer.end(0), 0).unwrap()
     }
 
-    #[test]
-    fn an_offer_arrives_as_it_was() {
-        let offer = Offer {
+    fn an_offer() -> Offer {
+        Offer {
             max_seq_len: 512,
             max_batch_size: 3,
             prefill_chunk: None,
@@ -324,7 +355,12 @@ mod tests {
             n_tokens: 32_000,
             sharers: 2,
             group: Some(std::array::from_fn(|i| i as u8)),
-        };
+        }
+    }
+
+    #[test]
+    fn an_offer_arrives_as_it_was() {
+        let offer = an_offer();
         let message = sent(|m| offer.write(m), Kind::Options);
         assert_eq!(Offer::read(&message).unwrap(), offer);
         let whole = Offer {
@@ -337,6 +373,48 @@ mod tests {
         };
         let message = sent(|m| whole.write(m), Kind::Options);
         assert_eq!(Offer::read(&message).unwrap(), whole);
+    }
+
+    #[test]
+    fn an_offer_with_impossible_sizes_is_refused() {
+        type Set = fn(&mut Offer, usize);
+        let set_length: Set = |offer, n| offer.max_seq_len = n;
+        let set_batch: Set = |offer, n| offer.max_batch_size = n;
+        let set_tokens: Set = |offer, n| offer.n_tokens = n;
+        let set_sharers: Set = |offer, n| offer.sharers = n;
+        let longest = u32::MAX as usize;
+        for (set, what, most) in [
+            (set_length, "max_seq_len", longest),
+            (set_batch, "max_batch_size", longest),
+            (set_tokens, "a number of tokens of", longest),
+            (set_sharers, "a number of sharers of", MAX_RANKS),
+        ] {
+            let read = |n| {
+                let mut offer = an_offer();
+                set(&mut offer, n);
+                Offer::read(&sent(|m| offer.write(m), Kind::Options))
+            };
+            read(1).unwrap();
+            read(most).unwrap();
+            for n in [0, most + 1, usize::MAX] {
+                let error = read(n).unwrap_err();
+                assert_eq!(error.kind(), crate::error::Kind::Peer);
+                let expected = format!("a message with {what} {n}, expected 1 to {most}");
+                assert_eq!(error.to_string(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn another_page_size_is_named_with_both_values() {
+        let ready = |page: usize| sent(|m| m.size(page), Kind::Ready);
+        check_page(&ready(4096), 4096, "rank 1 of 2").unwrap();
+        let error = check_page(&ready(usize::MAX), 4096, "rank 1 of 2 (there)").unwrap_err();
+        assert_eq!(error.kind(), crate::error::Kind::Peer);
+        assert_eq!(
+            error.to_string(),
+            "rank 1 of 2 (there) has pages of 18446744073709551615 bytes, rank 0 expects 4096"
+        );
     }
 
     fn found(fingerprint: u64, needed: u64) -> Found {

@@ -205,8 +205,10 @@ impl Writer {
     pub fn most(limits: &Limits) -> usize {
         let positions = limits.max_positions.div_ceil(limits.page_size);
         // Each span has at least one row.
-        let per_row = 4 + 4 + 44 + 4 + 4 + 4 * (positions + 1);
-        LONGEST_EARLY.max(1024 + limits.max_rows.saturating_mul(per_row))
+        let pages = positions.saturating_add(1).saturating_mul(4);
+        let per_row = pages.saturating_add(4 + 4 + 44 + 4 + 4);
+        let rows = limits.max_rows.saturating_mul(per_row);
+        LONGEST_EARLY.max(rows.saturating_add(1024))
     }
 }
 
@@ -339,6 +341,22 @@ mod tests {
         let message = Message::read(bytes, 0).unwrap();
         let (kind, sentence) = message.reader().error().unwrap();
         assert_eq!((kind, sentence), (ErrorKind::NoMemory, error.to_string()));
+    }
+
+    #[test]
+    fn the_longest_step_of_enormous_limits_does_not_overflow() {
+        let limits = |max_positions, max_rows| Limits {
+            page_size: 16,
+            n_pages: usize::MAX,
+            max_positions,
+            max_rows,
+            max_wanted: 32,
+            vocab_size: 100,
+        };
+        // 65 numbers for pages and 60 bytes for each of 4096 rows.
+        assert_eq!(Writer::most(&limits(1024, 4096)), 1024 + 4096 * 320);
+        assert_eq!(Writer::most(&limits(1 << 60, 513)), usize::MAX);
+        assert_eq!(Writer::most(&limits(usize::MAX, usize::MAX)), usize::MAX);
     }
 
     #[test]

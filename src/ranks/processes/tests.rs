@@ -476,6 +476,14 @@ fn messages_that_make_no_sense_end_it() {
 }
 
 #[test]
+fn enormous_messages_are_planned_and_refused_without_overflow() {
+    assert_eq!(Link::bytes(2, 1000, 10), 3 * 1000 + 4 * 3 * 10);
+    assert_eq!(Link::bytes(64, usize::MAX, 1), u64::MAX);
+    let error = World::new(2, LONG).link(0).make_room(usize::MAX, 1);
+    assert_eq!(error.unwrap_err().kind(), crate::error::Kind::NoMemory);
+}
+
+#[test]
 fn a_rank_of_another_version_is_refused() {
     let world = World::new(2, LONG);
     let (mut first, mut other) = (world.link(0), world.link(1));

@@ -70,7 +70,7 @@ impl Backend for Cpu {
             per_thread.saturating_mul(threads(n_threads)),
             rows::panels_len(rows, widest(shape)),
             // These numbers have half the size.
-            (tiles_len(rows, widest(shape)) + tiles_len(rows, shape.ffn_dim)) / 2,
+            tiles_len(rows, widest(shape)).saturating_add(tiles_len(rows, shape.ffn_dim)) / 2,
             words::rows_len(rows, widest(shape)),
             rows.saturating_mul(qkv_width(shape)),
             rows.saturating_mul(lora::WIDTH),

@@ -137,7 +137,7 @@ impl Link {
     /// Makes room for messages of `message` bytes, and for exchanges of `numbers` numbers per rank.
     pub fn make_room(&mut self, message: usize, numbers: usize) -> Result<()> {
         for buffer in [&mut self.ears.buffer, &mut self.incoming] {
-            let more = (message + HEADER).saturating_sub(buffer.len());
+            let more = message.saturating_add(HEADER).saturating_sub(buffer.len());
             reserve::vec("messages of other ranks", buffer, more)?;
             buffer.resize(buffer.len() + more, 0);
         }
@@ -152,7 +152,7 @@ impl Link {
     /// Bytes that [`Link::make_room`] allocates.
     pub fn bytes(ranks: usize, message: usize, numbers: usize) -> u64 {
         let floats = (numbers as u64).saturating_mul(4 * (ranks as u64 + 1));
-        floats.saturating_add(3 * message as u64)
+        floats.saturating_add((message as u64).saturating_mul(3))
     }
 
     /// For how long nothing has come from a rank while this rank listened.
