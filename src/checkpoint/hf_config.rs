@@ -24,8 +24,9 @@ use crate::backend::Shape;
 use crate::model::Config;
 use crate::model::config::Biases;
 use crate::model::family::{Bias, Family, Window};
-use crate::{Result, Token};
+use crate::{Result, Token, reserve};
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// Reads the configuration; the EOS ids of `generation` are added.
 pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
@@ -45,9 +46,9 @@ pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
     }
     let multipliers = multipliers(keys, family)?;
     let shape = shape(keys, family, &multipliers)?;
-    let mut eos_ids = Vec::new();
+    let mut eos = Eos::default();
     for keys in [Some(keys), generation].into_iter().flatten() {
-        add_eos(keys, shape.vocab_size, &mut eos_ids)?;
+        eos.add(keys, shape.vocab_size)?;
     }
     let rope = hf_rope::read(keys, family, shape.head_dim)?;
     let unrotated = unrotated(keys, family, shape.n_layers)?;
@@ -60,7 +61,7 @@ pub(super) fn config(keys: &Keys, generation: Option<&Keys>) -> Result<Config> {
         q_scale: rope.q_scale,
         unrotated,
         tied_embeddings: keys.flag_or("tie_word_embeddings", family.absent.tied)?,
-        eos_ids,
+        eos_ids: eos.ids,
         ..Config::plain(family, shape)
     }))
 }
@@ -245,23 +246,35 @@ fn layer_types(keys: &Keys, key: &str, n_layers: usize) -> Result<Option<Vec<boo
     layers.map(Some).ok_or_else(|| keys.wrong(key, expected()))
 }
 
-/// Adds one id or a list of ids.
-fn add_eos(keys: &Keys, vocab_size: usize, ids: &mut Vec<Token>) -> Result<()> {
-    let key = "eos_token_id";
-    let list = match keys.get(key) {
-        None => return Ok(()),
-        Some(Value::Array(list)) => list.as_slice(),
-        Some(one) => std::slice::from_ref(one),
-    };
-    for value in list {
-        match value.as_u64().filter(|&id| id < vocab_size as u64) {
-            Some(id) if ids.contains(&(id as Token)) => {}
-            Some(id) => ids.push(id as Token),
-            None => {
+/// The ids of `eos_token_id`, in the order of the files.
+#[derive(Default)]
+struct Eos {
+    ids: Vec<Token>,
+    known: HashSet<Token>,
+}
+
+impl Eos {
+    /// Adds one id or a list of ids.
+    fn add(&mut self, keys: &Keys, vocab_size: usize) -> Result<()> {
+        let key = "eos_token_id";
+        let list = match keys.get(key) {
+            None => return Ok(()),
+            Some(Value::Array(list)) => list.as_slice(),
+            Some(one) => std::slice::from_ref(one),
+        };
+        let (what, n) = ("end-of-sequence tokens", list.len());
+        reserve::vec(what, &mut self.ids, n)?;
+        let room = self.known.try_reserve(n);
+        room.map_err(|_| reserve::refused::<Token>(what, self.known.len(), n))?;
+        for value in list {
+            let Some(id) = value.as_u64().filter(|&id| id < vocab_size as u64) else {
                 let expected = format!("an id, or a list of ids, from 0 to {}", vocab_size - 1);
                 return Err(keys.wrong(key, expected));
+            };
+            if self.known.insert(id as Token) {
+                self.ids.push(id as Token);
             }
         }
+        Ok(())
     }
-    Ok(())
 }

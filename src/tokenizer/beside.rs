@@ -67,8 +67,13 @@ impl SpecialTokens {
         self.named.get(name)?.as_deref()
     }
 
-    fn are(&self, text: &str) -> bool {
-        self.named.values().flatten().any(|named| named == text) || self.further.contains(text)
+    /// The texts of all of them, in order.
+    fn texts(&self) -> Result<Vec<&str>> {
+        let mut texts = reserve::room("special tokens", self.named.len() + self.further.len())?;
+        let named = self.named.values().flatten();
+        texts.extend(named.chain(&self.further).map(String::as_str));
+        texts.sort_unstable();
+        Ok(texts)
     }
 
     fn add(&mut self, path: &Path, keys: Keys) -> Result<()> {
@@ -217,9 +222,10 @@ pub(super) fn extras(dir: &Path, of_sentencepiece: bool) -> Result<Extras> {
     }
     let list_path = dir.join("added_tokens.json");
     let list: Option<BTreeMap<String, u32>> = read(&list_path)?;
+    let special = special.texts()?;
     for (text, id) in list.unwrap_or_default() {
         // This list does not say whether a token is special.
-        let special = special.are(&text);
+        let special = special.binary_search(&&*text).is_ok();
         let token = AddedToken {
             id,
             text,

@@ -190,7 +190,8 @@ impl GgufVocabulary {
         self.types.get(id).copied().unwrap_or(NORMAL)
     }
 
-    /// Ids that end a sequence besides `eos_id`.
+    /// Ids that end a sequence besides `eos_id`. The time grows with the square of their number, so
+    /// this is only for a vocabulary without two tokens of the same text: there they are few.
     fn stop_ids(&self) -> Vec<Token> {
         let named = [self.eot_id, self.eom_id].into_iter().flatten();
         let turn_ends = (0..).zip(&self.tokens).filter(|&(id, text)| {
@@ -219,7 +220,6 @@ impl GgufVocabulary {
         }
         let mut extras = Extras {
             add_bos: self.add_bos,
-            stop_ids: self.stop_ids(),
             ..Extras::default()
         };
         let mut proto = ModelProto::default();
@@ -288,6 +288,7 @@ impl GgufVocabulary {
         checked.bos_id = Self::id(self.bos_id);
         checked.eos_id = Self::id(self.eos_id);
         checked.pad_id = Self::id(self.pad_id);
+        extras.stop_ids = self.stop_ids();
         Ok(Arc::new(SentencePiece::from_checked(
             path, checked, &extras,
         )?))

@@ -223,6 +223,20 @@ fn rope_types_under_both_names() {
     );
 }
 
+/// It would take long to compare each of these with each other one.
+#[test]
+fn many_eos_ids_are_each_taken_once() {
+    let dir = TempDir::new();
+    let list = |ids: std::ops::Range<i32>| json!({"eos_token_id": ids.collect::<Vec<_>>()});
+    let mut first = list(1_000_000..1_120_000);
+    first["vocab_size"] = 2_000_000.into();
+    dir.file("config.json", with(config4(), &first).to_string());
+    let second = list(1_060_000..1_180_000);
+    dir.file("generation_config.json", second.to_string());
+    let ids = config(dir.path(), 1).unwrap().eos_ids;
+    assert!(ids.into_iter().eq(1_000_000..1_180_000));
+}
+
 #[test]
 fn generation_config_adds_and_weights_tell_the_form() {
     let dir = TempDir::new();

@@ -263,6 +263,27 @@ fn added_tokens_that_are_named_are_special() {
     assert_eq!(decoded(), "<more>");
 }
 
+/// It would take minutes to compare each of the added tokens with each of the named ones.
+#[test]
+fn many_named_tokens_beside_many_added_ones() {
+    let dir = TempDir::new();
+    let path = dir.file("tokenizer.model", std::fs::read(SMALL).unwrap());
+    let n = 200_000;
+    let named = (0..n).map(|i| (format!("{i}_token"), Value::from(format!("<n{i}>"))));
+    let named: Value = Value::Object(named.collect());
+    dir.file("tokenizer_config.json", named.to_string());
+    let added = (0..n).map(|i| (format!("<a{i}>"), Value::from(512 + i)));
+    // Comes last, and no token may have this id.
+    let added = added.chain([("~".into(), Value::from(1 << 24))]);
+    dir.file(
+        "added_tokens.json",
+        Value::Object(added.collect()).to_string(),
+    );
+    let error = sentence(tokenizer::open(&path).map(|_| ()), dir.path());
+    let want = "added_tokens.json: added token 16777216 has 1 bytes, expected an id below 16777216";
+    assert!(error.contains(want), "{error}");
+}
+
 #[test]
 fn a_sentencepiece_model_without_bos_and_eos() {
     let mut proto = ModelProto::decode(&*std::fs::read(SMALL).unwrap()).unwrap();

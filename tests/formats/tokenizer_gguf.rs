@@ -7,7 +7,7 @@ use crate::tokenizer_ranks::{agree, read, special};
 use llamabi::Error;
 use llamabi::checkpoint::gguf::vocabulary;
 use llamabi::format::gguf::Gguf;
-use llamabi::tokenizer::model_proto::ModelProto;
+use llamabi::tokenizer::model_proto::{MAX_PIECES, ModelProto};
 use llamabi::tokenizer::{self, GgufVocabulary};
 use prost::Message;
 use serde_json::Value;
@@ -281,4 +281,28 @@ fn gguf_vocabularies_that_are_refused() {
             "{words}: {sentence}"
         );
     }
+}
+
+/// It would take minutes to compare each of these tokens, which end a turn, with each other one.
+#[test]
+fn many_tokens_that_end_a_turn_are_refused() {
+    let refused = |n: usize| {
+        let vocabulary = GgufVocabulary {
+            model: "llama".into(),
+            tokens: vec!["<|end|>".into(); n],
+            scores: vec![0.0; n],
+            types: vec![3; n],
+            ..GgufVocabulary::default()
+        };
+        let refused = vocabulary.tokenizer(Path::new("a.gguf")).map(|_| ());
+        refused.unwrap_err().to_string()
+    };
+    let text = refused(MAX_PIECES);
+    assert!(
+        text.ends_with("pieces 0 and 1 are both \"<|end|>\""),
+        "{text}"
+    );
+    let text = refused(MAX_PIECES + 1);
+    let end = "1048577 pieces, at most 1048576 are supported";
+    assert!(text.ends_with(end), "{text}");
 }
