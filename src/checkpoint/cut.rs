@@ -58,6 +58,15 @@ fn cut_matrix<'a>(plan: MatPlan<'a>, matrix: &Matrix, cuts: &Cuts, rank: usize) 
     MatPlan { spec, parts: cut }
 }
 
+/// Whether every rank reads all of a part that is kept as `quant`.
+pub(super) fn read_as_a_whole(plan: &PartPlan<'_>, quant: Option<Quant>) -> bool {
+    let native = match &plan.stored {
+        Stored::Codes(coded) => coded.natives().contains(&Quant::Nf4),
+        Stored::Floats(_) => false,
+    };
+    quant == Some(Quant::Nf4) && !native
+}
+
 fn cut_part<'a>(
     plan: PartPlan<'a>,
     quant: Option<Quant>,
@@ -67,11 +76,7 @@ fn cut_part<'a>(
     if rows == (0..all_rows) && cols == (0..all_cols) {
         return plan;
     }
-    let native = match &plan.stored {
-        Stored::Codes(coded) => coded.natives().contains(&Quant::Nf4),
-        Stored::Floats(_) => false,
-    };
-    if quant == Some(Quant::Nf4) && !native {
+    if read_as_a_whole(&plan, quant) {
         let uncut = Uncut {
             rows: all_rows,
             cols: all_cols,
@@ -157,6 +162,10 @@ impl Coded for CutCodes<'_> {
     fn bytes(&self) -> u64 {
         let (own, all) = (self.rows.len() as u128, self.whole.rows() as u128);
         (u128::from(self.whole.bytes()) * own / all) as u64
+    }
+
+    fn rows_of_word(&self) -> usize {
+        self.whole.rows_of_word()
     }
 
     fn natives(&self) -> &[Quant] {

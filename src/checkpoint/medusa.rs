@@ -163,6 +163,7 @@ fn matrix<'a, B: Backend>(
         rows: 0..rows,
         uncut: None,
         bias,
+        bias_order: RowOrder::AsStored,
     };
     Ok(MatPlan {
         spec,

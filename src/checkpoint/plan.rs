@@ -1,6 +1,7 @@
 //! Finds every stored tensor and checks its name, shape and place before any data is read.
 
 use super::adapter::{Adapter, Merging};
+use super::cut::read_as_a_whole;
 use super::files::{Files, Finder, Source};
 use super::stored::{Checkpoint, Cut, Keep, Piece, Stored, StoredPart, Wanted};
 use crate::backend::{Backend, MatSpec, MatUse, PartSpec, Rotation, RowOrder};
@@ -50,13 +51,15 @@ pub(crate) struct PartPlan<'a> {
     /// The name that it would have as a tensor of its own.
     pub name: String,
     pub stored: Stored<'a>,
-    /// How its stored rows, and the numbers of its bias, are put into our order.
+    /// How its stored rows are put into our order.
     pub order: RowOrder,
     /// The rows of the part that are kept: all, or those of a rank.
     pub rows: Range<usize>,
     /// What is kept of a part that a rank reads as a whole.
     pub uncut: Option<Uncut>,
     pub bias: Option<Source<'a>>,
+    /// How the numbers of its bias are put into our order: an adapter may replace the rows alone.
+    pub bias_order: RowOrder,
 }
 
 /// The part that a rank keeps of a tensor that it reads as a whole.
@@ -185,10 +188,11 @@ impl<'a> Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// How many weights the rows of [`Part::O`] and of [`Part::Down`] store together: the most in
-    /// any layer. [`crate::model::Cuts::new`] takes these numbers.
-    pub fn blocks(&self) -> [usize; 2] {
-        [Part::O, Part::Down].map(|part| {
+    /// How many weights the rows of [`Part::O`] and of [`Part::Down`] store together, and how many
+    /// rows of q, k or v have their codes in the same words: the most in any layer.
+    /// [`crate::model::Cuts::new`] takes these numbers.
+    pub fn blocks(&self) -> [usize; 3] {
+        let [o, down] = [Part::O, Part::Down].map(|part| {
             let which = matrices::LAYER.iter().position(|m| m.parts == [part]);
             let layers = self.layers.iter();
             let parts = layers.filter_map(|layer| which.map(|i| &layer.matrices[i].spec.parts));
@@ -196,7 +200,17 @@ impl Plan<'_> {
                 .flatten()
                 .map(|part| part.dtype.quant().map_or(1, Quant::block));
             blocks.max().unwrap_or(1)
-        })
+        });
+        let qkv = self.layers.iter().map(|layer| &layer.matrices[0]);
+        let words = qkv.flat_map(|matrix| {
+            let parts = matrix.parts.iter().zip(&matrix.spec.parts);
+            parts.map(|(plan, spec)| match &plan.stored {
+                Stored::Codes(_) if read_as_a_whole(plan, spec.dtype.quant()) => 1,
+                Stored::Codes(coded) => coded.rows_of_word(),
+                Stored::Floats(_) => 1,
+            })
+        });
+        [o, down, words.max().unwrap_or(1)]
     }
 }
 
@@ -344,6 +358,7 @@ impl<'a> Planner<'a, '_> {
             rows: 0..rows,
             uncut: None,
             bias,
+            bias_order: stored.order,
         };
         Ok((plan, dtype))
     }

@@ -205,6 +205,11 @@ pub trait Coded: Sync {
     /// Bytes of all its tensors.
     fn bytes(&self) -> u64;
 
+    /// How many rows have their codes in the same words. Rows are cut between these.
+    fn rows_of_word(&self) -> usize {
+        1
+    }
+
     /// The block formats that hold the stored codes, the best first. A matrix that is kept in one
     /// of them gets the codes unchanged.
     fn natives(&self) -> &[Quant];

@@ -123,7 +123,7 @@ impl<'a, 'c, B: Backend> Loader<'a, 'c, B> {
                 let stored = self.vector(bias)?;
                 let mut values = reserve::filled("biases", stored.len(), 0.0)?;
                 for (row, value) in stored.into_iter().enumerate() {
-                    values[part.order.destination(row)] = value;
+                    values[part.bias_order.destination(row)] = value;
                 }
                 let values = &values[part.rows.clone()];
                 self.backend.set_bias(&mut mat, index, values);

@@ -32,12 +32,13 @@ pub struct Cuts {
 
 impl Cuts {
     /// Cuts a model of this shape for so many ranks. `blocks` are the numbers of weights that are
-    /// stored together in the rows of [`Part::O`] and of [`Part::Down`]; rows are cut between them.
+    /// stored together in the rows of [`Part::O`] and of [`Part::Down`], and the number of rows of
+    /// q, k and v whose codes are stored in the same words; cuts lie between them.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the heads or the width of the feed-forward cannot be cut so.
-    pub fn new(shape: &Shape, ranks: usize, blocks: [usize; 2]) -> Result<Cuts> {
-        let [o, down] = blocks;
+    pub fn new(shape: &Shape, ranks: usize, blocks: [usize; 3]) -> Result<Cuts> {
+        let [o, down, word] = blocks;
         let (heads, kv) = (shape.n_heads, shape.n_kv_heads);
         if !heads.is_multiple_of(ranks) {
             let what = format!("{heads} heads cannot be shared among {ranks} ranks");
@@ -52,6 +53,14 @@ impl Cuts {
             return Err(Error::Unsupported(format!(
                 "of {ranks} ranks, each has {columns} columns of the attention's output projection, \
                  whose weights are stored in blocks of {o}"
+            )));
+        }
+        // A rank's rows of q are as many or a multiple.
+        let rows = (kv / ranks).max(1) * shape.head_dim;
+        if ranks > 1 && !rows.is_multiple_of(word) {
+            return Err(Error::Unsupported(format!(
+                "of {ranks} ranks, each has {rows} rows of k and of v, whose weights are stored in \
+                 words of {word} rows"
             )));
         }
         Ok(Cuts {
@@ -186,7 +195,7 @@ mod tests {
         for ranks in [1, 2, 3, 4, 8] {
             for (ffn, down) in [(11008, 128), (5632, 256), (160, 16), (136, 16), (2816, 32)] {
                 let shape = shape(24, 24, ffn, 1003);
-                let Ok(cuts) = Cuts::new(&shape, ranks, [16, down]) else {
+                let Ok(cuts) = Cuts::new(&shape, ranks, [16, down, 1]) else {
                     assert!(ffn.div_ceil(down) < ranks);
                     continue;
                 };
@@ -212,7 +221,7 @@ mod tests {
 
     #[test]
     fn few_kv_heads_are_repeated() {
-        let cuts = Cuts::new(&shape(8, 2, 64, 64), 4, [16, 16]).unwrap();
+        let cuts = Cuts::new(&shape(8, 2, 64, 64), 4, [16, 16, 1]).unwrap();
         let rows: Vec<_> = (0..4).map(|rank| cuts.rows(Part::K, rank)).collect();
         assert_eq!(rows, [0..16, 0..16, 16..32, 16..32]);
         assert_eq!(cuts.shape(3).n_kv_heads, 1);
@@ -225,15 +234,27 @@ mod tests {
             Err(Error::Unsupported(sentence)) => sentence,
             other => panic!("{other:?}"),
         };
-        let sentence = refused(shape(6, 6, 64, 64), 4, [16, 16]);
+        let sentence = refused(shape(6, 6, 64, 64), 4, [16, 16, 1]);
         assert_eq!(sentence, "6 heads cannot be shared among 4 ranks");
-        let sentence = refused(shape(12, 3, 64, 64), 2, [16, 16]);
+        let sentence = refused(shape(12, 3, 64, 64), 2, [16, 16, 1]);
         assert_eq!(sentence, "3 KV heads cannot be shared among 2 ranks");
-        let sentence = refused(shape(4, 4, 64, 64), 4, [32, 16]);
+        let sentence = refused(shape(4, 4, 64, 64), 4, [32, 16, 1]);
         assert!(sentence.contains("16 columns") && sentence.contains("blocks of 32"));
-        let sentence = refused(shape(8, 8, 256, 64), 2, [16, 256]);
+        let sentence = refused(shape(8, 8, 256, 64), 2, [16, 256, 1]);
         assert!(sentence.contains("ffn_dim is 256, which is 1 blocks of 256"));
-        let sentence = refused(shape(8, 8, 128, 16), 2, [16, 16]);
+        let sentence = refused(shape(8, 8, 128, 16), 2, [16, 16, 1]);
         assert!(sentence.contains("vocab_size is 16"));
+        let narrow = |head_dim| Shape {
+            head_dim,
+            ..shape(16, 2, 64, 64)
+        };
+        assert_eq!(
+            refused(narrow(12), 2, [1, 16, 8]),
+            "of 2 ranks, each has 12 rows of k and of v, whose weights are stored in words of 8 \
+             rows"
+        );
+        for head_dim in [8, 16] {
+            assert!(Cuts::new(&narrow(head_dim), 2, [1, 16, 8]).is_ok());
+        }
     }
 }

@@ -83,7 +83,7 @@ fn every_number_of_an_adapter_is_on_the_ranks_it_belongs_to() {
         let even = (1..=ranks).map(|rank| rank * shape.ffn_dim / ranks);
         let ffn = if ffn.is_empty() { even.collect() } else { ffn };
         let dir = lora::adapter(&reference(model), 5, 1, &ALL);
-        let cuts = Cuts::new(shape, ranks, [1, 16]).unwrap();
+        let cuts = Cuts::new(shape, ranks, [1, 16, 1]).unwrap();
         for dtype in [Dtype::F32, Dtype::Int8] {
             let (whole, none) = load(dir.path(), &opened, dtype, (&Cuts::one(shape), 0..1));
             let (all, _) = load(dir.path(), &opened, dtype, (&cuts, 0..ranks));

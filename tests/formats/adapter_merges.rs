@@ -1,6 +1,7 @@
 //! Adapters that are merged while a model is loaded, against weights that were merged by hand.
 
 use crate::checkpoints::collect::{Collect, Mat};
+use crate::checkpoints::gguf::{self, File, f32, text, u32};
 use crate::checkpoints::write::{Tensor, safetensors};
 use crate::checkpoints::{Opened, TempDir, lora};
 use llamabi::Dtype;
@@ -196,4 +197,64 @@ fn a_fused_module_that_is_replaced() {
     for at in [0, 1, 2, 3, 5, 6, 7] {
         assert_eq!(got[at], plain[at], "{at}");
     }
+}
+
+/// A llama GGUF of one layer with rows of q and k in pairs, biases and, in float32, numbers that
+/// differ.
+fn gguf_with_biases(dir: &TempDir) -> PathBuf {
+    let of = |name: &str| format!("llama.{name}");
+    let mut file = File::default().key("general.architecture", text("llama"));
+    for (name, n) in [
+        ("block_count", 1),
+        ("context_length", 128),
+        ("embedding_length", 32),
+        ("feed_forward_length", 48),
+        ("attention.head_count", 4),
+        ("vocab_size", 64),
+    ] {
+        file = file.key(&of(name), u32(n));
+    }
+    file = file.key(&of("attention.layer_norm_rms_epsilon"), f32(1e-5));
+    for (name, dims) in [
+        ("token_embd.weight", &[32, 64][..]),
+        ("output_norm.weight", &[32]),
+        ("blk.0.attn_norm.weight", &[32]),
+        ("blk.0.ffn_norm.weight", &[32]),
+        ("blk.0.attn_q.weight", &[32, 32]),
+        ("blk.0.attn_k.weight", &[32, 32]),
+        ("blk.0.attn_v.weight", &[32, 32]),
+        ("blk.0.attn_q.bias", &[32]),
+        ("blk.0.attn_k.bias", &[32]),
+        ("blk.0.attn_v.bias", &[32]),
+        ("blk.0.attn_output.weight", &[32, 32]),
+        ("blk.0.ffn_gate.weight", &[32, 48]),
+        ("blk.0.ffn_up.weight", &[32, 48]),
+        ("blk.0.ffn_down.weight", &[48, 32]),
+    ] {
+        let n = dims.iter().product::<u64>();
+        let bytes: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        file = file.tensor(gguf::Tensor::new(name, dims, 0, &bytes));
+    }
+    dir.file("m.gguf", file.bytes())
+}
+
+/// Rows of the adapter lie in halves, those of the file and its biases in pairs.
+#[test]
+fn a_bias_keeps_its_order_where_its_matrix_is_replaced() {
+    let dir = TempDir::new();
+    let model = gguf_with_biases(&dir);
+    let name = "base_model.model.model.layers.0.self_attn.q_proj.weight";
+    let config = serde_json::json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
+    dir.file("adapter_config.json", config.to_string());
+    let tensor = Tensor::f32(name, &[32, 32], 0);
+    dir.file("adapter_model.safetensors", safetensors(&[tensor], 0));
+    let adapter = Adapter::open(dir.path(), 1.0, None).unwrap();
+    let (got, plain) = (load(&model, &[adapter]), load(&model, &[]));
+    assert_eq!(got[0].bias, plain[0].bias);
+    assert_eq!(
+        plain[0].bias[..32],
+        (0..32).map(|i| i as f32).collect::<Vec<_>>()
+    );
+    // Of heads of eight rows, the fifth is the second in pairs.
+    assert_eq!(got[0].values[32..64], plain[0].values[4 * 32..5 * 32]);
 }

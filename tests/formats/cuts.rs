@@ -181,6 +181,21 @@ fn codes_of_other_programs() {
     assert!(done >= 10, "{done}");
 }
 
+/// Rows of which several share a word, unless every rank reads all of them.
+#[test]
+fn rows_of_a_word() {
+    for (name, asked, rows) in [
+        ("awq-g32", None, 8),
+        ("awq-g32", Some(Dtype::F32), 8),
+        ("awq-g32", Some(Dtype::Nf4), 1),
+        ("gptq-sym-g32", None, 1),
+    ] {
+        let opened = Opened::new(&data("quantised").join(name), 512).unwrap();
+        let [_, _, word] = plan(&opened, asked).unwrap().blocks();
+        assert_eq!(word, rows, "{name} as {asked:?}");
+    }
+}
+
 #[test]
 fn blocks_of_gguf_files() {
     let mut done = 0;

@@ -1,17 +1,17 @@
 //! What the keys of a GGUF file mean, and which of them are refused.
 
 use crate::checkpoints::gguf::{File, Tensor, bool, f32, text, u32};
-use crate::checkpoints::{TempDir, sentence};
+use crate::checkpoints::{Opened, TempDir, sentence};
 use llamabi::backend::Rotation;
 use llamabi::checkpoint;
 use llamabi::model::Config;
-use llamabi::model::config::RopeScaling;
+use llamabi::model::config::{Biases, RopeScaling};
 
 type Keys<'a> = &'a [(&'a str, Vec<u8>)];
 type Tensors<'a> = &'a [(&'a str, &'a [f32])];
 
 /// A file of these keys, beside those that every model has, and of tensors of float32.
-fn config(arch: &str, keys: Keys<'_>, tensors: Tensors<'_>) -> Result<Config, String> {
+fn file(arch: &str, keys: Keys<'_>, tensors: Tensors<'_>) -> File {
     let of = |name: &str| format!("{arch}.{name}");
     let mut file = File::default().key("general.architecture", text(arch));
     for (name, n) in [
@@ -34,8 +34,13 @@ fn config(arch: &str, keys: Keys<'_>, tensors: Tensors<'_>) -> Result<Config, St
         let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         file = file.tensor(Tensor::new(name, &[numbers.len() as u64], 0, &bytes));
     }
+    file
+}
+
+/// What the keys of such a file mean.
+fn config(arch: &str, keys: Keys<'_>, tensors: Tensors<'_>) -> Result<Config, String> {
     let dir = TempDir::new();
-    let path = dir.file("m.gguf", file.bytes());
+    let path = dir.file("m.gguf", file(arch, keys, tensors).bytes());
     let config = checkpoint::open(&path).and_then(|checkpoint| checkpoint.config(0));
     match config {
         Ok(config) => Ok(config),
@@ -150,7 +155,7 @@ fn what_would_be_another_model_is_refused() {
     let kind = |name: &str| ("rope.scaling.type", text(name));
     let factor = ("rope.scaling.factor", f32(4.0));
     let four: &[f32] = &[1.0; 4];
-    let cases: [(&str, Keys<'_>, Tensors<'_>, &str); 22] = [
+    let cases: [(&str, Keys<'_>, Tensors<'_>, &str); 25] = [
         (
             "llama",
             &[("final_logit_softcapping", f32(30.0))],
@@ -291,6 +296,24 @@ fn what_would_be_another_model_is_refused() {
             &[("rope_freqs.weight", four)],
             "tensor `rope_freqs.weight`: expected no such tensor beside rope.scaling",
         ),
+        (
+            "phi3",
+            &[kind("none")],
+            &[("rope_factors_long.weight", four)],
+            "tensor `rope_factors_long.weight`: expected no such tensor beside this rope.scaling",
+        ),
+        (
+            "phi3",
+            &[kind("linear"), factor.clone()],
+            &[("rope_factors_short.weight", four)],
+            "tensor `rope_factors_short.weight`: expected no such tensor beside this rope.scaling",
+        ),
+        (
+            "phi3",
+            &[kind("yarn"), factor.clone()],
+            &[("rope_factors_long.weight", four)],
+            "tensor `rope_factors_long.weight`: expected no such tensor beside this rope.scaling",
+        ),
     ];
     for (arch, keys, tensors, expected) in cases {
         let found = config(arch, keys, tensors).unwrap_err();
@@ -309,4 +332,30 @@ fn what_would_be_another_model_is_refused() {
         zero.ends_with("expected numbers from 1e-30 to 1e30, found 0"),
         "{zero}"
     );
+}
+
+#[test]
+fn biases_are_those_that_the_file_has_or_the_family_always_has() {
+    let q = ("blk.0.attn_q.bias", &[0f32; 32][..]);
+    for (arch, tensors, qkv) in [
+        ("llama", &[][..], false),
+        ("llama", &[q], true),
+        // Those that are missing are then required, as every tensor is.
+        ("qwen2", &[], true),
+    ] {
+        let Biases { qkv: has, o, mlp } = config(arch, &[], tensors).unwrap().biases;
+        assert_eq!([has, o, mlp], [qkv, false, false], "{arch}");
+    }
+    let norm = &[1f32; 32][..];
+    let norms = [
+        ("blk.0.attn_norm.weight", norm),
+        ("blk.0.ffn_norm.weight", norm),
+    ];
+    let embedding = Tensor::new("token_embd.weight", &[32, 300], 0, &[0; 4 * 32 * 300]);
+    let dir = TempDir::new();
+    let file = file("qwen2", &[], &norms).tensor(embedding);
+    let opened = Opened::new(&dir.file("m.gguf", file.bytes()), 0).unwrap();
+    let found = sentence(opened.plan(None), dir.path());
+    let expected = "m.gguf: tensor `blk.0.attn_q.bias`: expected shape [32], found no such tensor";
+    assert_eq!(found, expected);
 }

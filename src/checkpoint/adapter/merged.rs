@@ -69,6 +69,13 @@ impl Coded for Merged<'_> {
         self.stored.bytes() + self.pair.bytes()
     }
 
+    fn rows_of_word(&self) -> usize {
+        match &self.stored {
+            Stored::Codes(coded) => coded.rows_of_word(),
+            Stored::Floats(_) => 1,
+        }
+    }
+
     fn natives(&self) -> &[Quant] {
         &[]
     }

@@ -89,6 +89,13 @@ impl Coded for Affine<'_> {
         self.codes.info.len + self.scales.info.len + zeros
     }
 
+    fn rows_of_word(&self) -> usize {
+        match self.packing {
+            Packing::Awq => 8,
+            _ => 1,
+        }
+    }
+
     fn natives(&self) -> &[Quant] {
         self.format.kept(self.cols)
     }
@@ -129,14 +136,6 @@ impl Affine<'_> {
             Packing::Gptq { .. } => Some(512),
             Packing::Awq => Some(1024),
             Packing::Compressed => None,
-        }
-    }
-
-    /// The number of rows whose codes share a word.
-    fn rows_of_word(&self) -> usize {
-        match self.packing {
-            Packing::Awq => 8,
-            _ => 1,
         }
     }
 

@@ -56,10 +56,6 @@ impl Method for Awq {
         "awq 4 bits"
     }
 
-    fn rows_of_word(&self) -> usize {
-        8
-    }
-
     fn coded<'a>(
         &self,
         finder: &mut Finder<'a>,

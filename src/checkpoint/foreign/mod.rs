@@ -46,12 +46,6 @@ trait Method: std::fmt::Debug {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// How many rows have their codes in the same words. A part of a fused tensor begins and ends
-    /// between these.
-    fn rows_of_word(&self) -> usize {
-        1
-    }
-
     /// Finds the tensors of a matrix, which is not [within](Wanted::within) another. Returns `None`
     /// if the matrix is stored as floats.
     fn coded<'a>(
@@ -272,7 +266,7 @@ impl Checkpoint for Foreign {
         };
         let (rows, of_word) = (
             within.first..within.first + wanted.rows,
-            self.method.rows_of_word(),
+            coded.rows_of_word(),
         );
         if !rows.start.is_multiple_of(of_word) || !rows.end.is_multiple_of(of_word) {
             let expected = format!("parts that begin and end at a multiple of {of_word} rows");

@@ -15,6 +15,7 @@
 //! | `rope.scaling.type`, `rope.scale_linear`, tensors of divisors | no stretching |
 //! | `vocab_size` | as many as the tokenizer has tokens |
 //! | tensor `output` | the embedding is the head |
+//! | tensors of biases | none, unless the family always has them |
 
 use super::keys::Hyper;
 use super::rope;
@@ -24,7 +25,7 @@ use crate::checkpoint::sizes::{MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, UNROTATED_INTER
 use crate::format::gguf::Set;
 use crate::model::Config;
 use crate::model::config::Biases;
-use crate::model::family::{Family, Window};
+use crate::model::family::{Bias, Family, Window};
 use crate::{Error, Result};
 
 /// Reads the configuration. `tokenizer_vocab` is the vocabulary's size if the file does not say it.
@@ -79,7 +80,11 @@ pub(super) fn config(
     }
     let rotary_dim = rope::rotary_dim(keys, family, head_dim)?;
     let (rope_theta, rope_scaling) = rope::read(keys, set, rotary_dim)?;
-    let has_bias = |name: &str| set.tensor(&format!("blk.0.{name}.bias")).is_some();
+    // A bias that the family always has is required later, as every tensor is.
+    let has_bias = |name: &str, bias| {
+        bias == Bias::Always || set.tensor(&format!("blk.0.{name}.bias")).is_some()
+    };
+    let [qkv, o, mlp] = family.biases;
     let shape = Shape {
         dim,
         n_layers: keys.required("block_count", MAX_LAYERS)?,
@@ -101,9 +106,9 @@ pub(super) fn config(
             false => Vec::new(),
         },
         biases: Biases {
-            qkv: has_bias("attn_q"),
-            o: has_bias("attn_output"),
-            mlp: has_bias("ffn_down"),
+            qkv: has_bias("attn_q", qkv),
+            o: has_bias("attn_output", o),
+            mlp: has_bias("ffn_down", mlp),
         },
         tied_embeddings: set.tensor("output.weight").is_none(),
         // The tokenizer knows the EOS ids.

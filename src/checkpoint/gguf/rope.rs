@@ -82,6 +82,13 @@ pub(super) fn read(keys: &Hyper<'_>, set: &Set, rotary_dim: usize) -> Result<(f6
         Some("yarn") => yarn(keys)?,
         Some(other) => return Err(keys.wrong(name, "none, linear, yarn or longrope", other)),
     };
+    let mut factors = [LONG, SHORT].into_iter();
+    let held = factors.find(|name| set.tensor(name).is_some());
+    if let Some(name) = held.filter(|_| !matches!(scaling, RopeScaling::LongRope { .. })) {
+        let expected = "no such tensor beside this rope.scaling.type";
+        let got = format!("{pairs} divisors");
+        return Err(wrong(set, name, expected.into(), got));
+    }
     if let RopeScaling::None | RopeScaling::Linear { .. } = scaling {
         let expected = "1: another value is not supported with this rope.scaling.type";
         keys.accepted(AMPLITUDE, expected, |x| x == 1.0)?;
