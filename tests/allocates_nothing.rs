@@ -11,7 +11,7 @@ mod small_model;
 use emu::standin::Standin;
 use llamabi::Dtype;
 use llamabi::backend::choice::{Edit, Search, Strategy, mask_words};
-use llamabi::backend::cpu::Cpu;
+use llamabi::backend::cpu::{Cpu, Precision};
 use llamabi::backend::gpu::Gpu;
 use llamabi::backend::*;
 use llamabi::engine::GenerateOptions;
@@ -70,6 +70,41 @@ fn step(kind: RowKind, batch: usize, position: usize, rows: usize) -> Step {
     step
 }
 
+/// A generated row of each of `batch` sequences that share their first 512 positions, and beside
+/// them the first `rows` of a prompt.
+fn company(batch: usize, rows: usize) -> Step {
+    let (shared, position) = (32, 512);
+    let mut step = Step::default();
+    for sequence in 0..batch {
+        let page = shared + sequence;
+        step.tokens.push((sequence % SHAPE.vocab_size) as i32);
+        step.slots.push((page * LIMITS.page_size) as u32);
+        let pages = step.pages.len();
+        step.pages.extend((0..shared as u32).chain([page as u32]));
+        step.spans.push(Span {
+            rows: sequence..sequence + 1,
+            kind: RowKind::Decode,
+            position,
+            pages: pages..step.pages.len(),
+        });
+    }
+    let own = shared + batch;
+    let pages = step.pages.len();
+    step.pages
+        .extend((own..own + rows.div_ceil(LIMITS.page_size)).map(|page| page as u32));
+    step.tokens.extend(0..rows as i32);
+    step.slots
+        .extend((0..rows).map(|row| (own * LIMITS.page_size + row) as u32));
+    step.spans.push(Span {
+        rows: batch..batch + rows,
+        kind: RowKind::Prefill,
+        position: 0,
+        pages: pages..step.pages.len(),
+    });
+    step.wanted = (0..step.tokens.len() as u32).collect();
+    step
+}
+
 /// With everything that a choice can have.
 fn choice() -> Choice {
     let options = GenerateOptions {
@@ -109,7 +144,23 @@ fn steps_allocate_nothing() {
         (Dtype::Int4, Dtype::Bf16),
     ] {
         let cpu = Cpu::new(&SHAPE, rope(), 3, 128).unwrap();
-        steps_of(runner(cpu, dtype, kv_dtype), 1);
+        steps_of(runner(cpu, dtype, kv_dtype), 1, vec![]);
+    }
+    // Every arithmetic that rows of many sequences can have.
+    for precision in [
+        Precision::Full,
+        Precision::AsPrompts,
+        Precision::Fast(4),
+        Precision::Fast(64),
+    ] {
+        for dtype in [Dtype::F32, Dtype::Bf16, Dtype::Int8, Dtype::Int4] {
+            let cpu = Cpu::new(&SHAPE, rope(), 2, 128)
+                .unwrap()
+                .precision(precision);
+            let more = [(1, 20), (8, 33), (17, 1), (40, 60), (64, 64)];
+            let more = more.map(|(batch, rows)| company(batch, rows));
+            steps_of(runner(cpu, dtype, Dtype::Bf16), 8, more.into());
+        }
     }
     for (dtype, kv_dtype) in [
         (Dtype::F32, Dtype::F32),
@@ -121,16 +172,16 @@ fn steps_allocate_nothing() {
         let cuda = Arc::new(standin.open().unwrap());
         let gpu = Gpu::new(cuda, &SHAPE, &rope(), &LIMITS, &[dtype], kv_dtype).unwrap();
         // The emulator takes its time.
-        assert!(steps_of(runner(gpu, dtype, kv_dtype), 5) > 0);
+        assert!(steps_of(runner(gpu, dtype, kv_dtype), 5, vec![]) > 0);
         assert!(standin.count("launches") > 100);
         assert!(standin.count("replays") > 4);
         standin.assert_clean();
     }
 }
 
-/// Every so many of them; returns in how many of these the device chose for some rows and left
-/// others to the host.
-fn steps_of<B: Steps>(mut runner: Runner<B>, every: usize) -> usize {
+/// Every so many of them, and `more`; returns in how many of these the device chose for some rows
+/// and left others to the host.
+fn steps_of<B: Steps>(mut runner: Runner<B>, every: usize, more: Vec<Step>) -> usize {
     let mut steps = Vec::new();
     for position in (0..1000).step_by(100) {
         steps.push(step(RowKind::Prefill, 1, position, 100));
@@ -142,6 +193,7 @@ fn steps_of<B: Steps>(mut runner: Runner<B>, every: usize) -> usize {
     }
     steps.push(step(RowKind::Prefill, 4, 500, 32));
     let mut steps: Vec<_> = steps.into_iter().step_by(every).collect();
+    steps.extend(more);
     // What was recorded runs again.
     let last = steps.len() - 2;
     steps.extend([
